@@ -240,6 +240,35 @@ fn batches_are_whole(options: fn() -> Options) {
     assert_eq!(all_alike(&db), 5);
 }
 
+/// A long value is written anew, so that the numbers of its parts are used again, while a reader looks for it: if that
+/// one is late, it finds a newer value, never damage.
+fn long_values_are_found() {
+    let (_, db) = new_index(&small());
+    let write = |db: &Db, round: u8| {
+        let mut batch = Batch::new();
+        batch.put(b"long", &[round; 150]);
+        db.write(&batch, Durability::Relaxed).expect("a write");
+        db.write_back().expect("a write-back");
+    };
+    write(&db, 0);
+    let writer = db.clone();
+    let writer = thread::spawn(move || (1..4).for_each(|round| write(&writer, round)));
+    let mut last = 0;
+    for _ in 0..2 {
+        let value = db.get(b"long").expect("it can be read");
+        let value = value.expect("it is there");
+        assert!(value.len() == 150 && value[0] >= last, "time goes on");
+        assert_eq!(value, [value[0]; 150]);
+        last = value[0];
+    }
+    writer.join().expect("the writer");
+}
+
+#[test]
+fn long_values_are_found_while_they_are_written_anew() {
+    in_any_order(200, long_values_are_found);
+}
+
 #[test]
 fn what_was_answered_is_durable_whoever_has_led() {
     in_any_order(200, answers_are_durable);

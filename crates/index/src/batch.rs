@@ -6,6 +6,7 @@
 //! Reading believes nothing: what ends too early or has an unknown kind is an error.
 
 use crate::error::Error;
+use crate::limits::Limits;
 
 /// Bytes in a key, at most.
 pub const KEY_BYTES_MAX: usize = 4096;
@@ -22,6 +23,8 @@ pub struct Batch {
     bytes: Vec<u8>,
     operations: usize,
     refused: Option<Error>,
+    /// Bytes of the longest value.
+    longest_value: usize,
 }
 
 /// One operation, as read from a batch.
@@ -98,6 +101,7 @@ impl Batch {
 
     /// `key` has `value` from now on. A key that is too long makes the write of the batch fail.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.longest_value = self.longest_value.max(value.len());
         self.push(key, Operation::Put { key, value });
     }
 
@@ -127,14 +131,37 @@ impl Batch {
         self.bytes.clear();
         self.operations = 0;
         self.refused = None;
+        self.longest_value = 0;
     }
 
     /// Its operations as they stand in the log, without the end.
-    pub(crate) fn bytes(&self) -> Result<&[u8], Error> {
-        match &self.refused {
-            Some(error) => Err(error.clone()),
-            None => Ok(&self.bytes),
+    ///
+    /// # Errors
+    ///
+    /// If something of it is longer than an index with these limits takes.
+    pub(crate) fn bytes_within(&self, limits: &Limits) -> Result<&[u8], Error> {
+        if let Some(error) = &self.refused {
+            return Err(error.clone());
         }
+        if self.longest_value > limits.value_bytes_max {
+            return Err(Error::ValueTooLong {
+                bytes: self.longest_value,
+                max: limits.value_bytes_max,
+            });
+        }
+        if self.bytes.len() > limits.batch_bytes_max {
+            return Err(Error::BatchTooLong {
+                bytes: self.bytes.len(),
+                max: limits.batch_bytes_max,
+            });
+        }
+        Ok(&self.bytes)
+    }
+
+    /// Its operations, without a look at how long they are.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> Result<&[u8], Error> {
+        self.refused.clone().map_or(Ok(&self.bytes), Err)
     }
 }
 

@@ -1,33 +1,33 @@
 //! Group commit: batches of many threads become one write of the log.
 //!
-//! A thread that has a batch puts it into a queue. If nobody leads, it leads: it takes all that waits,
-//! writes it to the log at once, applies it, answers everybody, and keeps house. Batches that come
+//! A thread that has a batch puts it into a queue. If no thread leads, it leads: it takes all that waits,
+//! writes it to the log at once, applies it, answers all of it, and keeps house. Batches that come
 //! meanwhile wait for the next leader, so the longer a write takes, the more it covers. It must never
-//! answer a batch before it is as durable as was asked, nor go on after a failed write.
+//! answer a batch before it is as durable as was asked, nor go on after a failed write, nor leave a thread
+//! waiting for a leader that has panicked.
 
+use crate::conflicts::{Expectation, Taken};
 use crate::error::Error;
+use crate::limits::Limits;
 use crate::node::Seq;
 use crate::planted::{Bug, is_planted};
 use crate::readers::Readers;
 use crate::sync::{Condvar, Mutex};
 use crate::tree::Tree;
 use crate::writer::{Durability, Writer};
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::RandomState;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// A group takes no further batch when it has so many bytes.
+/// A group takes no further batch when it has so many bytes, or, in a short log, as many as one batch may have.
 const GROUP_BYTES: usize = 1 << 20;
 
 /// So many batches need not wait for more.
 const GROUP_BATCHES: usize = 16;
-
-/// What must not have changed since.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Expectation {
-    pub read_at: Seq,
-    pub keys: Vec<Box<[u8]>>,
-}
 
 /// A batch that waits.
 #[derive(Debug)]
@@ -59,11 +59,38 @@ impl Queue {
 pub(crate) struct Shared {
     pub tree: Arc<Tree>,
     pub readers: Arc<Readers>,
+    pub limits: Limits,
+    /// Hashes keys to find conflicts.
+    pub hasher: RandomState,
     writer: Mutex<Writer>,
     queue: Mutex<Queue>,
     turn: Condvar,
     group_wait: Duration,
-    failure: OnceLock<String>,
+    end: OnceLock<End>,
+}
+
+/// Why an index takes no writes any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It was opened only to be read.
+    OnlyRead,
+    /// It was closed.
+    Closed,
+    /// It was abandoned.
+    Abandoned,
+    /// A write has failed, with this error.
+    Failed(String),
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            End::OnlyRead => "it was opened only to be read",
+            End::Closed => "it was closed",
+            End::Abandoned => "it was abandoned",
+            End::Failed(error) => error,
+        })
+    }
 }
 
 impl Shared {
@@ -74,38 +101,64 @@ impl Shared {
         group_wait_us: u32,
     ) -> Shared {
         Shared {
+            limits: Limits::of(&tree.geometry),
+            hasher: RandomState::new(),
             tree,
             readers,
             writer: Mutex::new(writer),
             queue: Mutex::default(),
             turn: Condvar::new(),
             group_wait: Duration::from_micros(u64::from(group_wait_us)),
-            failure: OnceLock::new(),
+            end: OnceLock::new(),
         }
     }
 
     /// Nothing is written from now on.
-    pub(crate) fn end_writing(&self, reason: &str) {
+    pub(crate) fn end_writing(&self, end: End) {
         // If there is a reason already, that one counts.
-        let _ = self.failure.set(reason.to_owned());
+        let _ = self.end.set(end);
+    }
+
+    /// Makes durable what is not, and ends all writing.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        let ended = self.with_writer(|writer| {
+            let written = writer.end();
+            // Before any other batch can be taken.
+            written.inspect(|()| self.end_writing(End::Closed))
+        });
+        match (ended, self.end.get()) {
+            (Err(Error::ReadOnly { .. }), Some(End::OnlyRead | End::Closed)) => Ok(()),
+            (ended, _) => ended,
+        }
     }
 
     fn check_writable(&self) -> Result<(), Error> {
-        match self.failure.get() {
-            Some(reason) => Err(Error::ReadOnly {
-                reason: reason.clone(),
+        self.tree.check_sound()?;
+        match self.end.get() {
+            Some(end) => Err(Error::ReadOnly {
+                reason: end.to_string(),
             }),
             None => Ok(()),
         }
     }
 
-    /// An error after which nobody knows what is on the storage ends all writing.
+    /// An error after which it is not known what is on the storage ends all writing.
     fn note(&self, error: Error) -> Error {
         if !matches!(error, Error::Full { .. }) && !is_planted(Bug::GoesOn) {
             // The first reason is the one that counts.
-            let _ = self.failure.set(error.to_string());
+            let _ = self.end.set(End::Failed(error.to_string()));
         }
         error
+    }
+
+    /// Does something that changes the index. If it panics, the index answers nothing from then on: what was being
+    /// changed may be in any state. The panic goes on in the thread that has it.
+    fn soundly<T>(&self, act: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
+        catch_unwind(AssertUnwindSafe(act)).inspect_err(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            self.tree.poison(text.unwrap_or("it did not say why"));
+        })
     }
 
     /// Commits a batch; returns its number.
@@ -130,38 +183,47 @@ impl Shared {
             if let Some(outcome) = queue.outcomes.remove(&ticket) {
                 return outcome;
             }
+            if let Err(poisoned) = self.tree.check_sound() {
+                queue.waiting.retain(|request| request.ticket != ticket);
+                return Err(poisoned);
+            }
             if queue.is_led {
                 self.turn.wait(&mut queue);
                 continue;
             }
             if !has_waited && queue.may_wait() {
-                // Somebody who is in a hurry takes this batch along.
+                // A thread that is in a hurry takes this batch along.
                 has_waited = true;
                 self.turn.wait_for(&mut queue, self.group_wait);
                 continue;
             }
             queue.is_led = true;
-            let group = take_group(&mut queue.waiting);
+            let bytes_max = GROUP_BYTES.min(self.limits.batch_bytes_max);
+            let group = take_group(&mut queue.waiting, bytes_max);
             drop(queue);
-            self.lead(group);
+            let led = self.soundly(|| self.lead(&group));
             queue = self.queue.lock();
             queue.is_led = false;
             self.turn.notify_all();
+            if let Err(panic) = led {
+                drop(queue);
+                resume_unwind(panic);
+            }
         }
     }
 
     /// Commits a group, answers it, and keeps house.
-    fn lead(&self, group: Vec<Request>) {
+    fn lead(&self, group: &[Request]) {
         let mut writer = self.writer.lock();
         let before = writer.log.head();
         let changes_bytes = group.iter().map(|request| request.operations.len() as u64);
         let changes_bytes = changes_bytes.sum();
-        let outcomes = self.commit_group(&mut writer, &group);
+        let outcomes = self.commit_group(&mut writer, group);
         let mut queue = self.queue.lock();
         queue.outcomes.extend(outcomes);
         self.turn.notify_all();
         drop(queue);
-        if self.failure.get().is_none() {
+        if self.end.get().is_none() {
             let blocks = writer.log.head() - before;
             if let Err(error) = writer.keep_house(blocks, changes_bytes) {
                 self.note(error);
@@ -174,15 +236,12 @@ impl Shared {
         writer: &mut Writer,
         group: &[Request],
     ) -> Vec<(u64, Result<Seq, Error>)> {
-        let all = |error: Error| {
-            let outcome = |request: &Request| (request.ticket, Err(error.clone()));
-            group.iter().map(outcome).collect()
-        };
         let mut taken = Vec::with_capacity(group.len());
         let mut outcomes = Vec::with_capacity(group.len());
-        match self.enlog_group(writer, group, &mut taken, &mut outcomes) {
-            Ok(()) => {}
-            Err(error) => return all(self.note(error)),
+        if let Err(error) = self.enlog_group(writer, group, &mut taken, &mut outcomes) {
+            let error = self.note(error);
+            let outcome = |request: &Request| (request.ticket, Err(error.clone()));
+            return group.iter().map(outcome).collect();
         }
         for (request, seq) in taken {
             outcomes.push((request.ticket, Ok(seq)));
@@ -201,11 +260,15 @@ impl Shared {
         let bytes = group.iter().map(|request| request.operations.len() + 1);
         writer.begin_group(bytes.sum())?;
         let position = writer.log.head();
+        let mut rivals = Taken::new(&self.hasher);
         for request in group {
-            if let Err(error) = self.check(writer, request, taken) {
+            if let Some(expects) = &request.expects
+                && let Err(error) = self.check(expects, &mut rivals)
+            {
                 outcomes.push((request.ticket, Err(error)));
                 continue;
             }
+            rivals.add(&request.operations, request.expects.as_ref());
             taken.push((request, writer.enlog(&request.operations)?));
         }
         let is_durable = |(request, _): &(&Request, Seq)| request.durability != Durability::Relaxed;
@@ -226,28 +289,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Refuses what cannot be taken or what was overtaken.
-    fn check(
-        &self,
-        writer: &Writer,
-        request: &Request,
-        taken: &[(&Request, Seq)],
-    ) -> Result<(), Error> {
-        writer.check_batch(&request.operations)?;
-        let Some(expects) = &request.expects else {
-            return Ok(());
-        };
-        for key in &expects.keys {
-            // Batches of the same group are not in the leaves yet.
-            let is_taken = !is_planted(Bug::OverlooksRivals)
-                && taken
-                    .iter()
-                    .any(|(other, _)| changes(&other.operations, key));
-            let has_changed = match is_taken {
-                true => Some(true),
-                false => self.tree.has_changed(key, expects.read_at)?,
-            };
-            match has_changed {
+    /// Refuses a transaction that was overtaken, by batches of its group or by earlier ones.
+    fn check(&self, expects: &Expectation, rivals: &mut Taken<'_>) -> Result<(), Error> {
+        if !is_planted(Bug::OverlooksRivals) && rivals.contradicts(expects) {
+            return Err(Error::Conflict);
+        }
+        for (key, _) in expects.keys() {
+            match self.tree.has_changed(key, expects.read_at)? {
                 Some(false) => {}
                 Some(true) => return Err(Error::Conflict),
                 None => return Err(Error::SnapshotTooOld),
@@ -266,8 +314,15 @@ impl Shared {
         &self,
         act: impl FnOnce(&mut Writer) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        let mut writer = self.writer.lock();
         self.check_writable()?;
-        act(&mut self.writer.lock()).map_err(|error| self.note(error))
+        match self.soundly(|| act(&mut writer)) {
+            Ok(result) => result.map_err(|error| self.note(error)),
+            Err(panic) => {
+                drop(writer);
+                resume_unwind(panic)
+            }
+        }
     }
 
     /// Looks at the writer.
@@ -276,37 +331,27 @@ impl Shared {
     }
 }
 
-/// As many of those that wait as make a group.
-fn take_group(waiting: &mut Vec<Request>) -> Vec<Request> {
-    let mut bytes = 0;
-    let fits = |request: &Request| {
-        bytes += request.operations.len();
-        bytes <= GROUP_BYTES
-    };
-    let count = waiting.iter().map_while({
-        let mut fits = fits;
-        move |request| fits(request).then_some(())
-    });
-    let count = count.count().max(1);
-    let rest = waiting.split_off(count.min(waiting.len()));
-    std::mem::replace(waiting, rest)
+impl Drop for Shared {
+    /// Writes out what was committed relaxed. Who wants to know whether that worked calls [`Db::close`].
+    ///
+    /// [`Db::close`]: crate::Db::close
+    fn drop(&mut self) {
+        if self.check_writable().is_err() {
+            return;
+        }
+        // What fails here is as after a crash, which is what a relaxed commit may expect.
+        let _ = self.writer.get_mut().end();
+    }
 }
 
-/// True if a batch changes the key.
-fn changes(operations: &[u8], key: &[u8]) -> bool {
-    use crate::batch::{Operation, Operations};
-    let mut operations = Operations::new(operations);
-    while let Ok(Some(operation)) = operations.take() {
-        let hit = match operation {
-            Operation::Put { key: other, .. } | Operation::Delete { key: other } => other == key,
-            Operation::DeleteRange { start, end } => {
-                start <= key && end.is_none_or(|end| key < end)
-            }
-            Operation::End => false,
-        };
-        if hit {
-            return true;
-        }
-    }
-    false
+/// As many of those that wait as make a group of `bytes_max` bytes at most, but one at least.
+fn take_group(waiting: &mut Vec<Request>, bytes_max: usize) -> Vec<Request> {
+    let mut bytes = 0;
+    let fits = |request: &&Request| {
+        bytes += request.operations.len() + 1;
+        bytes <= bytes_max
+    };
+    let count = waiting.iter().take_while(fits).count().max(1);
+    let rest = waiting.split_off(count.min(waiting.len()));
+    std::mem::replace(waiting, rest)
 }

@@ -2,6 +2,7 @@
 
 use crate::error::{At, Error};
 use crate::layout::{Geometry, LOG_OFFSET, Superblock};
+use crate::log::{Ring, Rings};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 use std::io::{self, Read};
 
@@ -27,6 +28,7 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
         checkpoint_bytes: 0,
         checkpoint_crc: 0,
         log_durable: 0,
+        rings: Rings::of_one(Ring::front(&geometry, 0)),
     };
     prepare_log(storage, geometry)?;
     storage
@@ -38,10 +40,10 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
 /// The log is prepared in pieces of this length.
 const ZEROES_BYTES: u64 = 4 << 20;
 
-/// Writes zeroes to the whole log: a file system that has to find space, or to note that a block is in
+/// Writes zeroes to the log as it begins: a file system that has to find space, or to note that a block is in
 /// use, takes its time now, and not in a commit. What is left there of an older index goes, too.
 fn prepare_log(storage: &dyn Storage, geometry: Geometry) -> Result<(), Error> {
-    let end = LOG_OFFSET + geometry.log_blocks * BLOCK_BYTES as u64;
+    let end = LOG_OFFSET + geometry.front_blocks * BLOCK_BYTES as u64;
     let zeroes = Aligned::zeroed(ZEROES_BYTES.min(end - LOG_OFFSET) as usize);
     let mut offset = LOG_OFFSET;
     while offset < end {
@@ -64,6 +66,32 @@ pub(crate) fn is_blank(storage: &dyn Storage) -> Result<bool, Error> {
     let read = storage.read(0, &mut beginning);
     read.at("reading what is there", 0)?;
     Ok(beginning.iter().all(|byte| *byte == 0))
+}
+
+/// A file that is longer than this is no index whose making was interrupted.
+const UNFINISHED_BYTES_MAX: u64 = 128 << 20;
+
+/// True if a storage is empty, or has nothing but zeroes: so the making of an index leaves a file that it has not ended
+/// for, and nothing is lost if it is begun anew. False for one of more than 128 MiB.
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub fn is_unfinished(storage: &dyn Storage) -> Result<bool, Error> {
+    let len_bytes = storage.len_bytes();
+    if len_bytes > UNFINISHED_BYTES_MAX || !len_bytes.is_multiple_of(BLOCK_BYTES as u64) {
+        return Ok(false);
+    }
+    let mut piece = Aligned::zeroed(ZEROES_BYTES.min(len_bytes) as usize);
+    for offset in (0..len_bytes).step_by(ZEROES_BYTES as usize) {
+        let len = ZEROES_BYTES.min(len_bytes - offset) as usize;
+        let read = storage.read(offset, &mut piece[..len]);
+        read.at("reading what is there", offset)?;
+        if piece[..len].iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// A number that no other index has.

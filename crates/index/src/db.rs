@@ -1,9 +1,12 @@
 //! The handle of an open index, for any number of threads.
 
 use crate::batch::Batch;
-use crate::commit::{Expectation, Shared};
+use crate::commit::{End, Shared};
+use crate::conflicts::Expectation;
+use crate::create::is_unfinished;
 use crate::error::Error;
-use crate::layout::{Geometry, LOG_OFFSET, Superblock};
+use crate::layout::Superblock;
+use crate::limits::Limits;
 use crate::log::Reader;
 use crate::options::Options;
 use crate::readers::{Readers, SnapshotFigures};
@@ -41,10 +44,12 @@ pub struct Db {
 pub struct Figures {
     /// Segments and what of them is in use.
     pub space: SpaceFigures,
-    /// Bytes of the log.
+    /// Bytes of the log as it is now; it may grow to what [`Options::log_bytes`] was when the index was made.
     pub log_bytes: u64,
     /// Bytes of it that are needed.
     pub log_used_bytes: u64,
+    /// Bytes that the log may have: [`Options::log_bytes`] when the index was made.
+    pub log_bytes_max: u64,
     /// Bytes of memory for nodes.
     pub content_bytes: u64,
     /// Bytes of memory for changes.
@@ -77,12 +82,8 @@ impl Db {
         id: u64,
         options: &Options,
     ) -> Result<Db, Error> {
-        options.check()?;
-        let geometry = Geometry {
-            id,
-            log_blocks: options.log_bytes / BLOCK_BYTES as u64,
-            segment_bytes: options.segment_bytes,
-        };
+        let geometry = options.geometry(id)?;
+        options.check(&geometry)?;
         let storage: Arc<dyn Storage> = Arc::new(storage);
         crate::create::create(&*storage, geometry)?;
         Db::open_shared(storage, options)
@@ -109,12 +110,14 @@ impl Db {
         }
         let id = crate::create::new_id().map_err(|error| Error::Open {
             path: "/dev/urandom".to_owned(),
+            kind: error.kind().into(),
             reason: error.to_string(),
         })?;
         Db::create(storage, id, options)
     }
 
-    /// Opens an index in a file or on a block device; in a new or empty file it is made.
+    /// Opens an index in a file or on a block device; in a new or empty file, or in one with nothing but zeroes, such as
+    /// the making of an index leaves that was interrupted, it is made.
     ///
     /// # Errors
     ///
@@ -122,13 +125,11 @@ impl Db {
     pub fn open_path(path: &Path, options: &Options) -> Result<Db, Error> {
         let refused = |error: io::Error| Error::Open {
             path: path.display().to_string(),
-            reason: match error.kind() {
-                io::ErrorKind::WouldBlock => "another program has it open".to_owned(),
-                _ => error.to_string(),
-            },
+            kind: error.kind().into(),
+            reason: error.to_string(),
         };
         let storage = FileStorage::open(path, Presence::Any).map_err(refused)?;
-        if storage.len_bytes() == 0 {
+        if !storage.is_device() && is_unfinished(&storage)? {
             return Db::create(storage, crate::create::new_id().map_err(refused)?, options);
         }
         Db::open(storage, options)
@@ -142,13 +143,13 @@ impl Db {
     /// Those of [`open`](Self::open).
     pub fn open_read_only(storage: impl Storage + 'static, options: &Options) -> Result<Db, Error> {
         let db = Db::open(Overlay::new(storage), options)?;
-        db.shared.end_writing("it was opened only to be read");
+        db.shared.end_writing(End::OnlyRead);
         Ok(db)
     }
 
     fn open_shared(storage: Arc<dyn Storage>, options: &Options) -> Result<Db, Error> {
-        options.check()?;
         let superblock = Superblock::read(&*storage)?;
+        options.check(&superblock.geometry)?;
         let stored = Stored::read(&*storage, &superblock)?;
         let geometry = superblock.geometry;
         let memory = Memory::new(options.memory_bytes, options.paper.is_none());
@@ -233,13 +234,36 @@ impl Db {
     ///
     /// # Errors
     ///
-    /// [`Error::KeyTooLong`], [`Error::BatchTooLong`] and [`Error::Full`] leave everything as it was.
-    /// After any other nobody knows whether the batch will be there when the index is opened again, and
-    /// until then it takes no more.
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`] and [`Error::Full`] leave
+    /// everything as it was. After any other it is not known whether the batch will be there when the index is
+    /// opened again, and until then it takes no more.
     pub fn write(&self, batch: &Batch, durability: Durability) -> Result<(), Error> {
-        let operations = batch.bytes()?.to_vec();
+        let operations = batch.bytes_within(&self.shared.limits)?.to_vec();
         self.shared.commit(operations, durability, None)?;
         Ok(())
+    }
+
+    /// How long keys, values and batches may be.
+    pub fn limits(&self) -> Limits {
+        self.shared.limits
+    }
+
+    /// Makes everything durable that was written relaxed, and ends all writing, by other copies of this handle too.
+    /// Reading goes on until the last copy is gone, and snapshots and scans with it. An index that is dropped
+    /// without this does the same, but cannot say whether it worked.
+    ///
+    /// # Errors
+    ///
+    /// If the storage fails: what was written relaxed may be lost. [`Error::ReadOnly`] if writing had failed before.
+    /// An index that was opened only to be read, or is closed already, has nothing to lose and gives none.
+    pub fn close(self) -> Result<(), Error> {
+        self.shared.close()
+    }
+
+    /// Ends all writing, and nothing is written out when the index is dropped: what is on the storage is what a process
+    /// leaves that is killed now. For tests of what a program finds then.
+    pub fn abandon(self) {
+        self.shared.end_writing(End::Abandoned);
     }
 
     /// Makes everything durable that was written relaxed.
@@ -316,7 +340,7 @@ impl Db {
             snapshot: self.snapshot(),
             batch: Batch::new(),
             own: std::collections::BTreeMap::new(),
-            expects: Expectation::default(),
+            expects: Vec::new(),
         }
     }
 
@@ -326,8 +350,16 @@ impl Db {
         let snapshots = self.shared.readers.figures();
         self.shared.look_at_writer(|writer| Figures {
             space: writer.segments.figures(),
-            log_bytes: self.log_bytes(),
+            log_bytes: writer
+                .log
+                .rings()
+                .all()
+                .iter()
+                .map(|ring| ring.blocks)
+                .sum::<u64>()
+                * BLOCK_BYTES as u64,
             log_used_bytes: (writer.log.head() - writer.log.tail()) * BLOCK_BYTES as u64,
+            log_bytes_max: tree.geometry.log_blocks * BLOCK_BYTES as u64,
             content_bytes: tree.memory.content_bytes(),
             delta_bytes: tree.memory.delta_bytes(),
             image_reads: tree.image_reads(),
@@ -340,20 +372,24 @@ impl Db {
         })
     }
 
-    /// Bytes of the log.
-    pub(crate) fn log_bytes(&self) -> u64 {
-        self.shared.tree.geometry.log_blocks * BLOCK_BYTES as u64
-    }
-
     /// Batches of other threads that wait now for the log to be written.
     pub fn waiting(&self) -> usize {
         self.shared.waiting()
     }
 
-    /// The byte at which the log begins and ends, for tools that look at the storage.
-    pub fn log_range(&self) -> std::ops::Range<u64> {
+    /// The bytes of the storage that the log is in now, for tools that look at it: one range for each ring, the one
+    /// that is written last.
+    pub fn log_ranges(&self) -> Vec<std::ops::Range<u64>> {
         let geometry = self.shared.tree.geometry;
-        LOG_OFFSET..LOG_OFFSET + geometry.log_blocks * BLOCK_BYTES as u64
+        self.shared.look_at_writer(|writer| {
+            let rings = writer.log.rings().all().iter();
+            rings.map(|ring| ring.range(&geometry)).collect()
+        })
+    }
+
+    /// The byte at which the first segment begins, for tools that look at the storage.
+    pub fn segments_offset(&self) -> u64 {
+        self.shared.tree.geometry.segments_offset()
     }
 }
 
@@ -389,7 +425,8 @@ pub struct Transaction {
     pub(crate) batch: Batch,
     /// Its own changes; `None` for a deletion.
     own: std::collections::BTreeMap<Box<[u8]>, Option<Vec<u8>>>,
-    expects: Expectation,
+    /// Keys that it has written or read for update.
+    expects: Vec<Box<[u8]>>,
 }
 
 impl Transaction {
@@ -411,21 +448,21 @@ impl Transaction {
     ///
     /// Those of [`Snapshot::get`].
     pub fn get_for_update(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.expects.keys.push(key.into());
+        self.expects.push(key.into());
         self.get(key)
     }
 
     /// Gives a key a value.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
         self.batch.put(key, value);
-        self.expects.keys.push(key.into());
+        self.expects.push(key.into());
         self.own.insert(key.into(), Some(value.to_vec()));
     }
 
     /// Takes a key out.
     pub fn delete(&mut self, key: &[u8]) {
         self.batch.delete(key);
-        self.expects.keys.push(key.into());
+        self.expects.push(key.into());
         self.own.insert(key.into(), None);
     }
 
@@ -437,10 +474,10 @@ impl Transaction {
     /// than it is known who has written its keys: nothing has changed then. Else those of
     /// [`Db::write`].
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
-        let mut expects = self.expects;
-        expects.read_at = self.snapshot.seq;
-        let operations = self.batch.bytes()?.to_vec();
         let shared = &self.snapshot.shared;
+        let operations = self.batch.bytes_within(&shared.limits)?.to_vec();
+        let expects =
+            Expectation::new(self.snapshot.seq, self.expects, &operations, &shared.hasher);
         shared.commit(operations, durability, Some(expects))?;
         Ok(())
     }

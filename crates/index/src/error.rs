@@ -1,9 +1,11 @@
-//! What can go wrong, in words for whoever runs the program that has an index inside.
+//! What can go wrong, in words for the person who runs the program that has an index inside, and in kinds for that
+//! program.
 
 use crate::storage::StorageError;
 
 /// Why an operation of an index did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The storage failed.
     #[error("{action} at byte {offset}: {source}")]
@@ -44,7 +46,7 @@ pub enum Error {
         /// Where.
         offset: u64,
     },
-    /// The key is too long.
+    /// The key is too long ([`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX)).
     #[error("a key of {bytes} bytes: at most {max} are possible")]
     KeyTooLong {
         /// How long it is.
@@ -52,22 +54,37 @@ pub enum Error {
         /// How long it may be.
         max: usize,
     },
-    /// The batch is too long for the log.
-    #[error("a batch of {bytes} bytes: with this log at most {max} are possible")]
+    /// The value is too long for the segments of this index ([`Limits`](crate::Limits)).
+    #[error("a value of {bytes} bytes: with the segments of this index at most {max} are possible")]
+    ValueTooLong {
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
+        max: usize,
+    },
+    /// The batch is too long for the log of this index ([`Limits`](crate::Limits)).
+    #[error("a batch of {bytes} bytes: with the log of this index at most {max} are possible")]
     BatchTooLong {
         /// How long it is.
         bytes: usize,
         /// How long it may be.
         max: usize,
     },
-    /// Writing has failed before, so nobody knows what is durable, or the index was opened only to be read.
-    /// Reads go on. To write, open the index anew.
+    /// Writing has failed before, so that it is not known what is durable, or the index was opened only to be
+    /// read, or it was closed. Reads go on. To write, open the index anew.
     #[error("read-only: {reason}")]
     ReadOnly {
-        /// The error that made it so.
+        /// Why it is so.
         reason: String,
     },
-    /// A key that the transaction has read or written was written by somebody else since it began.
+    /// A thread panicked while it changed the index, so its memory may be in any state. Neither reads nor writes go
+    /// on; what is on the storage is as after a crash. Open the index anew.
+    #[error("a thread panicked while it changed the index, which must be opened anew: {reason}")]
+    Poisoned {
+        /// What the thread said when it panicked.
+        reason: String,
+    },
+    /// A key that the transaction has read or written was written by another transaction or batch since it began.
     #[error("another transaction was faster")]
     Conflict,
     /// The snapshot held back more than it may.
@@ -86,9 +103,80 @@ pub enum Error {
     Open {
         /// The file.
         path: String,
+        /// What kind of obstacle it is.
+        kind: ErrorKind,
         /// What the operating system said.
         reason: String,
     },
+}
+
+/// The kinds of errors, for a program that decides by them what to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Another process has the index open: try again when it has ended.
+    Busy,
+    /// There is no such file.
+    Missing,
+    /// The operating system does not permit it.
+    Denied,
+    /// What is there is not an index.
+    NotAnIndex,
+    /// A later version of this program wrote it.
+    Version,
+    /// Something is not what was written.
+    Damaged,
+    /// There is no space left.
+    Full,
+    /// A key, a value or a batch is longer than it may be.
+    TooLong,
+    /// The index takes no writes.
+    ReadOnly,
+    /// A panic has left the index unusable.
+    Poisoned,
+    /// Another transaction was faster: begin this one again.
+    Conflict,
+    /// The snapshot or the transaction is older than it may be: begin anew.
+    TooOld,
+    /// An option has an impossible value.
+    Option,
+    /// The storage failed.
+    Storage,
+}
+
+impl Error {
+    /// What kind of error it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Storage { .. } => ErrorKind::Storage,
+            Error::Full { .. } => ErrorKind::Full,
+            Error::NotAnIndex { .. } => ErrorKind::NotAnIndex,
+            Error::Version { .. } => ErrorKind::Version,
+            Error::Damaged { .. } => ErrorKind::Damaged,
+            Error::KeyTooLong { .. } | Error::ValueTooLong { .. } | Error::BatchTooLong { .. } => {
+                ErrorKind::TooLong
+            }
+            Error::ReadOnly { .. } => ErrorKind::ReadOnly,
+            Error::Poisoned { .. } => ErrorKind::Poisoned,
+            Error::Conflict => ErrorKind::Conflict,
+            Error::SnapshotTooOld => ErrorKind::TooOld,
+            Error::Option { .. } => ErrorKind::Option,
+            Error::Open { kind, .. } => *kind,
+        }
+    }
+}
+
+impl From<std::io::ErrorKind> for ErrorKind {
+    fn from(kind: std::io::ErrorKind) -> ErrorKind {
+        use std::io::ErrorKind as Io;
+        match kind {
+            Io::WouldBlock | Io::ResourceBusy => ErrorKind::Busy,
+            Io::NotFound => ErrorKind::Missing,
+            Io::PermissionDenied | Io::ReadOnlyFilesystem => ErrorKind::Denied,
+            Io::StorageFull | Io::QuotaExceeded => ErrorKind::Full,
+            _ => ErrorKind::Storage,
+        }
+    }
 }
 
 /// Adds the place and what was done to an error of the storage.

@@ -222,6 +222,7 @@ impl Filling {
         head[28..32].copy_from_slice(&self.segment.to_le_bytes());
         head[32..40].copy_from_slice(&self.number.to_le_bytes());
         head[40] = NAMED;
+        head[44..48].copy_from_slice(&(self.geometry.front_blocks as u32).to_le_bytes());
         seal(&mut head);
         head
     }
@@ -232,10 +233,16 @@ impl Filling {
         if head[4..8] != HEAD_MAGIC || !is_sealed(head) {
             return None;
         }
+        let log_blocks = number64(head, 16)?;
         let geometry = Geometry {
             id: number64(head, 8)?,
-            log_blocks: number64(head, 16)?,
+            log_blocks,
             segment_bytes: number32(head, 24)?,
+            // Up to version 4 of the format the whole log was at the front, and nothing is said of it.
+            front_blocks: match number32(head, 44)? {
+                0 => log_blocks,
+                blocks => blocks.into(),
+            },
         };
         geometry.is_possible().then_some(Filling {
             geometry,
@@ -370,6 +377,7 @@ mod tests {
             id: 0x1122_3344_5566_7788,
             log_blocks: 64,
             segment_bytes: 64 << 10,
+            front_blocks: 64,
         },
         segment: 3,
         number: 7 << 32 | 2,

@@ -5,20 +5,26 @@
 //! whose figures do not fit.
 
 use crate::error::{At, Error};
+use crate::log::{RING_BYTES, RINGS_MAX, Ring, Rings};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 
 const MAGIC: [u8; 8] = *b"bimetidx";
 /// The version of the format that this program writes.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 /// The oldest that it reads. An index of it becomes one of the newest when it is opened to be written.
 const OLDEST_VERSION: u32 = 2;
+/// The first whose log is in rings; before it the log was as long as it can be from the beginning.
+const RINGS_VERSION: u32 = 5;
 /// The log begins here.
 pub(crate) const LOG_OFFSET: u64 = 64 << 10;
 /// Segments in the list of a checkpoint, at most.
 pub(crate) const CHECKPOINT_SEGMENTS_MAX: usize = 900;
 /// Positions, generations and numbers of batches are below this, so that counting on never overflows.
 pub(crate) const COUNTS_MAX: u64 = 1 << 62;
+const RINGS_AT: usize = 104;
+const FRONT_AT: usize = RINGS_AT + RINGS_MAX * RING_BYTES;
 const LIST_AT: usize = 256;
+const _: () = assert!(FRONT_AT + 4 <= LIST_AT);
 const CRC_AT: usize = BLOCK_BYTES - 4;
 
 /// What an index is from its making on.
@@ -26,27 +32,43 @@ const CRC_AT: usize = BLOCK_BYTES - 4;
 pub(crate) struct Geometry {
     /// Names the index, so that bytes of another one are known as such.
     pub id: u64,
+    /// Blocks of the log, at most.
     pub log_blocks: u64,
     pub segment_bytes: u32,
+    /// Blocks of the log at the front of the storage, before the segments.
+    pub front_blocks: u64,
 }
 
 impl Geometry {
+    /// Of a new index: its log begins with what fits before the first segment, but not with less than a log must have.
+    pub(crate) fn new(id: u64, log_blocks: u64, segment_bytes: u32) -> Geometry {
+        let before_segments = u64::from(segment_bytes).saturating_sub(LOG_OFFSET);
+        let front_blocks = (before_segments / BLOCK_BYTES as u64).max(MIN_LOG_BLOCKS);
+        // A log that may be little longer than that is as long as it may be from the beginning.
+        let front_blocks = match log_blocks < front_blocks * 2 {
+            true => log_blocks,
+            false => front_blocks,
+        };
+        Geometry {
+            id,
+            log_blocks,
+            segment_bytes,
+            front_blocks,
+        }
+    }
+
     /// True if an index can be so.
     pub(crate) fn is_possible(&self) -> bool {
         self.segment_bytes.is_power_of_two()
             && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&self.segment_bytes)
             && (MIN_LOG_BLOCKS..=MAX_LOG_BLOCKS).contains(&self.log_blocks)
-    }
-
-    /// Where the block of the log is that has this position.
-    pub(crate) fn log_offset(&self, position: u64) -> u64 {
-        LOG_OFFSET + position % self.log_blocks * BLOCK_BYTES as u64
+            && (MIN_LOG_BLOCKS..=self.log_blocks).contains(&self.front_blocks)
     }
 
     /// Where segments begin.
     pub(crate) fn segments_offset(&self) -> u64 {
-        let log_end = LOG_OFFSET + self.log_blocks * BLOCK_BYTES as u64;
-        log_end.next_multiple_of(u64::from(self.segment_bytes))
+        let front_end = LOG_OFFSET + self.front_blocks * BLOCK_BYTES as u64;
+        front_end.next_multiple_of(u64::from(self.segment_bytes))
     }
 
     /// Where a segment is.
@@ -82,6 +104,8 @@ pub(crate) struct Superblock {
     pub checkpoint_crc: u32,
     /// The log is durable up to here: a position in blocks, like that of the tail.
     pub log_durable: u64,
+    /// Where the log is that is needed, and where it goes on.
+    pub rings: Rings,
 }
 
 /// Bytes in the middle that are not used any more.
@@ -141,6 +165,15 @@ impl Superblock {
         put(&mut block, &mut at, &count.to_le_bytes());
         put(&mut block, &mut at, &self.opening_at_tail.to_le_bytes());
         put(&mut block, &mut at, &self.log_durable.to_le_bytes());
+        let rings = self.rings.all();
+        put(&mut block, &mut at, &(rings.len() as u32).to_le_bytes());
+        at = RINGS_AT;
+        for ring in rings {
+            put(&mut block, &mut at, &ring.encode());
+        }
+        at = FRONT_AT;
+        let front_blocks = self.geometry.front_blocks as u32;
+        put(&mut block, &mut at, &front_blocks.to_le_bytes());
         at = LIST_AT;
         for segment in &self.checkpoint {
             put(&mut block, &mut at, &segment.to_le_bytes());
@@ -165,10 +198,22 @@ impl Superblock {
             });
         }
         let segment_bytes = fields.number32();
+        let (id, log_blocks) = (fields.number64(), fields.number64());
         let geometry = Geometry {
             segment_bytes,
-            id: fields.number64(),
-            log_blocks: fields.number64(),
+            id,
+            log_blocks,
+            front_blocks: match version < RINGS_VERSION {
+                true => log_blocks,
+                false => Fields(block, FRONT_AT).number32().into(),
+            },
+        };
+        let rings = match version < RINGS_VERSION {
+            true => Some(Rings::of_one(Ring::front(&geometry, 0))),
+            false => decode_rings(block, &geometry),
+        };
+        let Some(rings) = rings else {
+            return Ok(None);
         };
         let mut superblock = Superblock {
             geometry,
@@ -181,6 +226,7 @@ impl Superblock {
             opening_at_tail: 0,
             checkpoint: Vec::new(),
             log_durable: 0,
+            rings,
         };
         let count = fields.number32() as usize;
         superblock.opening_at_tail = fields.number32();
@@ -195,6 +241,7 @@ impl Superblock {
             && superblock.opening < u32::MAX
             && superblock.opening_at_tail <= superblock.opening
             && geometry.is_possible()
+            && superblock.has_its_log()
             && count <= CHECKPOINT_SEGMENTS_MAX
             && superblock.checkpoint_bytes <= capacity;
         if !fits {
@@ -203,6 +250,15 @@ impl Superblock {
         let mut list = Fields(block, LIST_AT);
         superblock.checkpoint = (0..count).map(|_| list.number32()).collect();
         Ok(Some(superblock))
+    }
+
+    /// True if the rings are those that are needed from the tail on, and the log has come as far as the last of them.
+    fn has_its_log(&self) -> bool {
+        let rings = self.rings.all();
+        let first_needed = rings[0].from <= self.log_tail;
+        let others_needed = rings[1..].iter().all(|ring| self.log_tail < ring.from);
+        let is_reached = self.rings.current().from <= self.log_durable.max(self.log_tail);
+        first_needed && others_needed && is_reached
     }
 
     /// Writes it durably, over the older of the two.
@@ -233,6 +289,17 @@ impl Superblock {
     }
 }
 
+/// The rings of a superblock; `None` if a log cannot be in them.
+fn decode_rings(block: &[u8], geometry: &Geometry) -> Option<Rings> {
+    let count = Fields(block, RINGS_AT - 8).number32() as usize;
+    let mut fields = Fields(block, RINGS_AT);
+    let mut rings = Vec::new();
+    for _ in 0..count.min(RINGS_MAX + 1) {
+        rings.push(Ring::decode(&fields.take(), geometry)?);
+    }
+    Rings::of(rings)
+}
+
 /// Bytes of a segment.
 pub(crate) const MIN_SEGMENT_BYTES: u32 = 64 << 10;
 pub(crate) const MAX_SEGMENT_BYTES: u32 = 4 << 20;
@@ -261,15 +328,12 @@ fn not_an_index(blocks: &[u8]) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::Place;
     use crate::storage::memory::MemoryStorage;
 
     fn example() -> Superblock {
         Superblock {
-            geometry: Geometry {
-                id: 0x1122_3344_5566_7788,
-                log_blocks: 256,
-                segment_bytes: 1 << 20,
-            },
+            geometry: Geometry::new(0x1122_3344_5566_7788, 512, 1 << 20),
             generation: 6,
             opening: 3,
             opening_at_tail: 2,
@@ -279,6 +343,15 @@ mod tests {
             checkpoint_bytes: 1_500_000,
             checkpoint_crc: 0xABCD,
             log_durable: 1_234,
+            rings: Rings::of(vec![
+                Ring::front(&Geometry::new(0, 512, 1 << 20), 900),
+                Ring {
+                    from: 1_100,
+                    place: Place::Segments(5),
+                    blocks: 256,
+                },
+            ])
+            .unwrap(),
         }
     }
 
@@ -289,7 +362,7 @@ mod tests {
         older.write(&storage).unwrap();
         let newer = Superblock {
             generation: 7,
-            log_tail: 2000,
+            log_tail: 1050,
             ..example()
         };
         newer.write(&storage).unwrap();
@@ -325,14 +398,48 @@ mod tests {
     }
 
     #[test]
-    fn segments_come_after_the_log_at_a_multiple_of_their_length() {
+    fn segments_come_after_the_front_at_a_multiple_of_their_length() {
         let geometry = example().geometry;
-        // 64 KiB and 256 blocks of 4 KiB are 1.0625 MiB.
-        assert_eq!(geometry.segments_offset(), 2 << 20);
-        // 1000 is 3 times 256 and 232.
-        assert_eq!(geometry.log_offset(1000), (64 << 10) + 232 * 4096);
-        assert_eq!(geometry.segment_offset(3), 5 << 20);
-        assert_eq!(geometry.segments((5 << 20) + 100), 3);
+        // 64 KiB and 240 blocks of 4 KiB are 1 MiB.
+        assert_eq!(geometry.segments_offset(), 1 << 20);
+        assert_eq!(geometry.segment_offset(3), 4 << 20);
+        assert_eq!(geometry.segments((4 << 20) + 100), 3);
         assert_eq!(geometry.segments(0), 0);
+        // Up to version 4 the whole log was there: 64 KiB and 512 blocks.
+        let old = Geometry {
+            front_blocks: 512,
+            ..geometry
+        };
+        assert_eq!(old.segments_offset(), 3 << 20);
+        for (log_blocks, segment_bytes, front_blocks) in [
+            (64, 64 << 10, 64),
+            (127, 64 << 10, 127),
+            (1 << 20, 64 << 10, 64),
+            (1 << 20, 1 << 20, 240),
+            (1 << 20, 4 << 20, 1008),
+        ] {
+            let geometry = Geometry::new(1, log_blocks, segment_bytes);
+            assert_eq!(geometry.front_blocks, front_blocks);
+            assert!(geometry.is_possible());
+        }
+    }
+
+    #[test]
+    fn rings_that_the_log_cannot_be_in_make_no_superblock() {
+        let reads = |superblock: &Superblock| {
+            let storage = MemoryStorage::with_content(vec![0; LOG_OFFSET as usize]);
+            superblock.write(&storage).unwrap();
+            Superblock::read(&storage).is_ok()
+        };
+        let good = example();
+        assert!(reads(&good));
+        for (log_tail, log_durable) in [(899, 1_234), (1_100, 1_234), (1_000, 1_099)] {
+            let bad = Superblock {
+                log_tail,
+                log_durable,
+                ..good.clone()
+            };
+            assert!(!reads(&bad), "tail {log_tail}, durable {log_durable}");
+        }
     }
 }

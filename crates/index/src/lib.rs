@@ -14,6 +14,7 @@ extern crate self as bimetal_index;
 
 mod batch;
 mod commit;
+mod conflicts;
 mod create;
 mod db;
 mod error;
@@ -21,6 +22,7 @@ mod footer;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod layout;
+mod limits;
 mod log;
 pub mod model;
 pub mod node;
@@ -46,9 +48,10 @@ mod world;
 mod writer;
 
 pub use batch::{Batch, KEY_BYTES_MAX};
-pub use create::new_id;
+pub use create::{is_unfinished, new_id};
 pub use db::{Compaction, Db, Figures, Transaction};
-pub use error::Error;
+pub use error::{Error, ErrorKind};
+pub use limits::Limits;
 pub use options::Options;
 pub use paper::{Clusters, PaperRules};
 pub use readers::SnapshotFigures;

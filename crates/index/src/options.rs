@@ -1,7 +1,10 @@
 //! How an index is made and opened.
 
 use crate::error::Error;
-use crate::layout::{MAX_LOG_BLOCKS, MAX_SEGMENT_BYTES, MIN_LOG_BLOCKS, MIN_SEGMENT_BYTES};
+use crate::layout::{
+    Geometry, MAX_LOG_BLOCKS, MAX_SEGMENT_BYTES, MIN_LOG_BLOCKS, MIN_SEGMENT_BYTES,
+};
+use crate::limits::row_bytes_max;
 use crate::paper::PaperRules;
 use crate::storage::BLOCK_BYTES;
 
@@ -13,14 +16,15 @@ pub struct Options {
     /// The part of it for changes that are not in nodes yet. The larger, the fewer bytes are written for
     /// each change, and the longer opening takes after a crash.
     pub buffer_bytes: u64,
-    /// Length of the log, in bytes. Only used when an index is made.
+    /// Length of the log, in bytes, at most: it begins short, grows when it has to, and is given back. A batch has at most
+    /// an eighth of it. Only used when an index is made.
     pub log_bytes: u64,
     /// Length of a segment, a power of two from 64 KiB to 4 MiB: what an SSD erases at once, if that is
     /// known. Only used when an index is made.
     pub segment_bytes: u32,
-    /// Length of the image of a leaf, at most.
+    /// Length of the image of a leaf, about: from 512 bytes to a quarter of a segment of the index.
     pub node_bytes: usize,
-    /// Longer values are kept apart from their keys.
+    /// Longer values are kept apart from their keys: at most an eighth of a segment of the index, and 64 KiB.
     pub inline_value_bytes: usize,
     /// How much of the segments is in use, at most, before they are cleaned rather than added to. Where rows pack well it
     /// is less, down to 0.7, as long as segments take no more than the rows would unpacked and the storage can be longer.
@@ -61,17 +65,12 @@ fn refused(option: &'static str, reason: &str) -> Error {
 }
 
 impl Options {
-    /// Refuses what cannot be.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.memory_bytes < 256 << 10 {
-            return Err(refused("memory_bytes", "at least 256 KiB are needed"));
-        }
-        if self.buffer_bytes > self.memory_bytes / 4 * 3 {
-            return Err(refused(
-                "buffer_bytes",
-                "at most three quarters of the memory",
-            ));
-        }
+    /// The shape of the index with this id that these options ask for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] if there can be none.
+    pub(crate) fn geometry(&self, id: u64) -> Result<Geometry, Error> {
         let blocks = self.log_bytes / BLOCK_BYTES as u64;
         if !(MIN_LOG_BLOCKS..=MAX_LOG_BLOCKS).contains(&blocks) {
             return Err(refused("log_bytes", "256 KiB to 1 TiB are possible"));
@@ -83,15 +82,40 @@ impl Options {
                 "a power of two from 64 KiB to 4 MiB",
             ));
         }
-        if !(512..=self.segment_bytes as usize / 4).contains(&self.node_bytes) {
-            return Err(refused("node_bytes", "512 bytes to a quarter of a segment"));
+        Ok(Geometry::new(id, blocks, self.segment_bytes))
+    }
+
+    /// Refuses what an index of this shape cannot be used with. What only counts when an index is made is not looked
+    /// at: it has been.
+    pub(crate) fn check(&self, geometry: &Geometry) -> Result<(), Error> {
+        if self.memory_bytes < 256 << 10 {
+            return Err(refused("memory_bytes", "at least 256 KiB are needed"));
         }
-        if self.inline_value_bytes > self.segment_bytes as usize / 8 {
+        if self.buffer_bytes > self.memory_bytes / 4 * 3 {
             return Err(refused(
-                "inline_value_bytes",
-                "at most an eighth of a segment",
+                "buffer_bytes",
+                "at most three quarters of the memory",
             ));
         }
+        let segment_bytes = geometry.segment_bytes;
+        let within = |option, least: usize, most: usize, value: usize| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            let reason = format!(
+                "{value} bytes, where segments of {segment_bytes} bytes take {least} to {most}"
+            );
+            Err(refused(option, &reason))
+        };
+        let node_bytes_max = segment_bytes as usize / 4;
+        within("node_bytes", 512, node_bytes_max, self.node_bytes)?;
+        let row_bytes_max = row_bytes_max(segment_bytes);
+        within(
+            "inline_value_bytes",
+            0,
+            row_bytes_max,
+            self.inline_value_bytes,
+        )?;
         if !(0.1..=0.95).contains(&self.utilisation) {
             return Err(refused("utilisation", "0.1 to 0.95"));
         }

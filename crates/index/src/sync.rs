@@ -36,6 +36,10 @@ mod interleaved {
             Mutex(below::Mutex::new(value))
         }
 
+        pub(crate) fn get_mut(&mut self) -> &mut T {
+            self.0.get_mut().expect(UNPOISONED)
+        }
+
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             MutexGuard {
                 mutex: self,

@@ -48,7 +48,7 @@ fn live(world: &mut World, storage: &(impl Storage + Clone + 'static)) -> Result
             40 => {
                 world.db.sync()?;
                 world.history.synced();
-                world.db = Db::open(storage.clone(), &world.options)?;
+                world.open_again(storage.clone())?;
             }
             _ => {}
         }
@@ -267,7 +267,7 @@ fn there_is_no_space_for_every_growth() {
             }
             let disk = world.disk.clone();
             world.reopen(disk).expect("a full disk can be opened");
-            world.db = Db::open(storage.clone(), &world.options).expect("it opens");
+            world.open_again(storage.clone()).expect("it opens");
             storage.end();
             assert!(!fill(&mut world), "there is space");
             world.db.write_back().expect("there is space");

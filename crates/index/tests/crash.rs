@@ -9,7 +9,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use world::lives::{self, cut, write_some};
 use world::{
-    Change, Disk, Draw, Map, Shape, World, check_scan, small_options, small_paper_options,
+    Change, Disk, Draw, Map, Shape, World, check_scan, small_growing_options, small_options,
+    small_paper_options,
 };
 
 #[test]
@@ -30,6 +31,17 @@ fn nothing_durable_is_lost_and_nothing_is_half_there() {
         reached.checkpoints > 400 && reached.blobs > 100,
         "{reached:?}"
     );
+}
+
+/// A log that goes on in a longer ring, and back to the front.
+#[test]
+fn nothing_durable_is_lost_where_the_log_grows() {
+    let mut reached = UpkeepFigures::default();
+    for seed in 0..100 {
+        lives::crash(seed, small_growing_options, &mut reached);
+    }
+    assert!(reached.log_rings > 60, "{reached:?}");
+    assert!(reached.checkpoints > 100, "{reached:?}");
 }
 
 #[test]

@@ -52,11 +52,15 @@ fn a_batch_that_an_opening_has_not_found_does_not_come_back() {
     let before = disk.content();
     db.put(b"second", b"2").expect("a write");
     let after = disk.content();
-    let blocks = db.log_range().step_by(4096).map(|at| at as usize);
+    let blocks = db
+        .log_ranges()
+        .remove(0)
+        .step_by(4096)
+        .map(|at| at as usize);
     let is_changed = |at: &usize| before[*at..at + 4096] != after[*at..at + 4096];
     let changed: Vec<usize> = blocks.filter(is_changed).collect();
     assert_eq!(changed.len(), 1, "one frame of one block");
-    drop(db);
+    db.abandon();
     let last_byte = changed[0] as u64 + 4095;
     for _ in 0..2 {
         // Once gone, and once as it was.
@@ -158,13 +162,13 @@ fn a_log_that_ends_before_the_checkpoint_is_noticed() {
         written.expect("a write");
     }
     world.db.checkpoint().expect("a checkpoint");
-    let (disk, log) = (world.disk.clone(), world.db.log_range());
-    drop(world);
+    let (disk, log) = (world.disk.clone(), world.db.log_ranges().remove(0));
+    world.db.abandon();
     let opens = |disk: &Disk| Db::open(disk.clone(), &small()).map(drop);
     let content = disk.content();
     let frames: Vec<u64> = (log.start..log.end)
         .step_by(4096)
-        .filter(|at| content[*at as usize..].starts_with(b"blog"))
+        .filter(|at| content[*at as usize..].starts_with(b"blo5"))
         .collect();
     let last = *frames.last().expect("frames");
     disk.rot(last + 100, 1);

@@ -14,9 +14,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use world::{Disk, Map, collect};
 
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// All that must be read.
-const VERSIONS: [u32; 3] = [2, 3, VERSION];
+const VERSIONS: [u32; 4] = [2, 3, 4, VERSION];
 const BLOCK_BYTES: usize = 4096;
 
 fn file(version: u32) -> PathBuf {

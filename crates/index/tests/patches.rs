@@ -110,6 +110,7 @@ impl World {
 
     fn reopen(&mut self) {
         self.db.sync().expect("a sync");
+        self.db.clone().abandon();
         self.db = Db::open(self.disk.clone(), &self.options).expect("it opens");
     }
 

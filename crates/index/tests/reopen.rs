@@ -80,7 +80,8 @@ fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
     let inner_nodes = u64::from(figures.nodes) / 100;
     let (window, segment) = (4 << 20, 64 << 10);
     let checkpoint_bytes = u64::from(figures.nodes) * 8 + (64 << 10);
-    let log_reads = again.log_used_bytes / window + 2 + PROOF_BYTES / window;
+    let rings = db.log_ranges().len() as u64;
+    let log_reads = again.log_used_bytes / window + 2 * rings + PROOF_BYTES / window;
     let reads_max = 1 + checkpoint_bytes / segment + log_reads + inner_nodes / 4 + 4;
     assert!(counts.reads <= reads_max, "{} of {reads_max}", counts.reads);
     let bytes_max = 8192 + checkpoint_bytes + log_reads * window + inner_nodes * 16384;
@@ -142,18 +143,23 @@ fn a_replay_keeps_to_the_memory() {
 #[test]
 fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     let disk = Arc::new(MemoryStorage::new());
-    let db = Db::create(disk.clone(), 5, &options()).expect("an index");
+    // With segments that leave room for some long frames before the log has to grow.
+    let options = Options {
+        segment_bytes: 1 << 20,
+        ..options()
+    };
+    let db = Db::create(disk.clone(), 5, &options).expect("an index");
     db.put(b"first", b"durable").expect("a put");
     // One key, so that its leaf stays small and nothing is written back, which would need the log first.
     let flushes = disk.counts().flushes;
-    for number in 0..1000_u64 {
+    for number in 0..600_u64 {
         let mut batch = Batch::new();
         batch.put(b"key", &number.to_be_bytes().repeat(125));
         db.write(&batch, Durability::Relaxed).expect("a write");
     }
     assert_eq!(disk.counts().flushes, flushes, "nothing was made durable");
-    drop(db);
-    let db = Db::open(disk.clone(), &options()).expect("it opens");
+    db.abandon();
+    let db = Db::open(disk.clone(), &options).expect("it opens");
     let found = db
         .get(b"key")
         .expect("a get")
@@ -161,7 +167,7 @@ fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     db.put(b"second", b"durable").expect("a put");
     drop(db);
     let after = disk.after_power_cut(&mut || 0);
-    let db = Db::open(after, &options()).expect("nothing durable is lost");
+    let db = Db::open(after, &options).expect("nothing durable is lost");
     assert!(db.get(b"second").expect("a get").is_some());
     assert_eq!(db.get(b"key").expect("a get"), Some(found));
 }

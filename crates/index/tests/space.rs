@@ -1,5 +1,6 @@
 //! How long an index becomes by what is done to it.
 
+use bimetal_index::storage::Storage;
 use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::{Batch, Db, Durability, Options};
 use std::sync::Arc;
@@ -120,7 +121,7 @@ fn what_packing_saves_is_used_before_segments_are_cleaned() {
     change_all(&db).expect("there is room");
     let space = db.figures().space;
     let segment_bytes = u64::from(space.segment_bytes);
-    let total = u64::from(space.segments) * segment_bytes;
+    let total = u64::from(space.segments - space.log_segments) * segment_bytes;
     let spare = 40 * segment_bytes;
     let unpacked = SMALL_RECORDS * 16;
     assert!(
@@ -148,4 +149,108 @@ fn a_storage_of_fixed_length_is_cleaned_in_time() {
     });
     let db = Db::create(Arc::new(storage), 1, &well_packed()).expect("an index");
     change_all(&db).expect("everything fits");
+}
+
+/// Bytes that a compacted index may take: 1.3 times what is live and 4 MiB, the log included.
+fn bound_bytes(db: &Db) -> u64 {
+    db.figures().space.live_bytes * 13 / 10 + (4 << 20)
+}
+
+fn put_all(db: &Db, keys: std::ops::Range<u64>, value_bytes: usize) {
+    for first in keys.clone().step_by(1000) {
+        let mut batch = Batch::new();
+        for key in first..(first + 1000).min(keys.end) {
+            // Nothing that packs well.
+            let number = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let value: Vec<u8> = (0..value_bytes as u64)
+                .map(|at| (number.rotate_left(at as u32 * 7) >> 13) as u8)
+                .collect();
+            batch.put(&number.to_be_bytes(), &value);
+        }
+        db.write(&batch, Durability::Relaxed).expect("a write");
+    }
+}
+
+/// With the options that everybody gets, an index takes no more than what is in it.
+#[test]
+fn an_index_that_was_compacted_takes_little_more_than_what_is_in_it() {
+    let disk = Arc::new(MemoryStorage::new());
+    let db = Db::create(disk.clone(), 1, &Options::default()).expect("an index");
+    assert!(disk.len_bytes() <= 2 << 20, "empty: {}", disk.len_bytes());
+    // Short and long values, and then most of them gone.
+    put_all(&db, 0..200_000, 16);
+    db.compact(|_| {}).expect("a compaction");
+    let (len_bytes, bound) = (disk.len_bytes(), bound_bytes(&db));
+    assert!(len_bytes <= bound, "after a load: {len_bytes} of {bound}");
+    put_all(&db, 1_000_000..1_020_000, 3000);
+    db.write_back().expect("a write-back");
+    db.compact(|_| {}).expect("a compaction");
+    let (len_bytes, bound) = (disk.len_bytes(), bound_bytes(&db));
+    assert!(
+        len_bytes <= bound,
+        "after another: {len_bytes} of {bound}: {:?}",
+        db.figures()
+    );
+    let mut batch = Batch::new();
+    batch.delete_range(&[16], None);
+    db.write(&batch, Durability::Durable).expect("a write");
+    for _ in 0..2 {
+        let before = disk.len_bytes();
+        db.compact(|_| {}).expect("a compaction");
+        let (len_bytes, bound) = (disk.len_bytes(), bound_bytes(&db));
+        assert!(len_bytes <= before, "{before} before, {len_bytes} after");
+        assert!(len_bytes <= bound, "after deleting: {len_bytes} of {bound}");
+    }
+    assert_eq!(db.log_ranges().len(), 1, "the log is at the front again");
+    drop(db);
+    let db = Db::open(disk, &Options::default()).expect("it opens");
+    let mut rows = db.scan((std::ops::Bound::Unbounded, std::ops::Bound::Unbounded));
+    let mut count = 0;
+    while rows.next().expect("a row").is_some() {
+        count += 1;
+    }
+    // A sixteenth of 220,000, give or take.
+    assert!((13_000..14_500).contains(&count), "{count}");
+}
+
+/// While others write and read, a compaction ends, and takes nothing away from them.
+#[test]
+fn a_compaction_beside_others_ends_and_shortens_the_storage() {
+    let disk = Arc::new(MemoryStorage::new());
+    let db = Db::create(disk.clone(), 1, &Options::default()).expect("an index");
+    put_all(&db, 0..300_000, 100);
+    let mut batch = Batch::new();
+    batch.delete_range(&[32], None);
+    db.write(&batch, Durability::Durable).expect("a write");
+    db.write_back().expect("a write-back");
+    let before = disk.len_bytes();
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut written = 0_u64;
+            while !is_done.load(std::sync::atomic::Ordering::Relaxed) || written < 100 {
+                let key = [&[0xFF][..], &written.to_be_bytes()].concat();
+                db.put(&key, &written.to_le_bytes()).expect("a put");
+                assert_eq!(
+                    db.get(&key).expect("a get").as_deref(),
+                    Some(&written.to_le_bytes()[..])
+                );
+                written += 1;
+            }
+            written
+        });
+        db.compact(|_| {}).expect("a compaction");
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        let written = writer.join().expect("the writer");
+        for key in [0, written / 2, written - 1] {
+            let key_bytes = [&[0xFF][..], &key.to_be_bytes()].concat();
+            let found = db.get(&key_bytes).expect("a get");
+            assert_eq!(found.as_deref(), Some(&key.to_le_bytes()[..]));
+        }
+    });
+    assert!(
+        disk.len_bytes() < before / 2,
+        "{before}, {}",
+        disk.len_bytes()
+    );
 }

@@ -141,7 +141,7 @@ fn every_class_changes_what_happens() {
 #[test]
 fn nodes_that_are_lost_are_missed() {
     let options = only(&[Class::PowerCut, Class::Paper, Class::LostNodes]);
-    let summary = index_tester::swarm(0..80, options, |_| {});
+    let summary = index_tester::swarm(0..200, options, |_| {});
     assert!(summary.failed.is_empty(), "{}", summary.text());
     let missed = summary.reached.get("opened in part").copied();
     assert!(missed.is_some(), "{}", summary.text());

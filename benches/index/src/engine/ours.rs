@@ -64,7 +64,7 @@ impl Engine for Ours {
         let figures = self.db.figures();
         let segment_bytes = u64::from(figures.space.segment_bytes);
         Ok(json!({
-            "log_bytes": self.db.log_range().end,
+            "log_bytes": self.db.figures().log_bytes,
             "reserve_bytes": u64::from(figures.space.free_segments) * segment_bytes,
             "segments_bytes": u64::from(figures.space.segments) * segment_bytes,
             "live_bytes": figures.space.live_bytes,

@@ -8,9 +8,9 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
 use bimetal_block::units::show_size;
-use bimetal_index::Db;
 use bimetal_index::storage::file::{FileStorage, Presence};
 use bimetal_index::storage::{Aligned, Storage};
+use bimetal_index::{Db, is_unfinished};
 
 use super::volume::open_device;
 use super::{MakeArgs, OpenArgs, failed, unopened};
@@ -68,7 +68,7 @@ fn make_at(args: &Args, path: &Path) -> Result<Db> {
         let storage = storage.map_err(|error| unopened(path, &error))?;
         check_is_empty(path, &storage, args.destroy_data)?;
     } else if metadata.is_some_and(|m| !m.is_file() || m.len() > 0) {
-        bail!("{}: something is there already", path.display());
+        check_is_unfinished(path)?;
     }
     let is_new = !path.exists();
     let storage = FileStorage::open(path, Presence::Any);
@@ -85,6 +85,17 @@ fn make(args: &Args, storage: impl Storage + 'static) -> Result<Db> {
     let id = bimetal_index::new_id().map_err(|error| anyhow!("{}: {error}", path.display()))?;
     let options = args.make.options(&args.open);
     Db::create(storage, id, &options).map_err(|error| failed(path, &error))
+}
+
+/// Refuses a file that has more than what the making of an index leaves that was interrupted.
+fn check_is_unfinished(path: &Path) -> Result<()> {
+    let storage = FileStorage::open_read_only(path);
+    let storage = storage.map_err(|error| unopened(path, &error))?;
+    match is_unfinished(&storage) {
+        Ok(true) => Ok(()),
+        Ok(false) => bail!("{}: something is there already", path.display()),
+        Err(error) => Err(failed(path, &error)),
+    }
 }
 
 /// Refuses a device with something on it.

@@ -195,20 +195,16 @@ fn open_or_make(args: &Args) -> Result<Db> {
         return Ok(db);
     }
     let is_there = path.exists();
-    let is_new = !is_there || path.metadata().is_ok_and(|m| m.is_file() && m.len() == 0);
-    if !is_new {
-        let db = args.open.open(path)?;
-        check_geometry(args, &db)?;
-        return Ok(db);
-    }
-    let made =
+    let opened =
         Db::open_path(path, &args.make.options(&args.open)).map_err(|error| failed(path, &error));
     let is_empty = || path.metadata().is_ok_and(|metadata| metadata.len() == 0);
-    if made.is_err() && !is_there && is_empty() {
+    if opened.is_err() && !is_there && is_empty() {
         // Nobody needs the empty file of a refusal; the refusal is the error to tell.
         let _ = std::fs::remove_file(path);
     }
-    made
+    let db = opened?;
+    check_geometry(args, &db)?;
+    Ok(db)
 }
 
 /// Lengths that were asked for must be those that the index has had from its making on.
@@ -216,7 +212,7 @@ fn check_geometry(args: &Args, db: &Db) -> Result<()> {
     let (figures, path) = (db.figures(), args.index.display());
     let segment_bytes = u64::from(figures.space.segment_bytes);
     for (flag, asked, has) in [
-        ("log-bytes", args.make.log_bytes, figures.log_bytes),
+        ("log-bytes", args.make.log_bytes, figures.log_bytes_max),
         ("segment-bytes", args.make.segment_bytes, segment_bytes),
     ] {
         if let Some(Size(asked)) = asked
@@ -230,6 +226,14 @@ fn check_geometry(args: &Args, db: &Db) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What is wrong with a record that an index does not take, and which option decides how long one may be.
+fn too_long(bytes: usize, max: usize, option: &str) -> String {
+    let (bytes, max) = (show_size(bytes as u64), show_size(max as u64));
+    format!(
+        "a record of {bytes}: at most {max} are possible; make the index with a longer {option}"
+    )
 }
 
 /// Why loading ended early, and whether more can be written.
@@ -253,7 +257,7 @@ struct Loading<'a> {
 impl<'a> Loading<'a> {
     fn new(args: &'a Args, db: &'a Db, progress: &'a Progress) -> Loading<'a> {
         // Half of what a batch may be, so that it is only too long if one record is.
-        let half = db.figures().log_bytes as usize / 16;
+        let half = db.limits().batch_bytes_max / 2;
         Loading {
             args,
             db,
@@ -311,12 +315,11 @@ impl<'a> Loading<'a> {
         // It is alone in its batch, so what is too long is this record.
         self.write().map_err(|error| match error {
             Error::BatchTooLong { bytes, max } => {
-                let why = format!(
-                    "a record of {}: with this log at most {} are possible; make the index with \
-                     a longer --log-bytes",
-                    show_size(bytes as u64),
-                    show_size(max as u64)
-                );
+                let why = too_long(bytes, max, "--log-bytes");
+                bad(name, records.place(), &why)
+            }
+            Error::ValueTooLong { bytes, max } => {
+                let why = too_long(bytes, max, "--segment-bytes");
                 bad(name, records.place(), &why)
             }
             error => self.ended(&error),

@@ -15,14 +15,13 @@ mod verify;
 mod volume;
 
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 use bimetal_block::units::{Size, parse_size};
 use bimetal_index::storage::file::{FileStorage, Presence};
-use bimetal_index::{Db, Error, Options};
+use bimetal_index::{Db, Error, ErrorKind, Options};
 
 use crate::table::{Align, Table};
 use progress::{Progress, Unit};
@@ -122,41 +121,28 @@ impl MakeArgs {
     }
 }
 
-/// Who has a file locked, as far as the kernel tells.
-fn holder(path: &Path) -> Option<String> {
-    let inode = path.metadata().ok()?.ino();
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    // 1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF
-    let pid = locks.lines().find_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let (kind, pid, place) = (words.get(1)?, words.get(4)?, words.get(5)?);
-        let is_it = *kind == "FLOCK" && place.rsplit(':').next()? == inode.to_string();
-        is_it.then(|| (*pid).to_owned())
-    })?;
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-    let name = name.map(|name| format!(" ({})", name.trim()));
-    Some(format!("process {pid}{}", name.unwrap_or_default()))
-}
-
 /// A file that could not be opened, in a line that says what to do.
 fn unopened(path: &Path, error: &io::Error) -> anyhow::Error {
-    let holder = || holder(path).unwrap_or_else(|| "another program".to_owned());
+    could_not_open(path, error.kind().into(), &error.to_string())
+}
+
+fn could_not_open(path: &Path, kind: ErrorKind, reason: &str) -> anyhow::Error {
     let path = path.display();
-    match error.kind() {
-        io::ErrorKind::WouldBlock => anyhow!(
-            "{path}: {} has it open, and while one program writes an index no other can read or \
-             write it; ask that one, or try again when that has ended",
-            holder()
+    match kind {
+        ErrorKind::Busy => anyhow!(
+            "{path}: {reason}, and while one program writes an index no other can read or write \
+             it; ask that one, or try again when that has ended"
         ),
-        io::ErrorKind::NotFound => {
+        ErrorKind::Missing => {
             anyhow!("{path}: there is no such file; `bimetal index load` makes an index")
         }
-        _ => anyhow!("{path}: {error}"),
+        _ => anyhow!("{path}: {reason}"),
     }
 }
 
 /// What an index says, in a line with its file and what to do.
 fn failed(path: &Path, error: &Error) -> anyhow::Error {
+    let at = path;
     let path = path.display();
     match error {
         Error::Damaged { .. } => {
@@ -180,8 +166,7 @@ fn failed(path: &Path, error: &Error) -> anyhow::Error {
             };
             anyhow!("--{flag}: {reason}")
         }
-        // It names the file itself.
-        Error::Open { .. } => anyhow!("{error}"),
+        Error::Open { kind, reason, .. } => could_not_open(at, *kind, reason),
         _ => anyhow!("{path}: {error}"),
     }
 }

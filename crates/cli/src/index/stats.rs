@@ -70,8 +70,7 @@ fn count(db: &Db) -> Result<u64, Error> {
 pub(super) fn space_bytes(db: &Db) -> u64 {
     let space = db.figures().space;
     let segment_bytes = u64::from(space.segment_bytes);
-    let segments_from = db.log_range().end.next_multiple_of(segment_bytes);
-    segments_from + u64::from(space.segments) * segment_bytes
+    db.segments_offset() + u64::from(space.segments) * segment_bytes
 }
 
 /// Segments by what is in them, in bytes.
@@ -86,7 +85,7 @@ struct Segments {
 impl Segments {
     fn of(figures: &Figures) -> Segments {
         let space = figures.space;
-        let used = space.segments - space.free_segments;
+        let used = space.segments - space.free_segments - space.log_segments;
         let segment_bytes = u64::from(space.segment_bytes);
         Segments {
             used,
@@ -114,7 +113,11 @@ fn to_json(path: &Path, keys: Option<u64>, space_bytes: u64, figures: &Figures) 
             "free_segments": figures.space.free_segments,
             "segment_bytes": figures.space.segment_bytes,
         },
-        "log": { "bytes": figures.log_bytes, "used_bytes": figures.log_used_bytes },
+        "log": {
+            "bytes": figures.log_bytes,
+            "bytes_max": figures.log_bytes_max,
+            "used_bytes": figures.log_used_bytes,
+        },
         "memory": { "nodes_bytes": figures.content_bytes, "changes_bytes": figures.delta_bytes },
         "done": {
             "image_reads": figures.image_reads,
@@ -194,6 +197,7 @@ fn write_space(out: &mut impl Write, space_bytes: u64, figures: &Figures) -> io:
         show_count(figures.space.segments.into()),
         show_size(figures.space.segment_bytes.into())
     );
+    let log_may_be = format!("at most {}", show_size(figures.log_bytes_max));
     write_group(
         out,
         "space",
@@ -213,11 +217,7 @@ fn write_space(out: &mut impl Write, space_bytes: u64, figures: &Figures) -> io:
                 show_size(segments.reserve_bytes),
                 "free segments",
             ),
-            (
-                "log",
-                show_size(figures.log_bytes),
-                "a ring; it never grows",
-            ),
+            ("log", show_size(figures.log_bytes), &log_may_be),
             ("whole", show_size(space_bytes), &used),
         ],
     )

@@ -13,7 +13,9 @@ use std::ops::{Bound, Range};
 use std::sync::{Arc, OnceLock};
 
 const RING_BLOCKS: u64 = 64;
-const FRAME_HEADER_BYTES: usize = 64;
+const FRAME_HEADER_BYTES: usize = 96;
+/// Up to version 4 of the format.
+const OLD_FRAME_HEADER_BYTES: usize = 64;
 /// Fields of a superblock.
 const TAIL_AT: usize = 40;
 const CHECKPOINT_CRC_AT: usize = 72;
@@ -117,7 +119,7 @@ impl Example {
         let mut position = superblock.log_tail;
         loop {
             let at = (LOG_OFFSET + position % RING_BLOCKS * BLOCK_BYTES as u64) as usize;
-            let is_frame = content[at..at + 4] == *b"blog"
+            let is_frame = content[at..at + 4] == *b"blo5"
                 && content[at + 16..at + 24] == position.to_le_bytes();
             if !is_frame {
                 break;
@@ -276,8 +278,13 @@ impl Frame {
         let generation = any(5, 1, input);
         let len = usize::from(input.number16()) % (3 * BLOCK_BYTES);
         let payload = input.take(len);
-        let mut frame = vec![0; FRAME_HEADER_BYTES];
-        frame[..4].copy_from_slice(b"blog");
+        let is_old = choice >> 7 == 1;
+        let (header_bytes, magic) = match is_old {
+            true => (OLD_FRAME_HEADER_BYTES, b"blog"),
+            false => (FRAME_HEADER_BYTES, b"blo5"),
+        };
+        let mut frame = vec![0; header_bytes];
+        frame[..4].copy_from_slice(magic);
         frame[8..16].copy_from_slice(&7_u64.to_le_bytes());
         frame[16..24].copy_from_slice(&position.to_le_bytes());
         frame[24..32].copy_from_slice(&durable_below.to_le_bytes());
@@ -286,6 +293,13 @@ impl Frame {
         frame[44..48].copy_from_slice(&opening.to_le_bytes());
         frame[48..56].copy_from_slice(&generation.to_le_bytes());
         frame[56] = choice >> 6 & 1;
+        frame[58..62].copy_from_slice(&(RING_BLOCKS as u32).to_le_bytes());
+        if !is_old {
+            // Its ring is the front.
+            frame[72..76].fill(0xFF);
+            frame[76..80].copy_from_slice(&(RING_BLOCKS as u32).to_le_bytes());
+            frame[80..84].copy_from_slice(&(RING_BLOCKS as u32).to_le_bytes());
+        }
         frame.extend_from_slice(payload);
         frame.resize(frame.len().next_multiple_of(BLOCK_BYTES), 0);
         let len = frame.len();

@@ -138,7 +138,15 @@ pub fn small_options(draw: &mut Draw) -> Options {
     }
 }
 
-/// The same under the paper's rules.
+/// The same with a log that begins shorter than it may be.
+pub fn small_growing_options(draw: &mut Draw) -> Options {
+    Options {
+        log_bytes: 4 << 20,
+        ..small_options(draw)
+    }
+}
+
+/// The same as [`small_options`] under the paper's rules.
 pub fn small_paper_options(draw: &mut Draw) -> Options {
     let paper = Some(small_paper_rules(draw));
     Options {

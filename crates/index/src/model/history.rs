@@ -120,6 +120,7 @@ impl History {
                 Error::Full { .. }
                 | Error::BatchTooLong { .. }
                 | Error::KeyTooLong { .. }
+                | Error::ValueTooLong { .. }
                 | Error::Conflict
                 | Error::SnapshotTooOld
                 | Error::ReadOnly { .. },

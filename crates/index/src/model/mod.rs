@@ -8,7 +8,7 @@
 mod draw;
 mod history;
 
-pub use draw::{Draw, Shape, small_options, small_paper_options};
+pub use draw::{Draw, Shape, small_growing_options, small_options, small_paper_options};
 pub use history::{Found, History, NUMBER_KEY, Survivors};
 
 use crate::error::Error;

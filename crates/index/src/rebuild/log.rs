@@ -1,22 +1,70 @@
-//! The log where no superblock says where it begins: every whole frame in the ring, and which of them
+//! The log where no superblock says where it begins: every whole frame on the storage, and which of them
 //! follow each other.
 
 use super::Rebuilt;
 use super::evidence::{WholeLog, read_what_can_be};
 use crate::error::Error;
 use crate::layout::{Geometry, LOG_OFFSET};
-use crate::log::{Frame, Header};
+use crate::log::{Frame, HEADER_BYTES, Header};
 use crate::node::Seq;
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 
 /// Blocks read at a time.
 const WINDOW_BLOCKS: u64 = 1024;
 
+/// Whole frames, in the order in which they were come across.
+#[derive(Debug, Default)]
+pub(super) struct Found(Vec<Header>);
+
+impl Found {
+    /// Looks through the front of an index, where its log begins.
+    pub(super) fn in_front(storage: &dyn Storage, geometry: &Geometry) -> Found {
+        let mut found = Found::default();
+        let mut window = Aligned::zeroed(WINDOW_BLOCKS as usize * BLOCK_BYTES);
+        let mut at = 0;
+        while at < geometry.front_blocks {
+            let blocks = WINDOW_BLOCKS.min(geometry.front_blocks - at);
+            let bytes = &mut window[..blocks as usize * BLOCK_BYTES];
+            let offset = LOG_OFFSET + at * BLOCK_BYTES as u64;
+            read_what_can_be(storage, offset, bytes);
+            found.look(storage, geometry, offset, bytes);
+            at += blocks;
+        }
+        found
+    }
+
+    /// Looks through bytes of the storage that begin at `offset`, with a block.
+    pub(super) fn look(
+        &mut self,
+        storage: &dyn Storage,
+        geometry: &Geometry,
+        offset: u64,
+        bytes: &[u8],
+    ) {
+        let mut at = 0;
+        while at < bytes.len() {
+            let place = offset + at as u64;
+            let block = bytes.get(at..at + BLOCK_BYTES).unwrap_or_default();
+            let header = Header::decode(geometry.id, block);
+            let header = header.filter(|header| header.offset(geometry) == place);
+            match header.filter(|header| read_frame(storage, geometry, header).is_some()) {
+                Some(header) => {
+                    self.0.push(header);
+                    at += header.blocks() as usize * BLOCK_BYTES;
+                }
+                None => at += BLOCK_BYTES,
+            }
+        }
+    }
+}
+
 /// The frames of a log, in order.
 pub(super) struct Frames {
     geometry: Geometry,
     all: Vec<Header>,
     whole_from: u64,
+    /// Behind the last frame.
+    end: u64,
     last_seq: Seq,
 }
 
@@ -24,23 +72,34 @@ pub(super) struct Frames {
 pub(super) type TakeFrame<'a> = dyn FnMut(&Frame<'_>) -> Result<(), Error> + 'a;
 
 impl Frames {
-    /// Looks through the whole ring.
-    pub(super) fn of(storage: &dyn Storage, geometry: Geometry, rebuilt: &mut Rebuilt) -> Frames {
-        let mut all = found(storage, &geometry);
-        // A position of an earlier lap has been written over, but for what is behind the newest frame.
+    /// Brings what was found into order.
+    pub(super) fn of(
+        storage: &dyn Storage,
+        geometry: Geometry,
+        found: Found,
+        rebuilt: &mut Rebuilt,
+    ) -> Frames {
+        let Found(mut all) = found;
         let newest = all.iter().max_by_key(|f| (f.opening, f.position)).copied();
-        let (from, to) = newest.map_or((0, 0), |f| {
-            let end = f.position + f.blocks();
-            (end.saturating_sub(geometry.log_blocks), end)
+        let end = newest.map_or(0, |newest| newest.position + newest.blocks());
+        all.retain(|frame| frame.position < end);
+        // Of two at one position the one of the later opening counts.
+        all.sort_unstable_by_key(|frame| (frame.position, u32::MAX - frame.opening));
+        all.dedup_by_key(|frame| frame.position);
+        let first = all.first().map_or(0, |first| first.position);
+        let needed = newest.map_or(0, |newest| match newest.bytes {
+            HEADER_BYTES => newest.tail,
+            // Of an older version of the format. In the first lap it begins at 0; later with the first frame that has
+            // not been written over.
+            _ if end <= geometry.log_blocks => 0,
+            _ => first,
         });
-        all.retain(|frame| from <= frame.position && frame.position < to);
-        all.sort_unstable_by_key(|frame| frame.position);
-        // In the first lap it begins at 0; later with the first frame that has not been written over.
-        let first = all.first().filter(|_| from > 0);
         let mut frames = Frames {
             geometry,
             all: Vec::new(),
-            whole_from: first.map_or(0, |first| first.position),
+            // Where there is no frame, the log has nothing: not even of the beginning.
+            whole_from: newest.map_or(u64::MAX, |_| first.min(needed)),
+            end: 0,
             last_seq: 0,
         };
         let mut opening = 0;
@@ -54,15 +113,18 @@ impl Frames {
                 if !was_durable {
                     break;
                 }
-                let at = LOG_OFFSET + expected % geometry.log_blocks * BLOCK_BYTES as u64;
-                let missing = frame.position - expected;
-                rebuilt.problem(format!("{missing} blocks of the log are damaged"), at);
+                if frame.position > needed {
+                    let missing = frame.position - expected.max(needed);
+                    let what = format!("{missing} blocks of the log are damaged");
+                    rebuilt.problem(what, frame.offset(&geometry));
+                }
                 frames.whole_from = frame.position;
             }
             opening = frame.opening;
             expected = frame.position + frame.blocks();
             frames.all.push(frame);
         }
+        frames.end = frames.all.last().map_or(0, |_| expected);
         frames.find_last(storage);
         rebuilt.log_frames = frames.all.len() as u64;
         frames
@@ -98,6 +160,18 @@ impl Frames {
         }
     }
 
+    /// Nothing of the index was ever durable: if there is no frame, there never was one.
+    pub(super) fn begin_at_once(&mut self) {
+        if self.all.is_empty() {
+            self.whole_from = 0;
+        }
+    }
+
+    /// Behind the last frame; 0 without any.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
     pub(super) fn last_seq(&self) -> Seq {
         self.last_seq
     }
@@ -115,40 +189,12 @@ impl Frames {
         for frame in &self.all {
             let bytes = self.read(storage, frame).ok_or_else(|| Error::Damaged {
                 what: "a frame of the log, which was whole before".to_owned(),
-                offset: LOG_OFFSET,
+                offset: frame.offset(&self.geometry),
             })?;
             take(&frame.frame(&self.geometry, &bytes))?;
         }
         Ok(())
     }
-}
-
-/// All whole frames in the ring, in the order of places.
-fn found(storage: &dyn Storage, geometry: &Geometry) -> Vec<Header> {
-    let ring = geometry.log_blocks;
-    let mut all = Vec::new();
-    let mut window = Aligned::zeroed(WINDOW_BLOCKS as usize * BLOCK_BYTES);
-    let mut block = 0;
-    for start in (0..ring).step_by(WINDOW_BLOCKS as usize) {
-        let end = (start + WINDOW_BLOCKS).min(ring);
-        let bytes = (end - start) as usize * BLOCK_BYTES;
-        let offset = LOG_OFFSET + start * BLOCK_BYTES as u64;
-        read_what_can_be(storage, offset, &mut window[..bytes]);
-        block = block.max(start);
-        while block < end {
-            let at = (block - start) as usize * BLOCK_BYTES;
-            let header = Header::decode(geometry.id, &window[at..at + BLOCK_BYTES]);
-            let header = header.filter(|h| h.position % ring == block && h.blocks() <= ring);
-            match header.filter(|header| read_frame(storage, geometry, header).is_some()) {
-                Some(header) => {
-                    all.push(header);
-                    block += header.blocks();
-                }
-                None => block += 1,
-            }
-        }
-    }
-    all
 }
 
 /// What the index is, if a whole frame of its log begins with this block, at this byte of the storage. One that has been
@@ -158,25 +204,25 @@ pub(super) fn geometry_of_frame(
     block: &[u8],
     offset: u64,
 ) -> Option<Geometry> {
-    let geometry = Header::geometry_of(block, offset)?;
-    let frame = Header::decode(geometry.id, block)?;
-    let log_end = LOG_OFFSET + geometry.log_blocks * BLOCK_BYTES as u64;
-    let is_there = log_end <= storage.len_bytes();
-    let is_inside = is_there && frame.blocks() <= geometry.log_blocks;
-    is_inside.then(|| read_frame(storage, &geometry, &frame))??;
+    let (frame, geometry) = Header::with_geometry(block, offset)?;
+    read_frame(storage, &geometry, &frame)?;
     Some(geometry)
 }
 
 /// A frame, if it is whole.
 fn read_frame(storage: &dyn Storage, geometry: &Geometry, frame: &Header) -> Option<Aligned> {
-    let ring = geometry.log_blocks;
+    let ring = frame.ring();
+    let range = ring.range(geometry);
+    if range.end > storage.len_bytes() || frame.blocks() > ring.blocks {
+        return None;
+    }
     let mut bytes = Aligned::zeroed(frame.blocks() as usize * BLOCK_BYTES);
-    let place = frame.position % ring;
-    let before_end = (ring - place).min(frame.blocks()) as usize * BLOCK_BYTES;
+    let before_end = ring.blocks - frame.position % ring.blocks;
+    let before_end = before_end.min(frame.blocks()) as usize * BLOCK_BYTES;
     let (first, second) = bytes.split_at_mut(before_end);
-    read_what_can_be(storage, LOG_OFFSET + place * BLOCK_BYTES as u64, first);
+    read_what_can_be(storage, frame.offset(geometry), first);
     if !second.is_empty() {
-        read_what_can_be(storage, LOG_OFFSET, second);
+        read_what_can_be(storage, range.start, second);
     }
     let is_whole = crc32c::crc32c(&bytes[8..]).to_le_bytes() == bytes[4..8];
     is_whole.then_some(bytes)

@@ -14,6 +14,7 @@ mod survey;
 use crate::batch::{Batch, Operation};
 use crate::db::Db;
 use crate::error::Error;
+use crate::layout::{LOG_OFFSET, Superblock};
 use crate::node::{Image, KeyRange, Kind, Seq};
 use crate::options::Options;
 use crate::storage::{BLOCK_BYTES, Storage};
@@ -21,7 +22,7 @@ use crate::tree::blob::Reference;
 use crate::verify::Problem;
 use crate::writer::Durability;
 use evidence::{Place, WholeLog};
-use log::Frames;
+use log::{Found, Frames};
 use pieces::{Piece, Pieces, Source};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -148,14 +149,16 @@ pub fn rebuild(
         id: geometry.id,
         ..Rebuilt::default()
     };
-    let survey = Survey::of(from, geometry, &mut rebuilt, progress);
-    let frames = Frames::of(from, geometry, &mut rebuilt);
-    rebuilt.last_batch = frames.last_seq();
-    if survey.last_lsn() > frames.last_seq() {
-        let (last, image) = (frames.last_seq(), survey.last_lsn());
-        let what = format!("the log ends with batch {last}, and images have batch {image}");
-        rebuilt.problem(what, crate::layout::LOG_OFFSET);
+    let mut frames = Found::in_front(from, &geometry);
+    let survey = Survey::of(from, geometry, &mut frames, &mut rebuilt, progress);
+    let superblock = Superblock::read(from).ok();
+    let superblock = superblock.filter(|superblock| superblock.geometry == geometry);
+    let mut frames = Frames::of(from, geometry, frames, &mut rebuilt);
+    if superblock.as_ref().is_some_and(|s| s.log_durable == 0) && survey.last_lsn() == 0 {
+        frames.begin_at_once();
     }
+    rebuilt.last_batch = frames.last_seq();
+    let lacks_up_to = lacking(superblock.as_ref(), &survey, &frames, &mut rebuilt);
     let pieces = survey.pieces(frames.whole());
     let db = Db::create(to, new_id, &options)?;
     let mut building = Building {
@@ -166,12 +169,42 @@ pub fn rebuild(
         batch: Batch::new(),
         batch_bytes: 0,
         lost_values: BTreeMap::new(),
+        lacks_up_to,
         is_log_whole: false,
         rebuilt,
     };
     building.write_leaves(progress)?;
     building.change(&frames, progress)?;
     building.end()
+}
+
+/// Up to which batch the end of the log may be missing, which images that are newer have; 0 if all of it is there: every
+/// image was written when what it has was durable in the log, and a superblock says how far the log was durable.
+fn lacking(
+    superblock: Option<&Superblock>,
+    survey: &Survey,
+    frames: &Frames,
+    rebuilt: &mut Rebuilt,
+) -> Seq {
+    if let Some(Superblock { log_durable, .. }) = superblock
+        && frames.end() < *log_durable
+    {
+        let end = frames.end();
+        let what = format!("the log was durable up to block {log_durable}, and ends at {end}");
+        rebuilt.problem(what, LOG_OFFSET);
+        return Seq::MAX;
+    }
+    let (last, image) = (frames.last_seq(), survey.last_lsn());
+    if last >= image {
+        return 0;
+    }
+    let what = format!("the log ends with batch {last}, and images have batch {image}");
+    rebuilt.problem(what, LOG_OFFSET);
+    match frames.count() {
+        // It may have had any number of batches more.
+        0 => Seq::MAX,
+        _ => image,
+    }
 }
 
 /// The new index on its way.
@@ -184,6 +217,8 @@ struct Building<'a> {
     batch_bytes: usize,
     /// Keys whose values out of line cannot be read, and whether they still are lost: the log may have them.
     lost_values: BTreeMap<Vec<u8>, bool>,
+    /// Batches up to this one may be missing at the end of the log; 0 if none are.
+    lacks_up_to: Seq,
     /// The log is read where nothing is missing any more.
     is_log_whole: bool,
     rebuilt: Rebuilt,
@@ -197,7 +232,7 @@ impl Building<'_> {
 
     fn batched(&mut self, bytes: usize) -> Result<(), Error> {
         self.batch_bytes += bytes;
-        if self.batch_bytes >= BATCH_BYTES.min(self.db.log_bytes() as usize / 32) {
+        if self.batch_bytes >= BATCH_BYTES.min(self.db.limits().batch_bytes_max / 4) {
             self.write_batch()?;
         }
         Ok(())
@@ -384,13 +419,15 @@ impl Building<'_> {
         }
     }
 
-    /// Images are lost of which nobody knows which keys they had: they may have been newer than any that is there.
+    /// Images are lost of which it is not known which keys they had, or the end of the log: they may have been newer than
+    /// what is there.
     fn lose_what_is_missing(&mut self, whole: WholeLog) {
         let pieces = self.pieces;
         for (number, piece) in pieces.all().iter().enumerate() {
             let is_listed = matches!(piece.source, Source::Lost(_));
             let may_be_older = piece.lsn < self.survey.missing_up_to && has_gap(piece, whole);
-            if may_be_older && !is_listed {
+            let lacks_the_last = piece.lsn < self.lacks_up_to;
+            if (may_be_older || lacks_the_last) && !is_listed {
                 let to = pieces.end_of(number);
                 self.rebuilt.lose(&piece.from, to, Loss::Changes);
             }

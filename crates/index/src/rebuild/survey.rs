@@ -2,7 +2,7 @@
 //! be read.
 
 use super::evidence::{Leaf, Place, WholeLog, WholePatches, read_what_can_be};
-use super::log::geometry_of_frame;
+use super::log::{Found, geometry_of_frame};
 use super::pieces::Pieces;
 use super::{RebuildProgress, RebuildStep, Rebuilt};
 use crate::error::{At, Error};
@@ -113,10 +113,11 @@ impl Content<'_> {
 }
 
 impl Survey {
-    /// Reads all segments.
+    /// Reads all segments. `frames` gets those of the log that are in them.
     pub(super) fn of(
         storage: &dyn Storage,
         geometry: Geometry,
+        frames: &mut Found,
         rebuilt: &mut Rebuilt,
         progress: &mut RebuildProgress<'_>,
     ) -> Survey {
@@ -138,6 +139,7 @@ impl Survey {
                 geometry,
                 segment,
             };
+            frames.look(storage, &geometry, offset, &bytes);
             survey.take(&content, rebuilt);
             rebuilt.segments += 1;
         }

@@ -1,25 +1,25 @@
 //! A regular file or a block device, past the page cache.
 //!
-//! Two descriptors of it: one whose writes are durable when they return (`O_DSYNC`), one for all else.
-//! A file system without direct I/O gets ordinary descriptors, with the same promises. An exclusive
-//! lock keeps a second writer out; it ends with the process, however that ends. Whoever only reads has
-//! one descriptor that cannot write and a shared lock, so that nothing changes below it.
+//! It is opened once, by one descriptor: a path may name another file a moment later. Writes that are to be durable say so
+//! one by one (`RWF_DSYNC`). A file system without direct I/O gets an ordinary descriptor, with the same promises. An
+//! exclusive lock keeps a second writer out; it ends with the process, however that ends. A block device is taken for
+//! this process alone, so that it is neither mounted nor served meanwhile. Whoever only reads has a descriptor that
+//! cannot write and a shared lock, so that nothing changes below it.
 
 use super::{Aligned, BLOCK_BYTES, Storage, StorageError};
 use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An open file or block device.
 #[derive(Debug)]
 pub struct FileStorage {
-    plain: File,
-    /// None if it is only read.
-    durable: Option<File>,
+    file: File,
+    is_writable: bool,
     len_bytes: AtomicU64,
     is_device: bool,
 }
@@ -33,21 +33,30 @@ pub enum Presence {
     Any,
 }
 
-fn open(path: &Path, presence: Presence, flags: i32) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .create(presence == Presence::Any);
-    open_direct(path, &mut options, flags)
-}
-
-fn open_direct(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Result<File> {
-    match options.custom_flags(flags | libc::O_DIRECT).open(path) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            options.custom_flags(flags).open(path)
+/// Opens what a path names. A block device is opened for this process alone, and what has become one since it was looked
+/// at is refused.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let was_device = path
+        .metadata()
+        .is_ok_and(|found| found.file_type().is_block_device());
+    let flags = match was_device {
+        true => {
+            // With it the same flag means that there must be nothing.
+            options.create(false);
+            libc::O_EXCL
         }
-        other => other,
+        false => 0,
+    };
+    let file = match options.custom_flags(flags | libc::O_DIRECT).open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            options.custom_flags(flags).open(path)?
+        }
+        other => other?,
+    };
+    let is_device = file.metadata()?.file_type().is_block_device();
+    match is_device && !was_device {
+        true => Err(io::Error::from(io::ErrorKind::ResourceBusy)),
+        false => Ok(file),
     }
 }
 
@@ -56,12 +65,17 @@ impl FileStorage {
     ///
     /// # Errors
     ///
-    /// Those of opening; [`io::ErrorKind::WouldBlock`] when another process has it.
+    /// Those of opening; [`io::ErrorKind::WouldBlock`] when another process has the file, whose name is in the words of
+    /// the error as far as the kernel tells it, and [`io::ErrorKind::ResourceBusy`] when a device is mounted or in use.
     pub fn open(path: &Path, presence: Presence) -> io::Result<FileStorage> {
-        let plain = open(path, presence, 0)?;
-        plain.try_lock().map_err(lock_refused)?;
-        let durable = open(path, Presence::Existing, libc::O_DSYNC)?;
-        let storage = FileStorage::with(plain, Some(durable))?;
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .create(presence == Presence::Any);
+        let file = open(path, &mut options)?;
+        file.try_lock().map_err(|error| refused(error, &file))?;
+        let storage = FileStorage::with(file, true)?;
         if presence == Presence::Any && !storage.is_device {
             sync_folder(path)?;
         }
@@ -73,48 +87,77 @@ impl FileStorage {
     ///
     /// # Errors
     ///
-    /// Those of opening; [`io::ErrorKind::WouldBlock`] when another process has it open to write.
+    /// Those of opening; [`io::ErrorKind::WouldBlock`] when another process has it open to write, as for
+    /// [`open`](Self::open).
     pub fn open_read_only(path: &Path) -> io::Result<FileStorage> {
-        let plain = open_direct(path, OpenOptions::new().read(true), 0)?;
-        plain.try_lock_shared().map_err(lock_refused)?;
-        FileStorage::with(plain, None)
+        let file = open(path, OpenOptions::new().read(true))?;
+        file.try_lock_shared()
+            .map_err(|error| refused(error, &file))?;
+        FileStorage::with(file, false)
     }
 
-    fn with(plain: File, durable: Option<File>) -> io::Result<FileStorage> {
-        let metadata = plain.metadata()?;
+    fn with(file: File, is_writable: bool) -> io::Result<FileStorage> {
+        let metadata = file.metadata()?;
         let is_device = metadata.file_type().is_block_device();
         let len_bytes = if is_device {
-            io::Seek::seek(&mut &plain, io::SeekFrom::End(0))?
+            io::Seek::seek(&mut &file, io::SeekFrom::End(0))?
         } else {
             metadata.len()
         };
         Ok(FileStorage {
-            plain,
-            durable,
+            file,
+            is_writable,
             len_bytes: AtomicU64::new(len_bytes),
             is_device,
         })
     }
 
-    /// The descriptor whose writes are durable, for all that changes something.
-    fn writable(&self) -> Result<&File, StorageError> {
-        let read_only = StorageError::Failed(libc::EROFS);
-        self.durable.as_ref().ok_or(read_only)
+    /// True for a block device.
+    pub fn is_device(&self) -> bool {
+        self.is_device
+    }
+
+    fn check_writable(&self) -> Result<(), StorageError> {
+        match self.is_writable {
+            true => Ok(()),
+            false => Err(StorageError::Failed(libc::EROFS)),
+        }
     }
 }
 
-fn lock_refused(error: TryLockError) -> io::Error {
+/// A lock that was refused, with the process that has it.
+fn refused(error: TryLockError, file: &File) -> io::Error {
     match error {
-        TryLockError::WouldBlock => io::Error::from(io::ErrorKind::WouldBlock),
+        TryLockError::WouldBlock => {
+            let holder = holder(file).unwrap_or_else(|| "another process".to_owned());
+            io::Error::new(io::ErrorKind::WouldBlock, format!("{holder} has it open"))
+        }
         TryLockError::Error(error) => error,
     }
+}
+
+/// Which process has locked a file, as far as the kernel tells (proc(5), `/proc/locks`).
+fn holder(file: &File) -> Option<String> {
+    let inode = file.metadata().ok()?.ino();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    // 1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF
+    let pid = locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (kind, pid, place) = (words.get(1)?, words.get(4)?, words.get(5)?);
+        let is_it = *kind == "FLOCK" && place.rsplit(':').next()? == inode.to_string();
+        is_it.then(|| (*pid).to_owned())
+    })?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    // The name of a program may hold anything.
+    let name = name.map(|name| format!(" ({})", name.trim().escape_debug()));
+    Some(format!("process {pid}{}", name.unwrap_or_default()))
 }
 
 impl FileStorage {
     /// Has the file system set space aside, so that a write into it never finds the disk full. One that
     /// cannot do so leaves a hole.
     fn allocate(&self, offset: u64, len: u64) -> Result<(), StorageError> {
-        match fallocate(&self.plain, FallocateFlags::empty(), offset, len) {
+        match fallocate(&self.file, FallocateFlags::empty(), offset, len) {
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
             Err(error) => Err(known(&error.into())),
         }
@@ -141,13 +184,32 @@ fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().align_offset(BLOCK_BYTES) == 0
 }
 
-fn write_all(file: &File, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+/// Does something with data at an address that direct I/O takes.
+fn aligned<T>(data: &[u8], act: impl FnOnce(&[u8]) -> T) -> T {
     if is_aligned(data) {
-        return file.write_all_at(data, offset).map_err(|e| known(&e));
+        return act(data);
     }
     let mut copy = Aligned::zeroed(data.len());
     copy.copy_from_slice(data);
-    file.write_all_at(&copy, offset).map_err(|e| known(&e))
+    act(&copy)
+}
+
+/// Writes all of it, durably. False if this kernel or file system cannot do so in one step.
+fn write_all_durable(file: &File, mut offset: u64, mut data: &[u8]) -> io::Result<bool> {
+    while !data.is_empty() {
+        let part = [io::IoSlice::new(data)];
+        match pwritev2(file, &part, offset, ReadWriteFlags::DSYNC) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                data = &data[written..];
+                offset += written as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
 }
 
 impl Storage for FileStorage {
@@ -156,7 +218,7 @@ impl Storage for FileStorage {
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
-        let read = |buffer: &mut [u8]| match self.plain.read_exact_at(buffer, offset) {
+        let read = |buffer: &mut [u8]| match self.file.read_exact_at(buffer, offset) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(StorageError::OutOfRange)
             }
@@ -172,20 +234,29 @@ impl Storage for FileStorage {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
-        self.writable()?;
-        write_all(&self.plain, offset, data)
+        self.check_writable()?;
+        let written = aligned(data, |data| self.file.write_all_at(data, offset));
+        written.map_err(|error| known(&error))
     }
 
     fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
-        write_all(self.writable()?, offset, data)
+        self.check_writable()?;
+        let written = aligned(data, |data| write_all_durable(&self.file, offset, data));
+        match written.map_err(|error| known(&error))? {
+            true => Ok(()),
+            false => {
+                self.write(offset, data)?;
+                self.sync()
+            }
+        }
     }
 
     fn sync(&self) -> Result<(), StorageError> {
-        self.plain.sync_data().map_err(|error| known(&error))
+        self.file.sync_data().map_err(|error| known(&error))
     }
 
     fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
-        self.writable()?;
+        self.check_writable()?;
         if self.is_device {
             return if len_bytes <= self.len_bytes() {
                 Ok(())
@@ -197,7 +268,7 @@ impl Storage for FileStorage {
         if len_bytes > now {
             self.allocate(now, len_bytes - now)?;
         }
-        self.plain.set_len(len_bytes).map_err(|e| known(&e))?;
+        self.file.set_len(len_bytes).map_err(|e| known(&e))?;
         self.len_bytes.store(len_bytes, Ordering::Release);
         Ok(())
     }

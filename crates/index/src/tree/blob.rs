@@ -30,6 +30,11 @@ impl Reference {
         HEAD_BYTES + value_bytes.div_ceil(32 << 10) * 4
     }
 
+    /// Parts of a value, at most, whose reference has at most so many bytes.
+    pub(crate) fn parts_max(reference_bytes: usize) -> usize {
+        reference_bytes.saturating_sub(HEAD_BYTES) / 4
+    }
+
     /// True if this is the value that is meant, as far as length and checksum tell.
     pub(crate) fn is_of(&self, value: &[u8]) -> bool {
         value.len() as u64 == self.bytes && crc32c::crc32c(value) == self.crc

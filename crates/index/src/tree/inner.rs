@@ -10,6 +10,8 @@ use std::cmp::Ordering;
 
 /// Children of an inner node, at most.
 pub(crate) const CHILDREN_MAX: usize = 256;
+/// Bytes of a child in an image, beside its key.
+pub(crate) const CHILD_BYTES: usize = 4;
 
 /// A separator and its child.
 pub(crate) type Child = (Box<[u8]>, NodeId);

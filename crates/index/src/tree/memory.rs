@@ -210,11 +210,7 @@ mod tests {
 
     /// A place like that of an image in segment 1.
     fn somewhere() -> Location {
-        let geometry = Geometry {
-            id: 1,
-            segment_bytes: 1 << 20,
-            log_blocks: 1024,
-        };
+        let geometry = Geometry::new(1, 1024, 1 << 20);
         Location::from_stored(1 << 32 | 1, &geometry, 2).expect("a place")
     }
 

@@ -26,7 +26,7 @@ use load::{ATTEMPTS_MAX, AtHand, Loaded};
 pub(crate) use memory::Memory;
 use patch::{Placed, placed};
 use slots::{Content, Node, Slot, Slots};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Levels of a tree, at most; more are a circle.
 const LEVELS_MAX: usize = 16;
@@ -40,8 +40,10 @@ pub(crate) struct Tree {
     root: AtomicU32,
     /// Numbers of nodes are below this.
     nodes: AtomicU32,
-    /// Odd while the structure changes.
+    /// Odd while the structure changes, and for ever once a change has panicked.
     structure: AtomicU64,
+    /// What a thread said that panicked while it changed the index.
+    poison: OnceLock<String>,
     /// Readers before this may have seen leaves that are gone.
     floor: AtomicU64,
     pub memory: Memory,
@@ -80,6 +82,7 @@ impl Tree {
             root: AtomicU32::new(0),
             nodes: AtomicU32::new(0),
             structure: AtomicU64::new(0),
+            poison: OnceLock::new(),
             floor: AtomicU64::new(0),
             memory,
             image_reads: AtomicU64::new(0),
@@ -130,13 +133,32 @@ impl Tree {
         seq >= node.floor.max(delta_floor).max(floor)
     }
 
+    /// A thread has panicked while it changed the index: nothing is answered any more. Readers that are under way
+    /// find that the structure has changed.
+    pub(crate) fn poison(&self, reason: &str) {
+        // The first reason is the one that counts.
+        let _ = self.poison.set(reason.to_owned());
+        self.structure.fetch_or(1, Ordering::AcqRel);
+    }
+
+    /// Refuses to go on once a change has panicked.
+    pub(crate) fn check_sound(&self) -> Result<(), Error> {
+        match self.poison.get() {
+            Some(reason) => Err(Error::Poisoned {
+                reason: reason.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// The version of a structure that is not being changed.
-    fn settled(&self) -> u64 {
+    fn settled(&self) -> Result<u64, Error> {
         loop {
             let version = self.structure.load(Ordering::Acquire);
             if version.is_multiple_of(2) {
-                return version;
+                return Ok(version);
             }
+            self.check_sound()?;
             crate::sync::spin_loop();
         }
     }
@@ -179,7 +201,7 @@ impl Tree {
         mut look: impl FnMut(NodeId, &Slot, &Node) -> T,
     ) -> Result<T, Error> {
         loop {
-            let version = self.settled();
+            let version = self.settled()?;
             let Some(id) = self.descend(place, version, &mut |_, _| {})? else {
                 continue;
             };
@@ -254,7 +276,7 @@ impl Tree {
 
     /// The leaf of `key`. For the one that changes.
     pub(crate) fn leaf_of(&self, key: &[u8]) -> Result<NodeId, Error> {
-        let version = self.settled();
+        let version = self.settled()?;
         let leaf = self.descend(Place::Of(key), version, &mut |_, _| {})?;
         Ok(leaf.expect("only the one that changes changes the structure"))
     }
@@ -359,7 +381,7 @@ impl Tree {
     pub(crate) fn scan_leaf(&self, scan: &LeafScan<'_>, out: &mut Rows) -> Result<Next, Error> {
         let mut at_hand = AtHand::default();
         loop {
-            let version = self.settled();
+            let version = self.settled()?;
             let mut edge = None;
             let mut step = |inner: &Inner, index: usize| {
                 let beside = if scan.view.is_reverse {

@@ -9,6 +9,7 @@
 use super::Writer;
 use crate::batch::{Operation, push_operation};
 use crate::error::Error;
+use crate::limits::Limits;
 use crate::node::{Kind, NodeId};
 use crate::planted::{Bug, is_planted};
 use crate::storage::BLOCK_BYTES;
@@ -41,7 +42,7 @@ impl Writer {
     }
 
     fn log_bytes(&self) -> usize {
-        self.geometry.log_blocks as usize * BLOCK_BYTES
+        self.log.ring_blocks() as usize * BLOCK_BYTES
     }
 
     fn frame_bytes(&self) -> usize {
@@ -78,7 +79,7 @@ impl Writer {
         let frame_bytes = self.frame_bytes();
         let mut records = Vec::with_capacity(frame_bytes * 2);
         let mut leaves: Vec<(u64, NodeId)> = Vec::new();
-        let longest = self.log.batch_bytes_max();
+        let longest = Limits::of(&self.geometry).batch_bytes_max;
         while records.len() < frame_bytes && self.needed_from() < target {
             let Some(first) = self.by_log.front().copied() else {
                 break;

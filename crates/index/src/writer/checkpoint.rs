@@ -320,7 +320,6 @@ impl Writer {
     fn complete(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
         let storage = self.storage();
         let before = std::mem::replace(&mut self.superblock.checkpoint, checkpoint.segments);
-        self.superblock.generation += 1;
         self.superblock.log_tail = checkpoint.tail;
         if checkpoint.tail >= self.opened_at {
             self.superblock.opening_at_tail = self.superblock.opening;
@@ -329,10 +328,9 @@ impl Writer {
         self.superblock.log_durable = self.log.durable_below();
         self.superblock.checkpoint_bytes = checkpoint.used as u64;
         self.superblock.checkpoint_crc = checkpoint.crc;
-        self.superblock.write(&*storage)?;
+        self.write_superblock()?;
         self.unsettled.settle(checkpoint.leaves_written);
-        self.log
-            .release(checkpoint.tail, self.superblock.generation);
+        self.release_log(checkpoint.tail)?;
         for segment in checkpoint.emptied.into_iter().chain(before) {
             self.segments.free(segment);
             self.stop_cleaning(segment);
@@ -443,6 +441,15 @@ pub(crate) fn take_up(
     for segment in &superblock.checkpoint {
         if !segments.take_up_checkpoint(*segment) {
             return Err(crowded(*segment));
+        }
+    }
+    for ring in superblock.rings.all() {
+        let taken = ring.segments(&geometry);
+        if !segments.take_up_log(taken.clone()) {
+            return Err(Error::Damaged {
+                what: format!("the superblock, which says that the log is in segments {taken:?}"),
+                offset: 0,
+            });
         }
     }
     let mut take_up = |location: Location| match segments.take_up(location) {

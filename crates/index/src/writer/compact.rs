@@ -16,9 +16,11 @@ pub(crate) enum Compacting {
     #[default]
     Begun,
     Leaves(u32),
-    /// Segments are emptied, so many at most: where images do not fill segments well, nothing is ever dense
-    /// enough.
-    Segments(u32),
+    /// Segments are emptied that are not dense, and of which not so many had been begun: where images do not fill
+    /// segments well, those that are filled now are no denser.
+    Segments(u64),
+    /// What is at the end of the storage goes to free segments before it, so many times at most: others may write.
+    End(u32),
     Done,
 }
 
@@ -31,7 +33,8 @@ impl Writer {
                 true => Compacting::Leaves(left.saturating_sub(LEAVES as u32)),
                 false => self.end_leaves()?,
             },
-            Compacting::Segments(left) => self.empty_segment(left)?,
+            Compacting::Segments(begun) => self.empty_segment(begun)?,
+            Compacting::End(left) => self.empty_end(left)?,
             Compacting::Done => Compacting::Done,
         };
         Ok(*at != Compacting::Done)
@@ -60,21 +63,42 @@ impl Writer {
     }
 
     fn end_leaves(&mut self) -> Result<Compacting, Error> {
+        self.shorten_log()?;
         self.checkpoint_now()?;
         self.write_log(true)?;
         self.segments.close_streams(&*self.storage())?;
-        Ok(Compacting::Segments(self.segments.count() as u32))
+        Ok(Compacting::Segments(self.segments.begun()))
     }
 
-    fn empty_segment(&mut self, left: u32) -> Result<Compacting, Error> {
-        let victim = self.segments.worth_moving().filter(|_| left > 0);
+    fn empty_segment(&mut self, begun: u64) -> Result<Compacting, Error> {
+        let victim = self.segments.worth_moving(begun);
+        if let Some(victim) = victim {
+            self.clean_whole(victim)?;
+            // What cannot be moved, because it is damaged, is not tried again.
+            self.segments.leave(victim);
+        }
+        self.checkpoint_now()?;
+        if victim.is_some() {
+            return Ok(Compacting::Segments(begun));
+        }
+        // What streams are filling may be anywhere.
+        self.write_log(true)?;
+        self.segments.close_streams(&*self.storage())?;
+        Ok(Compacting::End(self.segments.count() as u32))
+    }
+
+    fn empty_end(&mut self, left: u32) -> Result<Compacting, Error> {
+        let victim = self.segments.last_to_move().filter(|_| left > 0);
         if let Some(victim) = victim {
             self.clean_whole(victim)?;
         }
         self.checkpoint_now()?;
-        Ok(match victim {
-            Some(_) => Compacting::Segments(left - 1),
-            None => Compacting::Done,
-        })
+        if victim.is_some() && self.segments.last_to_move() != victim {
+            return Ok(Compacting::End(left - 1));
+        }
+        // The checkpoint before may have been in the way of the first free segment.
+        self.checkpoint_now()?;
+        self.segments.trim(&*self.storage())?;
+        Ok(Compacting::Done)
     }
 }

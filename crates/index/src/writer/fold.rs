@@ -9,10 +9,11 @@ use super::Writer;
 use super::unsettled::Origin;
 use crate::error::Error;
 use crate::footer::{About, Base, NOT_LOGGED};
+use crate::limits::blob_bytes_max;
 use crate::node::{
-    BLOB_BYTES_MAX, Delta, Image, KeyRange, Kind, NodeId, ROWS_MAX, Row, Seal, Seq, blob_image,
-    fold,
+    Delta, Image, KeyRange, Kind, NodeId, ROWS_MAX, Row, Seal, Seq, blob_image, fold,
 };
+use crate::planted::{Bug, is_planted};
 use crate::segments::{Class, Location};
 use crate::tree::Path;
 use crate::tree::blob::Reference;
@@ -37,6 +38,8 @@ pub(super) struct Scratch {
     freed: Vec<Vec<u8>>,
     /// References of blobs that were written for these rows.
     new_blobs: Vec<Vec<u8>>,
+    /// Those of their parts that readers cannot find yet, and where they are.
+    unpublished: Vec<(NodeId, Location)>,
     /// Readers below this may miss what they would see: a key had too many versions.
     floor: Seq,
     /// What deltas have added to these rows is in the log from here on.
@@ -84,6 +87,7 @@ impl Scratch {
         self.rows.clear();
         self.freed.clear();
         self.new_blobs.clear();
+        self.unpublished.clear();
     }
 
     fn row(&self, index: usize) -> Row<'_> {
@@ -106,6 +110,18 @@ impl Scratch {
         row.value_at = self.bytes.len();
         self.bytes.extend_from_slice(value);
         row.end = self.bytes.len();
+    }
+
+    /// Where a part of `bytes` bytes may be cut in two: at the first row of a key, as near to its middle as there is
+    /// one. None if it has only one key.
+    fn middle_of(&self, part: &Range<usize>, bytes: usize) -> Option<usize> {
+        let is_border = |index: &usize| self.row(*index).key != self.row(index - 1).key;
+        let borders = (part.start + 1..part.end).filter(is_border);
+        let mut before = vec![0];
+        for row in &self.rows[part.clone()] {
+            before.push(before.last().copied().unwrap_or_default() + row.bytes());
+        }
+        borders.min_by_key(|index| before[index - part.start].abs_diff(bytes / 2))
     }
 
     /// Cuts the rows into parts of about `share` bytes, and never between versions of a key.
@@ -497,7 +513,34 @@ impl Writer {
             true => self.appended_bytes() * raw / packed,
             false => raw.div_ceil(parts),
         };
-        self.scratch.cut(share)
+        let cuts = self.scratch.cut(share);
+        cuts.into_iter()
+            .flat_map(|cut| self.cut_to_fit(cut))
+            .collect()
+    }
+
+    /// Cuts a part again whose image may be too long for a segment: what packs well beside all other rows need not do
+    /// so beside those of its part. One key with all its versions always fits.
+    fn cut_to_fit(&mut self, part: Range<usize>) -> Vec<Range<usize>> {
+        let bytes_max = self.geometry.segment_bytes as usize / 2;
+        let rows = &self.scratch.rows[part.clone()];
+        let raw: usize = rows.iter().map(ScratchRow::bytes).sum();
+        if raw <= bytes_max {
+            return vec![part];
+        }
+        self.builder.clear();
+        for index in part.clone() {
+            self.builder.push(self.scratch.row(index));
+        }
+        let middle = self.scratch.middle_of(&part, raw);
+        match middle.filter(|_| self.builder.estimated_bytes() > bytes_max) {
+            None => vec![part],
+            Some(middle) => {
+                let mut parts = self.cut_to_fit(part.start..middle);
+                parts.extend(self.cut_to_fit(middle..part.end));
+                parts
+            }
+        }
     }
 
     fn write_leaf(
@@ -573,13 +616,25 @@ impl Writer {
                 has_any = true;
             }
         }
-        if has_any {
-            // Blobs are never kept in memory, so they must be there before anybody asks.
-            self.log_before_images()?;
-            let storage = self.storage();
-            self.segments.flush(&*storage, Class::Cold)?;
+        if !has_any {
+            return Ok(());
         }
+        if is_planted(Bug::PublishesUnwritten) {
+            self.publish_blobs();
+        }
+        self.log_before_images()?;
+        let storage = self.storage();
+        self.segments.flush(&*storage, Class::Cold)?;
+        self.publish_blobs();
         Ok(())
+    }
+
+    /// Lets readers find the parts of values that have reached the storage. Not earlier: they are never kept in
+    /// memory, and their numbers were those of other blobs, for which readers who are late still look.
+    fn publish_blobs(&mut self) {
+        for (id, location) in self.scratch.unpublished.drain(..) {
+            self.tree.slots.get(id).node.write().location = location;
+        }
     }
 
     fn write_blob(&mut self, value: &[u8]) -> Result<Vec<u8>, Error> {
@@ -588,7 +643,7 @@ impl Writer {
             crc: crc32c::crc32c(value),
             blobs: Vec::new(),
         };
-        let longest = BLOB_BYTES_MAX.min(self.geometry.segment_bytes as usize / 2);
+        let longest = blob_bytes_max(self.geometry.segment_bytes);
         for part in value.chunks(longest) {
             self.has_ids_left()?;
             let id = self.new_id();
@@ -596,7 +651,7 @@ impl Writer {
             match self.append(Class::Cold, id, self.seq, &mut bytes, About::Blob) {
                 Ok(location) => {
                     self.relocate(id, location);
-                    self.tree.slots.get(id).node.write().location = location;
+                    self.scratch.unpublished.push((id, location));
                     reference.blobs.push(id);
                 }
                 Err(error) => {

@@ -12,6 +12,7 @@ mod classes;
 mod clean;
 mod compact;
 mod fold;
+mod log_space;
 mod paper;
 pub(crate) mod patch;
 mod room;
@@ -83,6 +84,8 @@ pub struct UpkeepFigures {
     pub checkpoints: u64,
     /// Bytes of them.
     pub checkpoint_bytes: u64,
+    /// How often the log went on in another ring: a longer one, or that at the front of the storage.
+    pub log_rings: u64,
 }
 
 /// A delta that takes more memory than this many images of leaves is written back early.
@@ -119,6 +122,8 @@ pub(crate) struct Writer {
     changes_since_checkpoint: u64,
     /// Memory that changes may take for the time being, because so many were found in the log, in bytes.
     taken_up_bytes: u64,
+    /// How many segments there were when there was no room for a longer log.
+    log_refused_at: Option<usize>,
     checkpoint: Option<Checkpoint>,
     unsettled: Unsettled,
     cleaning: Option<Cleaning>,
@@ -145,7 +150,8 @@ impl Writer {
         }
         let geometry = superblock.geometry;
         let tail = superblock.log_tail;
-        let log = Log::new(geometry, superblock.opening, tail, tail);
+        let rings = superblock.rings.clone();
+        let log = Log::new(geometry, superblock.opening, rings, tail, tail);
         let root = stored.root;
         let is_free = |(id, location): (usize, &Location)| {
             (location.is_nowhere() && id as NodeId != root).then_some(id as NodeId)
@@ -173,6 +179,7 @@ impl Writer {
             changed_inners: BTreeSet::new(),
             changes_since_checkpoint: 0,
             taken_up_bytes: 0,
+            log_refused_at: None,
             checkpoint: None,
             unsettled: Unsettled::default(),
             cleaning: None,
@@ -196,18 +203,6 @@ impl Writer {
     /// Number of the last batch taken.
     pub(crate) fn seq(&self) -> Seq {
         self.seq
-    }
-
-    /// Refuses a batch that can never be taken.
-    pub(crate) fn check_batch(&self, operations: &[u8]) -> Result<(), Error> {
-        let max = self.log.batch_bytes_max();
-        if operations.len() > max {
-            return Err(Error::BatchTooLong {
-                bytes: operations.len(),
-                max,
-            });
-        }
-        Ok(())
     }
 
     /// Makes the log have room for batches of so many bytes.
@@ -234,6 +229,17 @@ impl Writer {
     pub(crate) fn write_log(&mut self, durable: bool) -> Result<(), Error> {
         let storage = self.storage();
         self.log.write_out(&*storage, durable)
+    }
+
+    /// Makes everything durable before the index is closed, and says where the log ends: so it can be told later
+    /// whether all of it is there.
+    pub(crate) fn end(&mut self) -> Result<(), Error> {
+        self.write_log(true)?;
+        if self.superblock.log_durable < self.log.head() {
+            self.superblock.log_durable = self.log.head();
+            self.write_superblock()?;
+        }
+        Ok(())
     }
 
     /// Writes an image of a node into a stream; returns where it will be. What an image has is durable in the
@@ -373,13 +379,13 @@ impl Writer {
         self.log.end_here(&*self.tree.storage)?;
         let head = self.log.head();
         self.superblock.opening += u32::from(!is_planted(Bug::KeepsOpening));
-        self.superblock.generation += 1;
         self.superblock.log_durable = head;
-        self.superblock.write(&*self.tree.storage)?;
+        self.write_superblock()?;
         self.opened_at = head;
         let (opening, tail) = (self.superblock.opening, self.superblock.log_tail);
-        self.log = Log::new(self.geometry, opening, tail, head);
-        self.log.release(tail, self.superblock.generation);
+        let rings = self.superblock.rings.clone();
+        self.log = Log::new(self.geometry, opening, rings.clone(), tail, head);
+        self.log.release(tail, rings, self.superblock.generation);
         Ok(())
     }
 

@@ -6,10 +6,7 @@ use super::Writer;
 use crate::error::Error;
 use crate::node::HEADER_BYTES;
 use crate::segments::Class;
-use crate::tree::inner::{CHILDREN_MAX, Child};
-
-/// Bytes of a child's number in an inner node.
-const CHILD_BYTES: usize = 4;
+use crate::tree::inner::{CHILD_BYTES, CHILDREN_MAX, Child};
 
 /// How many children go into the parts of an inner node that has too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -51,7 +51,7 @@ impl Writer {
     /// Free segments that are kept for cleaning and checkpoints.
     pub(super) fn spare_segments(&self) -> usize {
         let table = self.checkpoint_bytes() / self.geometry.segment_bytes as usize;
-        6 + table * 6 + self.segments.count() / 64
+        6 + table * 6 + self.segments.count_without_log() / 64
     }
 
     /// True if segments should be cleaned: few are free, and enough of the others is not in use. The storage may be
@@ -68,7 +68,7 @@ impl Writer {
         }
         let segment_bytes = f64::from(self.geometry.segment_bytes);
         let in_use = self.segments.live_bytes() as f64 + segment_bytes * UNSETTLED_SEGMENTS;
-        let total = self.segments.count() as f64 * segment_bytes;
+        let total = self.segments.count_without_log() as f64 * segment_bytes;
         if in_use >= total * self.options.utilisation {
             return Ok(false);
         }

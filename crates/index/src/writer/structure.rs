@@ -8,7 +8,7 @@ use super::Writer;
 use super::fold::Written;
 use crate::node::{NodeId, Seq};
 use crate::tree::Path;
-use crate::tree::inner::{Child, Inner};
+use crate::tree::inner::{CHILD_BYTES, Child, Inner};
 use crate::tree::slots::{Content, Node};
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl Writer {
             change.inners.push((id, None));
             change.root = Some(children[0].1);
             return;
-        } else if children.len() <= self.children_shares(&children, change.is_appended).max {
+        } else if self.fits_a_node(&children, change.is_appended) {
             change.inners.push((id, Some(Inner::new(level, &children))));
             return;
         }
@@ -102,12 +102,23 @@ impl Writer {
         let even = children.len().div_ceil(parts);
         let share = shares.filled.unwrap_or(even);
         let mut above = Vec::with_capacity(parts);
-        for (number, part) in children.chunks(share).enumerate() {
+        for (number, part) in parts_of(children, share, self.inner_bytes_max()).enumerate() {
             let part_id = if number == 0 { id } else { self.new_id() };
             change.inners.push((part_id, Some(Inner::new(level, part))));
             above.push((part[0].0.clone(), part_id));
         }
         above
+    }
+
+    /// True if one inner node can have all these children.
+    fn fits_a_node(&self, children: &[Child], is_appended: bool) -> bool {
+        let is_few = children.len() <= self.children_shares(children, is_appended).max;
+        is_few && children_bytes(children) <= self.inner_bytes_max()
+    }
+
+    /// Bytes that the keys of an inner node may have: its image has to fit a segment, however badly they pack.
+    fn inner_bytes_max(&self) -> usize {
+        self.geometry.segment_bytes as usize / 2
     }
 
     fn plan_root(&mut self, change: &mut Change, level: u8, children: Vec<Child>) {
@@ -205,6 +216,33 @@ impl Writer {
         drop(node);
         self.changed_inners.insert(id);
     }
+}
+
+/// Bytes of children in an image that is not packed.
+fn children_bytes(children: &[Child]) -> usize {
+    children
+        .iter()
+        .map(|(key, _)| key.len() + CHILD_BYTES)
+        .sum()
+}
+
+/// Children in parts of `share`, or of fewer where those would have more than three quarters of `bytes_max`.
+fn parts_of(children: &[Child], share: usize, bytes_max: usize) -> impl Iterator<Item = &[Child]> {
+    let mut rest = children;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let mut bytes = 0;
+        let fits = |child: &&Child| {
+            bytes += child.0.len() + CHILD_BYTES;
+            bytes <= bytes_max / 4 * 3
+        };
+        let count = rest.iter().take(share).take_while(fits).count().max(1);
+        let (part, others) = rest.split_at(count);
+        rest = others;
+        Some(part)
+    })
 }
 
 fn child_of(written: &Written) -> Child {

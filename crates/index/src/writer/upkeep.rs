@@ -6,9 +6,7 @@
 
 use super::Writer;
 use super::checkpoint::Detail;
-use super::unless_full;
 use crate::error::Error;
-use crate::storage::BLOCK_BYTES;
 
 /// A checkpoint is taken after so many changes, since that is what opening has to make again at least.
 const CHANGES_MAX: u64 = 1 << 20;
@@ -91,33 +89,9 @@ impl Writer {
         emptied > (self.checkpoint_bytes() * 6).max(self.geometry.segment_bytes as usize * 2)
     }
 
-    /// Goes on with a checkpoint, or gets the log ready for one.
-    fn move_tail(&mut self, blocks: u64) -> Result<(), Error> {
-        if self.is_checkpointing() {
-            return self.continue_checkpoint();
-        }
-        let ring = self.geometry.log_blocks;
-        let (head, tail) = (self.log.head(), self.log.tail());
-        if head - tail < ring / 4 * 3 {
-            let is_due = self.changes_since_checkpoint >= CHANGES_MAX;
-            return if is_due {
-                self.take_checkpoint(Detail::Places)
-            } else {
-                Ok(())
-            };
-        }
-        let target = head - ring / 8;
-        for _ in 0..blocks.clamp(1, 64) {
-            if !self.free_log(target)? {
-                return self.take_checkpoint(Detail::Places);
-            }
-            // Leaves were written back for it, and what they leave behind must not pile up.
-            self.clean_some()?;
-            if self.is_checkpointing() {
-                break;
-            }
-        }
-        Ok(())
+    /// True if opening would have to make too many changes again.
+    pub(super) fn is_checkpoint_due(&self) -> bool {
+        self.changes_since_checkpoint >= CHANGES_MAX
     }
 
     /// Writes all changes back into nodes, and makes that count.
@@ -129,37 +103,5 @@ impl Writer {
             }
         }
         self.checkpoint_now()
-    }
-
-    /// Makes the log have room for a batch of so many bytes, whatever that takes.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Full`] if the storage has no room for what would have to leave the log.
-    pub(super) fn make_log_room(&mut self, bytes: usize) -> Result<(), Error> {
-        let ring = self.geometry.log_blocks;
-        let needed = (bytes / BLOCK_BYTES) as u64 + 2 + ring / 8;
-        for _ in 0..4 {
-            if self.log.free_blocks() >= needed {
-                return Ok(());
-            }
-            while self.is_checkpointing() {
-                self.continue_checkpoint()?;
-            }
-            if self.log.free_blocks() >= needed {
-                return Ok(());
-            }
-            let target = self.log.head().saturating_sub(ring / 4);
-            while self.free_log(target)? {
-                unless_full(self.clean_some())?;
-            }
-            self.checkpoint_now()?;
-        }
-        if self.log.free_blocks() >= needed {
-            return Ok(());
-        }
-        Err(Error::Full {
-            len_bytes: self.tree.storage.len_bytes(),
-        })
     }
 }

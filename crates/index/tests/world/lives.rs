@@ -89,8 +89,9 @@ pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepF
         }
         // Checking has read all leaves; most programs that open an index have read none.
         if draw.once_in(2) {
-            world.db = Db::open(world.disk.clone(), &world.options)
-                .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            let disk = world.disk.clone();
+            let opened = world.open_again(disk);
+            opened.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         }
     }
 }
@@ -104,6 +105,7 @@ fn add_up(sum: &mut UpkeepFigures, figures: &UpkeepFigures) {
     sum.carried += figures.carried;
     sum.cleaned_segments += figures.cleaned_segments;
     sum.checkpoints += figures.checkpoints;
+    sum.log_rings += figures.log_rings;
 }
 
 /// A life in which one change fails, and a power cut ends it: writing ends with the failure and not before,

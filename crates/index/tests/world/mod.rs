@@ -9,8 +9,8 @@ pub mod mishap;
 pub mod past;
 
 pub use bimetal_index::model::{
-    Change, Draw, History, Map, NUMBER_KEY, Pairs, Shape, collect, small_options,
-    small_paper_options,
+    Change, Draw, History, Map, NUMBER_KEY, Pairs, Shape, collect, small_growing_options,
+    small_options, small_paper_options,
 };
 
 use bimetal_index::model::{Found, Survivors, batch_of, rows_within};
@@ -68,6 +68,8 @@ impl World {
     /// Opens what is on a disk and holds it against the history. What was not durable may be gone, but
     /// then for good.
     pub fn reopen(&mut self, disk: Disk) -> Result<(), Error> {
+        // As if its process had been killed: it may be on the same disk.
+        self.db.clone().abandon();
         let verified = bimetal_index::verify(&disk, &mut |_, _| {})?;
         assert_eq!(verified.problems, [], "what is found is whole");
         let db = Db::open(disk.clone(), &self.options)?;
@@ -80,6 +82,13 @@ impl World {
         assert_eq!(fits, Ok(()));
         (self.disk, self.db) = (disk, db);
         self.check_all()
+    }
+
+    /// Opens what is on a storage, as after a kill, without a look at it.
+    pub fn open_again(&mut self, storage: impl Storage + 'static) -> Result<(), Error> {
+        self.db.clone().abandon();
+        self.db = Db::open(storage, &self.options)?;
+        Ok(())
     }
 
     /// Holds everything against the map, by scans both ways.

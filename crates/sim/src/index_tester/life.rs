@@ -39,7 +39,7 @@ impl<'w, 'a> Program<'w, 'a> {
 
     /// Lives a life, up to its stop.
     pub fn live(mut self, life: &Life) -> Checked {
-        let log_end = self.db.log_range().end;
+        let log_end = self.db.segments_offset();
         let world = &mut *self.world;
         world.at_start = world.disk.counts();
         world.is_read_only = false;
@@ -196,7 +196,7 @@ impl<'w, 'a> Program<'w, 'a> {
         drop(readers);
         if life.end == End::Clean && !world.disk.is_off() && !world.is_read_only {
             let failures = world.disk.counts().failures;
-            let answer = db.sync();
+            let answer = db.clone().close();
             world.judge_write(&answer, failures)?;
             if answer.is_ok() {
                 world.history.synced();
@@ -205,6 +205,8 @@ impl<'w, 'a> Program<'w, 'a> {
         }
         let figures = db.figures();
         world.note_upkeep(&figures.upkeep);
+        // A program that is killed writes nothing more.
+        db.abandon();
         Ok(())
     }
 }

@@ -20,7 +20,7 @@ pub fn run(world: &mut World<'_>) -> Checked {
     let made = Db::create(world.disk.clone(), ID, &scenario.options);
     let mut db = made.map_err(|error| format!("an index on an empty disk: {error}"))?;
     for life in &scenario.lives {
-        let log_end = db.log_range().end;
+        let log_end = db.segments_offset();
         Program::new(db, world).live(life)?;
         stop(world, life);
         try_to_open(world, life)?;

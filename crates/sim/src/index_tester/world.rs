@@ -157,10 +157,11 @@ impl<'a> World<'a> {
         let has_failed = self.disk.counts().failures > failures;
         let failed_before = self.disk.counts().failures > self.at_start.failures;
         let is_right = match error {
+            // How long a batch is is looked at first.
+            Error::BatchTooLong { bytes, max } => bytes > max,
             Error::ReadOnly { .. } => self.is_read_only || failed_before || self.is_disk_wrong(),
             _ if self.is_read_only => false,
             Error::Full { .. } => self.is_full,
-            Error::BatchTooLong { bytes, max } => bytes > max,
             Error::Storage { .. } => has_failed,
             Error::Damaged { .. } => self.is_disk_wrong(),
             _ => false,

@@ -6,13 +6,17 @@
 //! its start to its end, and again only after it was freed by a checkpoint. It must never hand out a
 //! segment that a checkpoint on the storage still names.
 
+mod place;
+
+pub(crate) use place::{Fillings, Location};
+
 use crate::error::{At, Error};
 use crate::footer::{About, Entry, Filling, HEAD_BYTES, footer_bytes, name_of};
 use crate::layout::Geometry;
-use crate::node::{NodeId, Seal, Seq, seal};
+use crate::node::{NodeId, Seq, seal};
 use crate::planted::{Bug, is_planted};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
-use crate::sync::RwLock;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Images are placed at multiples of this.
@@ -25,99 +29,6 @@ const GATHERED_SHARE: usize = 32;
 const SPARE_SEGMENTS: usize = 4;
 /// The storage grows by so many segments at a time.
 const GROWTH_SEGMENTS: u32 = 4;
-
-/// Where an image is: segment, first granule in it, granules. Zero is nowhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Location(u64);
-
-impl Location {
-    /// No place.
-    pub(crate) const NOWHERE: Location = Location(0);
-
-    /// A place of `bytes` bytes from byte `at` of a segment.
-    pub(crate) fn new(segment: u32, at: usize, bytes: usize) -> Location {
-        assert!(
-            bytes > 0 && at.is_multiple_of(GRANULE_BYTES) && bytes.is_multiple_of(GRANULE_BYTES)
-        );
-        let (at, granules) = (at / GRANULE_BYTES, bytes / GRANULE_BYTES);
-        assert!(
-            at < 1 << 16 && granules < 1 << 16,
-            "segments are at most 4 MiB"
-        );
-        Location(u64::from(segment) << 32 | (at as u64) << 16 | granules as u64)
-    }
-
-    /// As it stands in a checkpoint; `None` if no such place can be.
-    pub(crate) fn from_stored(stored: u64, geometry: &Geometry, segments: u32) -> Option<Location> {
-        let location = Location(stored);
-        let fits = location.is_nowhere()
-            || (location.bytes() > 0
-                && location.segment() < segments
-                && location.at() + location.bytes() <= geometry.segment_bytes as usize);
-        fits.then_some(location)
-    }
-
-    pub(crate) fn stored(self) -> u64 {
-        self.0
-    }
-
-    pub(crate) fn is_nowhere(self) -> bool {
-        self.0 == 0
-    }
-
-    pub(crate) fn segment(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-
-    /// Bytes from the start of the segment.
-    pub(crate) fn at(self) -> usize {
-        (self.0 >> 16 & 0xFFFF) as usize * GRANULE_BYTES
-    }
-
-    pub(crate) fn bytes(self) -> usize {
-        (self.0 & 0xFFFF) as usize * GRANULE_BYTES
-    }
-}
-
-/// By which name the images of each segment call its filling: 0 where they were written without.
-///
-/// Who has found a place reads this after it: if the segment was filled anew in between, the node has moved,
-/// and the reader looks again.
-#[derive(Debug)]
-pub(crate) struct Fillings(RwLock<Vec<u32>>);
-
-impl Fillings {
-    /// Of segments in order.
-    pub(crate) fn new(names: Vec<u32>) -> Fillings {
-        Fillings(RwLock::new(names))
-    }
-
-    /// What an image at this place has to be sealed for.
-    pub(crate) fn seal_of(&self, location: Location) -> Seal {
-        let names = self.0.read();
-        Seal {
-            location: location.stored(),
-            filling: names
-                .get(location.segment() as usize)
-                .copied()
-                .unwrap_or_default(),
-        }
-    }
-
-    fn set(&self, segment: u32, name: u32) {
-        let mut names = self.0.write();
-        let len = names.len().max(segment as usize + 1);
-        names.resize(len, 0);
-        names[segment as usize] = name;
-    }
-
-    /// The names of so many segments.
-    fn all(&self, segments: usize) -> Vec<u32> {
-        let mut names = self.0.read().clone();
-        names.resize(segments, 0);
-        names
-    }
-}
 
 /// Nodes that are expected to die at about the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +67,8 @@ enum State {
     Written,
     /// It holds a checkpoint.
     Checkpoint,
+    /// The log is in it.
+    Log,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -164,6 +77,8 @@ struct Segment {
     live_bytes: u32,
     /// Of the stream that filled it last.
     class: Class,
+    /// How many segments had been begun when it was, with it: 0 where that was before the index was opened.
+    filled_as: u64,
 }
 
 /// An image that is to be written.
@@ -211,6 +126,8 @@ pub(crate) struct Segments {
     free: usize,
     /// Segments of which nothing is in use, and that a checkpoint may name.
     emptied: usize,
+    /// Segments that the log is in.
+    log: usize,
     streams: [Stream; Class::ALL.len()],
     live_bytes: u64,
     /// Images that have reached the storage since this was taken last.
@@ -240,6 +157,8 @@ pub struct SpaceFigures {
     pub used_segments: u32,
     /// Those of them that hot leaves were written to.
     pub hot_segments: u32,
+    /// Segments that the log is in.
+    pub log_segments: u32,
     /// Bytes of images in use.
     pub live_bytes: u64,
     /// Bytes of a segment.
@@ -270,12 +189,14 @@ impl Segments {
             state: State::Free,
             live_bytes: 0,
             class: Class::Cold,
+            filled_as: 0,
         };
         Segments {
             geometry,
             all: vec![free; segments as usize],
             free: segments as usize,
             emptied: 0,
+            log: 0,
             streams: Class::ALL.map(stream),
             live_bytes: 0,
             landed: Vec::new(),
@@ -294,7 +215,9 @@ impl Segments {
     pub(crate) fn take_up(&mut self, location: Location) -> bool {
         let segment = self.all[location.segment() as usize];
         let room = self.geometry.segment_bytes - segment.live_bytes;
-        if segment.state == State::Checkpoint || location.bytes() > room as usize {
+        if matches!(segment.state, State::Checkpoint | State::Log)
+            || location.bytes() > room as usize
+        {
             return false;
         }
         self.set_state(location.segment(), State::Written);
@@ -312,12 +235,79 @@ impl Segments {
         is_free
     }
 
+    /// The log is in these segments. False if that cannot be.
+    #[must_use]
+    pub(crate) fn take_up_log(&mut self, segments: Range<u32>) -> bool {
+        let is_free = |segment: u32| {
+            let segment = self.all.get(segment as usize);
+            segment.map(|segment| segment.state) == Some(State::Free)
+        };
+        let are_free = segments.end as usize <= self.all.len() && segments.clone().all(is_free);
+        if are_free {
+            segments.for_each(|segment| self.set_state(segment, State::Log));
+        }
+        are_free
+    }
+
+    /// Free segments that follow each other, for the log: the first of `count`. At least `spare` others stay free.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`] if there are none and the storage cannot become longer by so many.
+    pub(crate) fn take_for_log(
+        &mut self,
+        storage: &dyn Storage,
+        count: u32,
+        spare: usize,
+    ) -> Result<u32, Error> {
+        let has_spare = self.free >= count as usize + spare;
+        let first = match self.first_run(count as usize).filter(|_| has_spare) {
+            Some(first) => first,
+            None => {
+                let first = self.all.len() - self.end_free();
+                let more = (first + count as usize).saturating_sub(self.all.len());
+                let lacks = (count as usize + spare).saturating_sub(self.free + more);
+                self.extend(storage, (more + lacks) as u32)?;
+                first
+            }
+        };
+        (first..first + count as usize)
+            .for_each(|segment| self.set_state(segment as u32, State::Log));
+        Ok(first as u32)
+    }
+
+    /// Where the first run of so many free segments begins.
+    fn first_run(&self, count: usize) -> Option<usize> {
+        let mut run = 0;
+        for (number, segment) in self.all.iter().enumerate() {
+            run = match segment.state {
+                State::Free => run + 1,
+                _ => 0,
+            };
+            if run == count {
+                return Some(number + 1 - count);
+            }
+        }
+        None
+    }
+
+    /// The log is not in these segments any more, and no superblock says that it is.
+    pub(crate) fn give_back_log(&mut self, segments: Range<u32>) {
+        for segment in segments {
+            let state = self.all[segment as usize].state;
+            assert!(state == State::Log, "the log was in it");
+            self.set_state(segment, State::Free);
+        }
+    }
+
     fn set_state(&mut self, segment: u32, state: State) {
         let before = std::mem::replace(&mut self.all[segment as usize].state, state);
         self.free -= usize::from(before == State::Free);
         self.free += usize::from(state == State::Free);
         self.emptied -= usize::from(before == State::Emptied);
         self.emptied += usize::from(state == State::Emptied);
+        self.log -= usize::from(before == State::Log);
+        self.log += usize::from(state == State::Log);
     }
 
     fn add_live(&mut self, location: Location) {
@@ -352,6 +342,11 @@ impl Segments {
         self.all.len()
     }
 
+    /// Segments that are not the log's.
+    pub(crate) fn count_without_log(&self) -> usize {
+        self.all.len() - self.log
+    }
+
     /// Bytes of images in use.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes
@@ -367,6 +362,7 @@ impl Segments {
                 .iter()
                 .sum(),
             hot_segments: self.used_by(Class::Hot) as u32,
+            log_segments: self.log as u32,
             live_bytes: self.live_bytes,
             segment_bytes: self.geometry.segment_bytes,
         }
@@ -453,19 +449,28 @@ impl Segments {
         Some((least.0 as u32, least.1.live_bytes))
     }
 
-    /// The written segment to empty next so that the storage becomes short: one with much that is not in
-    /// use, or the last one while there is room before it. `None` when there is nothing to gain.
-    pub(crate) fn worth_moving(&self) -> Option<u32> {
-        let segment_bytes = self.geometry.segment_bytes;
-        let (cleanest, live_bytes) = self.cleanest(None)?;
-        if live_bytes < segment_bytes / 10 * 9 {
-            return Some(cleanest);
-        }
+    /// The written segment with the least in use, if much of it is not, among those that were filled before so many had
+    /// been begun.
+    pub(crate) fn worth_moving(&self, begun: u64) -> Option<u32> {
+        let written = self.all.iter().enumerate();
+        let written = written
+            .filter(|(_, segment)| segment.state == State::Written && segment.filled_as <= begun);
+        let (number, segment) = written.min_by_key(|(_, segment)| segment.live_bytes)?;
+        let is_sparse = segment.live_bytes < self.geometry.segment_bytes / 10 * 9;
+        is_sparse.then_some(number as u32)
+    }
+
+    /// A segment counts as if it had been filled just now.
+    pub(crate) fn leave(&mut self, segment: u32) {
+        self.all[segment as usize].filled_as = u64::MAX;
+    }
+
+    /// The last written segment, if there is room before it.
+    pub(crate) fn last_to_move(&self) -> Option<u32> {
         let last = self.all.iter().rposition(|s| s.state == State::Written)?;
         let first_free = self.all.iter().position(|s| s.state == State::Free)?;
-        let others = self.all.iter().filter(|s| s.state == State::Free).count();
         // Its content needs a segment, and perhaps a part of a second.
-        (first_free < last && others > 2).then_some(last as u32)
+        (first_free < last && self.free > 2).then_some(last as u32)
     }
 
     /// Ends the segments that are being filled.
@@ -500,6 +505,11 @@ impl Segments {
     /// Makes the storage longer.
     pub(crate) fn grow(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         let more = GROWTH_SEGMENTS.max(self.all.len() as u32 / 64);
+        self.extend(storage, more)
+    }
+
+    /// Makes the storage longer by so many segments.
+    fn extend(&mut self, storage: &dyn Storage, more: u32) -> Result<(), Error> {
         let count = self.all.len() as u32 + more;
         let len_bytes = self.geometry.segment_offset(count);
         storage.resize(len_bytes).map_err(|source| match source {
@@ -516,6 +526,7 @@ impl Segments {
             state: State::Free,
             live_bytes: 0,
             class: Class::Cold,
+            filled_as: 0,
         };
         self.all.resize(count as usize, free);
         self.free += more as usize;
@@ -540,13 +551,28 @@ impl Segments {
 
     /// Gives the free end of the storage back. The caller has made durable that nothing names it.
     pub(crate) fn shrink(&mut self, storage: &dyn Storage, spare: usize) -> Result<(), Error> {
-        let used = self.all.iter().rposition(|s| s.state != State::Free);
-        let keep = used.map_or(0, |last| last + 1);
-        let end_free = self.all.len() - keep;
-        let cut = end_free.min(self.free.saturating_sub(spare));
-        if cut < GROWTH_SEGMENTS as usize * 2 {
-            return Ok(());
+        let cut = self.end_free().min(self.free.saturating_sub(spare));
+        match cut < GROWTH_SEGMENTS as usize * 2 {
+            true => Ok(()),
+            false => self.cut(storage, cut),
         }
+    }
+
+    /// Gives all of the free end of the storage back. The caller has made durable that nothing names it.
+    pub(crate) fn trim(&mut self, storage: &dyn Storage) -> Result<(), Error> {
+        match self.end_free() {
+            0 => Ok(()),
+            cut => self.cut(storage, cut),
+        }
+    }
+
+    /// Free segments at the end of the storage.
+    fn end_free(&self) -> usize {
+        let used = self.all.iter().rposition(|s| s.state != State::Free);
+        self.all.len() - used.map_or(0, |last| last + 1)
+    }
+
+    fn cut(&mut self, storage: &dyn Storage, cut: usize) -> Result<(), Error> {
         let count = self.all.len() - cut;
         let len_bytes = self.geometry.segment_offset(count as u32);
         storage
@@ -645,6 +671,7 @@ impl Segments {
         let next = self.take(storage, State::Open, spare)?;
         self.all[next as usize].class = class;
         self.begun += 1;
+        self.all[next as usize].filled_as = self.begun;
         let room = self.geometry.segment_bytes as usize;
         let stream = &mut self.streams[class as usize];
         let ended = stream.segment.replace(next);

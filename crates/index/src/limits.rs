@@ -1,0 +1,72 @@
+//! How long what is written may be. Each limit is checked when it is called for, before anything has changed.
+
+use crate::batch::KEY_BYTES_MAX;
+use crate::layout::Geometry;
+use crate::log::HEADER_BYTES;
+use crate::node::{BLOB_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::storage::BLOCK_BYTES;
+use crate::tree::blob::Reference;
+
+/// A batch takes this part of the log at most, so that there is room for several.
+const LOG_SHARE: u64 = 8;
+/// A batch has fewer bytes than this, however long the log is: what a leaf gets from it is in memory at once.
+const BATCH_BYTES_MAX: usize = 1 << 30;
+/// What stands in a row for a value takes this part of a segment at most.
+const ROW_SHARE: usize = 8;
+
+/// How long what is written to an index may be, in bytes ([`Db::limits`](crate::Db::limits)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A key.
+    pub key_bytes_max: usize,
+    /// A value. By the length of a segment, which was chosen when the index was made.
+    pub value_bytes_max: usize,
+    /// A batch: its keys, its values, and 2 to 8 bytes for each operation. An eighth of the log, whose length
+    /// was chosen when the index was made, or 1 GiB.
+    pub batch_bytes_max: usize,
+}
+
+impl Limits {
+    pub(crate) fn of(geometry: &Geometry) -> Limits {
+        let log_bytes = geometry.log_blocks * BLOCK_BYTES as u64;
+        let share = usize::try_from(log_bytes / LOG_SHARE).unwrap_or(usize::MAX);
+        let parts = Reference::parts_max(row_bytes_max(geometry.segment_bytes));
+        Limits {
+            key_bytes_max: KEY_BYTES_MAX,
+            value_bytes_max: parts.saturating_mul(blob_bytes_max(geometry.segment_bytes)),
+            batch_bytes_max: share.min(BATCH_BYTES_MAX) - HEADER_BYTES - 1,
+        }
+    }
+}
+
+/// Bytes of what stands in a row for a value, at most: the value or a reference to it.
+pub(crate) fn row_bytes_max(segment_bytes: u32) -> usize {
+    (segment_bytes as usize / ROW_SHARE).min(VALUE_BYTES_MAX)
+}
+
+/// Bytes of a part of a value that is kept out of line, at most.
+pub(crate) fn blob_bytes_max(segment_bytes: u32) -> usize {
+    BLOB_BYTES_MAX.min(segment_bytes as usize / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_as_the_page_says() {
+        let limits =
+            |log_blocks, segment_bytes| Limits::of(&Geometry::new(1, log_blocks, segment_bytes));
+        // docs/index.md, "Limits": 64 MiB of log, segments of 1 MiB.
+        let usual = limits(16 << 10, 1 << 20);
+        assert_eq!(usual.batch_bytes_max, (8 << 20) - 97);
+        // (64 KiB - 12) / 4 parts of 512 KiB.
+        assert_eq!(usual.value_bytes_max, 16_381 * (512 << 10));
+        // The shortest that can be: (8 KiB - 12) / 4 parts of 32 KiB.
+        let least = limits(64, 64 << 10);
+        assert_eq!(least.batch_bytes_max, (32 << 10) - 97);
+        assert_eq!(least.value_bytes_max, 2_045 * (32 << 10));
+        // 1 TiB of log.
+        assert_eq!(limits(1 << 28, 4 << 20).batch_bytes_max, (1 << 30) - 97);
+    }
+}

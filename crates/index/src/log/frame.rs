@@ -1,0 +1,206 @@
+//! Frames of the log: one or more whole blocks with the batches that were written together.
+
+use super::rings::{Place, Ring};
+use crate::batch::{Operation, Operations};
+use crate::error::Error;
+use crate::layout::Geometry;
+use crate::storage::{BLOCK_BYTES, round_up};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"blo5");
+/// Up to version 4 of the format.
+const OLD_MAGIC: u32 = u32::from_le_bytes(*b"blog");
+/// Bytes of a frame before its batches.
+pub(crate) const HEADER_BYTES: usize = 96;
+/// Up to version 4 of the format.
+const OLD_HEADER_BYTES: usize = 64;
+
+/// What a frame says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub position: u64,
+    pub durable_below: u64,
+    pub first_seq: u64,
+    pub payload_bytes: u32,
+    pub opening: u32,
+    pub generation: u64,
+    pub is_carried: bool,
+    /// When it was written nothing before this position was needed.
+    pub tail: u64,
+    /// Where its ring is, and how many blocks that has.
+    pub place: Place,
+    pub ring_blocks: u64,
+    /// Its own length.
+    pub bytes: usize,
+}
+
+impl Header {
+    /// Writes the header of a frame whose content is there, with the checksum of all of it.
+    pub(super) fn encode(&self, geometry: &Geometry, frame: &mut [u8]) {
+        let mut header = [0; HEADER_BYTES];
+        header[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        header[8..16].copy_from_slice(&geometry.id.to_le_bytes());
+        header[16..24].copy_from_slice(&self.position.to_le_bytes());
+        header[24..32].copy_from_slice(&self.durable_below.to_le_bytes());
+        header[32..40].copy_from_slice(&self.first_seq.to_le_bytes());
+        header[40..44].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        header[44..48].copy_from_slice(&self.opening.to_le_bytes());
+        header[48..56].copy_from_slice(&self.generation.to_le_bytes());
+        header[56] = u8::from(self.is_carried);
+        // Where a log is found and nothing else, this says what it is the log of.
+        header[57] = geometry.segment_bytes.ilog2() as u8;
+        header[58..62].copy_from_slice(&(geometry.log_blocks as u32).to_le_bytes());
+        header[64..72].copy_from_slice(&self.tail.to_le_bytes());
+        header[72..76].copy_from_slice(&self.place.stored().to_le_bytes());
+        header[76..80].copy_from_slice(&(self.ring_blocks as u32).to_le_bytes());
+        header[80..84].copy_from_slice(&(geometry.front_blocks as u32).to_le_bytes());
+        frame[..HEADER_BYTES].copy_from_slice(&header);
+        let crc = crc32c::crc32c(&frame[8..]);
+        frame[4..8].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// The header of a block, if it looks like one of this index. Its checksum is over the whole frame.
+    pub(crate) fn decode(id: u64, block: &[u8]) -> Option<Header> {
+        let number32 = |at: usize| {
+            let field = block.get(at..at + 4)?;
+            Some(u32::from_le_bytes(field.try_into().ok()?))
+        };
+        let number64 = |at: usize| {
+            let field = block.get(at..at + 8)?;
+            Some(u64::from_le_bytes(field.try_into().ok()?))
+        };
+        let is_old = match number32(0)? {
+            MAGIC => false,
+            OLD_MAGIC => true,
+            _ => return None,
+        };
+        if number64(8)? != id {
+            return None;
+        }
+        let header = Header {
+            position: number64(16)?,
+            durable_below: number64(24)?,
+            first_seq: number64(32)?,
+            payload_bytes: number32(40)?,
+            opening: number32(44)?,
+            generation: number64(48)?,
+            is_carried: *block.get(56)? == 1,
+            tail: 0,
+            place: Place::Front,
+            ring_blocks: number32(58)?.into(),
+            bytes: OLD_HEADER_BYTES,
+        };
+        let header = match is_old {
+            true => header,
+            false => Header {
+                tail: number64(64)?,
+                place: Place::from_stored(number32(72)?),
+                ring_blocks: number32(76)?.into(),
+                bytes: HEADER_BYTES,
+                ..header
+            },
+        };
+        (header.ring_blocks > 0).then_some(header)
+    }
+
+    /// What the index is, if the block at this byte of the storage looks like the start of a frame, and the frame.
+    pub(crate) fn with_geometry(block: &[u8], offset: u64) -> Option<(Header, Geometry)> {
+        let number32 = |at: usize| Some(u32::from_le_bytes(*block.get(at..)?.first_chunk()?));
+        let id = u64::from_le_bytes(*block.get(8..)?.first_chunk()?);
+        let header = Header::decode(id, block)?;
+        let log_blocks = u64::from(number32(58)?);
+        let geometry = Geometry {
+            id,
+            log_blocks,
+            segment_bytes: 1_u32.checked_shl((*block.get(57)?).into())?,
+            front_blocks: match header.bytes {
+                HEADER_BYTES => number32(80)?.into(),
+                _ => log_blocks,
+            },
+        };
+        let is_there = geometry.is_possible() && header.offset(&geometry) == offset;
+        is_there.then_some((header, geometry))
+    }
+
+    /// The ring that it is in, from its own position on.
+    pub(crate) fn ring(&self) -> Ring {
+        Ring {
+            from: self.position,
+            place: self.place,
+            blocks: self.ring_blocks,
+        }
+    }
+
+    /// Where it says that it is, in bytes from the start of the storage.
+    pub(crate) fn offset(&self, geometry: &Geometry) -> u64 {
+        self.ring().offset_of(geometry, self.position)
+    }
+
+    /// The frame that this heads, of its whole content.
+    pub(crate) fn frame<'a>(&self, geometry: &Geometry, bytes: &'a [u8]) -> Frame<'a> {
+        Frame {
+            first_seq: self.first_seq,
+            is_carried: self.is_carried,
+            position: self.position,
+            end: self.position + self.blocks(),
+            operations: &bytes[self.bytes..self.bytes + self.payload_bytes as usize],
+            offset: self.offset(geometry),
+        }
+    }
+
+    /// Blocks that the frame takes.
+    pub(crate) fn blocks(&self) -> u64 {
+        (round_up(self.bytes + self.payload_bytes as usize) / BLOCK_BYTES) as u64
+    }
+}
+
+/// A frame that was read.
+#[derive(Debug)]
+pub(crate) struct Frame<'a> {
+    /// The number of its first batch; for carried records of the last before them.
+    pub first_seq: u64,
+    /// Records that had stood in the log before.
+    pub is_carried: bool,
+    /// Where it begins.
+    pub position: u64,
+    /// Where the next one begins.
+    pub end: u64,
+    /// Its operations.
+    pub operations: &'a [u8],
+    /// Its first byte on the storage.
+    offset: u64,
+}
+
+impl<'a> Frame<'a> {
+    /// Gives every operation with the number of its batch, in order. Returns the number of the last batch.
+    ///
+    /// # Errors
+    ///
+    /// Those of `take`, and [`Error::Damaged`] if these are no batches. A frame is written with all of each batch
+    /// that it has: one that goes on to the end of the frame, without an end of its own, is a part of a batch, and
+    /// of a batch there must not be a part.
+    pub(crate) fn each(
+        &self,
+        mut take: impl FnMut(u64, Operation<'a>) -> Result<(), Error>,
+    ) -> Result<u64, Error> {
+        let not_a_batch = || Error::Damaged {
+            what: "a batch in the log".to_owned(),
+            offset: self.offset,
+        };
+        let mut operations = Operations::new(self.operations);
+        let mut seq = self.first_seq;
+        let mut is_ended = true;
+        while let Some(operation) = operations.take().map_err(|_| not_a_batch())? {
+            is_ended = operation == Operation::End;
+            if is_ended {
+                seq += u64::from(!self.is_carried);
+            } else {
+                take(seq, operation)?;
+            }
+        }
+        match (self.is_carried, is_ended) {
+            (true, _) => Ok(seq),
+            (false, true) => seq.checked_sub(1).ok_or_else(not_a_batch),
+            (false, false) => Err(not_a_batch()),
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! The log: every change, in order, durable before it is acknowledged.
+//!
+//! A ring of blocks that is written round and round, so that a commit costs the file system nothing
+//! beside its blocks; it goes on in a longer ring when it has to ([`rings`]). Batches that are written together
+//! make a frame of whole blocks; its header has a checksum, the frame's own position, and how far the log was
+//! durable when it was written. Reading stops at the first frame that is not whole, and says so if a later frame
+//! proves that this one had been durable. It must never take a frame of an earlier lap, of an earlier opening
+//! or of another index for one of its own.
+
+mod frame;
+mod reader;
+mod rings;
+mod writer;
+
+pub(crate) use frame::{Frame, HEADER_BYTES, Header};
+pub(crate) use reader::Reader;
+pub(crate) use rings::{Place, RING_BYTES, RINGS_MAX, Ring, Rings, segments_for};
+pub(crate) use writer::Log;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::{END, Operation, push_operation};
+    use crate::error::Error;
+    use crate::layout::{Geometry, LOG_OFFSET, Superblock};
+    use crate::storage::memory::MemoryStorage;
+    use crate::storage::{BLOCK_BYTES, Storage};
+
+    const GEOMETRY: Geometry = Geometry {
+        id: 42,
+        log_blocks: 64,
+        segment_bytes: 64 << 10,
+        front_blocks: 64,
+    };
+
+    fn storage() -> MemoryStorage {
+        let len_bytes = GEOMETRY.segments_offset() as usize;
+        MemoryStorage::with_content(vec![0; len_bytes])
+    }
+
+    fn rings() -> Rings {
+        Rings::of_one(Ring::front(&GEOMETRY, 0))
+    }
+
+    fn superblock(log_tail: u64, generation: u64) -> Superblock {
+        Superblock {
+            geometry: GEOMETRY,
+            generation,
+            opening: 1,
+            log_tail,
+            seq_at_tail: 0,
+            opening_at_tail: 0,
+            log_durable: 0,
+            rings: rings(),
+            checkpoint: Vec::new(),
+            checkpoint_bytes: 0,
+            checkpoint_crc: 0,
+        }
+    }
+
+    fn batch(number: u64, bytes: usize) -> Vec<u8> {
+        let mut operations = Vec::new();
+        let value = vec![number as u8; bytes];
+        push_operation(
+            &mut operations,
+            Operation::Put {
+                key: &number.to_be_bytes(),
+                value: &value,
+            },
+        );
+        operations
+    }
+
+    fn read_all(storage: &MemoryStorage, tail: u64) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        let mut reader = Reader::new(storage, &superblock(tail, 9));
+        let mut all = Vec::new();
+        while let Some(frame) = reader.next()? {
+            all.push((frame.first_seq, frame.operations.to_vec()));
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn what_was_written_is_read_round_the_ring() {
+        let storage = storage();
+        let mut log = Log::new(GEOMETRY, 1, rings(), 0, 0);
+        let mut expected = Vec::new();
+        for number in 1..=100 {
+            let operations = batch(number, 6000);
+            log.append(number, &operations, &[]);
+            log.write_out(&storage, true).unwrap();
+            expected.push((number, operations));
+            // Two blocks each: the last ten are needed.
+            log.release(log.head().saturating_sub(20), rings(), 9);
+        }
+        let read = read_all(&storage, log.tail()).unwrap();
+        assert_eq!(read, expected[90..]);
+        assert_eq!(log.head(), 200);
+    }
+
+    #[test]
+    fn operations_have_the_number_of_their_batch_and_a_batch_without_an_end_is_none() {
+        let storage = storage();
+        let mut log = Log::new(GEOMETRY, 1, rings(), 0, 0);
+        log.append(7, &batch(1, 1), &[END]);
+        log.append(8, &[], &[END]);
+        log.append(9, &[batch(2, 1), batch(3, 1)].concat(), &[END]);
+        log.write_out(&storage, false).unwrap();
+        log.carry(9, &batch(4, 1));
+        log.write_out(&storage, false).unwrap();
+        log.append(10, &batch(5, 1), &[END]);
+        log.append(11, &batch(6, 1), &[]);
+        log.write_out(&storage, false).unwrap();
+        let mut reader = Reader::new(&storage, &superblock(0, 9));
+        let mut next = || {
+            let mut seqs = Vec::new();
+            let frame = reader.next().unwrap().expect("three frames");
+            let last = frame.each(|seq, operation| {
+                assert!(matches!(operation, Operation::Put { .. }));
+                seqs.push(seq);
+                Ok(())
+            });
+            (seqs, last)
+        };
+        assert_eq!(next(), (vec![7, 9, 9], Ok(9)));
+        assert_eq!(next(), (vec![9], Ok(9)));
+        let (seqs, last) = next();
+        assert_eq!(seqs, [10, 11]);
+        let damaged = Error::Damaged {
+            what: "a batch in the log".to_owned(),
+            offset: LOG_OFFSET + 2 * BLOCK_BYTES as u64,
+        };
+        assert_eq!(last, Err(damaged));
+    }
+
+    #[test]
+    fn an_older_lap_and_an_older_opening_are_not_read() {
+        let storage = storage();
+        let mut log = Log::new(GEOMETRY, 1, rings(), 0, 0);
+        for number in 1..=8 {
+            log.append(number, &batch(number, 10), &[]);
+            log.write_out(&storage, false).unwrap();
+        }
+        // A power cut that left block 3 unwritten; what follows it is not part of the log.
+        let mut content = storage.content();
+        let at = LOG_OFFSET as usize + 3 * BLOCK_BYTES;
+        content[at..at + BLOCK_BYTES].fill(0);
+        let storage = MemoryStorage::with_content(content);
+        assert_eq!(read_all(&storage, 0).unwrap().len(), 3);
+        let mut log = Log::new(GEOMETRY, 2, rings(), 0, 3);
+        log.append(4, &batch(4, 20), &[]);
+        log.write_out(&storage, true).unwrap();
+        let read = read_all(&storage, 0).unwrap();
+        assert_eq!(read.len(), 4, "the old frames at 4.. are of opening 1");
+        assert_eq!(read[3], (4, batch(4, 20)));
+    }
+
+    #[test]
+    fn a_frame_that_was_durable_and_is_missing_is_damage() {
+        let storage = storage();
+        let mut log = Log::new(GEOMETRY, 1, rings(), 0, 0);
+        for number in 1..=5 {
+            log.append(number, &batch(number, 10), &[]);
+            log.write_out(&storage, true).unwrap();
+        }
+        for lost in 0..4 {
+            let mut content = storage.content();
+            content[LOG_OFFSET as usize + lost * BLOCK_BYTES + 100] ^= 1;
+            let damaged = MemoryStorage::with_content(content);
+            assert!(
+                matches!(read_all(&damaged, 0), Err(Error::Damaged { .. })),
+                "frame {lost}"
+            );
+        }
+        // Nobody knows of the last one whether it had been durable: it may have been torn.
+        let mut content = storage.content();
+        content[LOG_OFFSET as usize + 4 * BLOCK_BYTES + 100] ^= 1;
+        let torn = MemoryStorage::with_content(content);
+        assert_eq!(read_all(&torn, 0).unwrap().len(), 4);
+    }
+
+    #[test]
+    fn a_superblock_that_was_not_the_newest_is_found_out() {
+        let storage = storage();
+        let mut log = Log::new(GEOMETRY, 1, rings(), 0, 0);
+        for number in 1..=100 {
+            log.append(number, &batch(number, 10), &[]);
+            log.write_out(&storage, true).unwrap();
+            log.release(log.head(), rings(), 2 + number);
+        }
+        // The superblock of generation 9 said that the log is needed from block 7 on; the ring has
+        // come round since.
+        assert!(matches!(read_all(&storage, 7), Err(Error::Damaged { .. })));
+        let mut newest = Reader::new(&storage, &superblock(100, 102));
+        assert!(
+            newest.next().unwrap().is_none(),
+            "nothing is newer than that"
+        );
+    }
+
+    #[test]
+    fn a_log_that_ends_before_what_the_superblock_knows_to_be_durable_is_found_out() {
+        let storage = storage();
+        let mut log = Log::new(GEOMETRY, 1, rings(), 0, 0);
+        for number in 1..=3 {
+            log.append(number, &batch(number, 100), &[]);
+            log.write_out(&storage, false).unwrap();
+        }
+        storage.sync().unwrap();
+        // None of the frames says that one before it is durable.
+        storage.rot(LOG_OFFSET + BLOCK_BYTES as u64 + 70, 1);
+        assert_eq!(read_all(&storage, 0).unwrap().len(), 1);
+        for (durable, is_lost) in [(1, false), (2, true), (3, true)] {
+            let known = Superblock {
+                log_durable: durable,
+                ..superblock(0, 9)
+            };
+            let mut reader = Reader::new(&storage, &known);
+            assert!(reader.next().unwrap().is_some());
+            assert_eq!(reader.next().is_err(), is_lost, "{durable}");
+        }
+    }
+
+    #[test]
+    fn one_durable_write_a_commit_and_a_sync_where_something_waited() {
+        let storage = storage();
+        let mut log = Log::new(GEOMETRY, 1, rings(), 0, 0);
+        log.append(1, &batch(1, 10), &[]);
+        log.write_out(&storage, true).unwrap();
+        assert_eq!((storage.counts().writes, storage.counts().flushes), (1, 1));
+        assert_eq!(storage.counts().written_bytes, BLOCK_BYTES as u64);
+        log.append(2, &batch(2, 10), &[]);
+        log.write_out(&storage, false).unwrap();
+        assert_eq!(log.durable_below(), 1);
+        log.append(3, &batch(3, 10), &[]);
+        log.write_out(&storage, true).unwrap();
+        assert_eq!((storage.counts().writes, storage.counts().flushes), (3, 2));
+        assert_eq!(log.durable_below(), 3);
+        // Whatever a power cut leaves, all three are there.
+        let after = storage.after_power_cut(&mut || 0);
+        assert_eq!(read_all(&after, 0).unwrap().len(), 3);
+    }
+
+    /// From the front into segments 2 to 9 and back, with a tail that is left behind for a while.
+    #[test]
+    fn what_was_written_is_read_from_one_ring_to_the_next() {
+        let geometry = Geometry {
+            log_blocks: 128,
+            ..GEOMETRY
+        };
+        let len_bytes = geometry.segment_offset(20) as usize;
+        let storage = MemoryStorage::with_content(vec![0; len_bytes]);
+        let longer = |from| Ring {
+            from,
+            place: Place::Segments(2),
+            blocks: 128,
+        };
+        let mut log = Log::new(geometry, 1, rings(), 0, 0);
+        let mut number = 0;
+        let mut write = |log: &mut Log, count| {
+            for _ in 0..count {
+                number += 1;
+                log.append(number, &batch(number, 6000), &[END]);
+                log.write_out(&storage, true).unwrap();
+            }
+        };
+        // Two blocks each: 30 of the front's 32, and more than once round the longer one.
+        write(&mut log, 30);
+        assert_eq!((log.used_blocks(), log.free_blocks()), (60, 4));
+        let in_both = log.rings().with(longer(log.head()));
+        log.go_on_in(in_both.clone(), 5);
+        assert_eq!((log.used_blocks(), log.free_blocks()), (0, 128));
+        write(&mut log, 50);
+        let read = |tail, rings: &Rings, durable| {
+            let superblock = Superblock {
+                geometry,
+                rings: rings.needed_from(tail),
+                log_durable: durable,
+                ..superblock(tail, 9)
+            };
+            let mut reader = Reader::new(&storage, &superblock);
+            let mut seqs = Vec::new();
+            while let Some(frame) = reader.next()? {
+                seqs.push(frame.first_seq);
+            }
+            Ok::<_, Error>(seqs)
+        };
+        assert_eq!(read(40, &in_both, 60), Ok((21..=80).collect()));
+        log.release(100, in_both.needed_from(100), 6);
+        write(&mut log, 30);
+        assert_eq!(read(100, &in_both, 100), Ok((51..=110).collect()));
+        let front = Rings::of_one(Ring::front(&geometry, log.head()));
+        log.release(log.head(), front.clone(), 8);
+        write(&mut log, 10);
+        assert_eq!(read(220, &front, 220), Ok((111..=120).collect()));
+        // A frame that is lost just before a ring ends is noticed, though nothing follows it there.
+        storage.rot(Ring::front(&geometry, 0).offset_of(&geometry, 238), 1);
+        assert_eq!(read(220, &front, 230), Ok((111..=119).collect()));
+        assert!(read(220, &front, 240).is_err());
+    }
+
+    /// What no file system has heard of yet is filled ahead of durable writes, so that most commits are one write.
+    #[test]
+    fn blocks_that_were_never_written_are_filled_before_a_durable_write() {
+        let geometry = Geometry {
+            log_blocks: 1024,
+            ..GEOMETRY
+        };
+        let len_bytes = geometry.segment_offset(80) as usize;
+        let storage = MemoryStorage::with_content(vec![7; len_bytes]);
+        let ring = Ring {
+            from: 10,
+            place: Place::Segments(1),
+            blocks: 1024,
+        };
+        let mut log = Log::new(geometry, 1, Rings::of_one(ring), 10, 10);
+        let before = storage.counts();
+        for number in 1..=512 {
+            log.append(number, &batch(number, 10), &[END]);
+            log.write_out(&storage, true).unwrap();
+        }
+        let written = storage.counts().written_bytes - before.written_bytes;
+        let flushes = storage.counts().flushes - before.flushes;
+        assert_eq!((written, flushes), (2 * 512 * BLOCK_BYTES as u64, 512));
+        assert_eq!(storage.counts().writes - before.writes, 512 + 2);
+        // A long frame pays for itself.
+        let before = storage.counts().writes;
+        log.append(513, &batch(513, 400_000), &[END]);
+        log.write_out(&storage, true).unwrap();
+        assert_eq!(storage.counts().writes - before, 1);
+    }
+}

@@ -1,0 +1,275 @@
+//! Where the log is: a ring of blocks, and before it, as long as they are needed, the rings that it was in before.
+//!
+//! An index begins with a short ring at the front of its storage. When that is nearly full of what is needed, the log
+//! goes on in a longer one, in segments that follow each other; when nothing of the log is needed, it goes back to the
+//! front and the segments are free. A position belongs to one ring: the last that begins at it or before. It must never
+//! be in a ring that neither of the superblocks lists.
+
+use crate::layout::{Geometry, LOG_OFFSET};
+use crate::storage::BLOCK_BYTES;
+use std::ops::Range;
+
+/// Rings that a log is in, at most: one for each step of its growth.
+pub(crate) const RINGS_MAX: usize = 9;
+/// Bytes of a ring in a superblock.
+pub(crate) const RING_BYTES: usize = 16;
+/// A log that is too short becomes so many times as long.
+const GROWTH: u64 = 8;
+/// As a superblock has it, in place of the number of a segment.
+const FRONT: u32 = u32::MAX;
+
+/// Where the blocks of a ring are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Between the superblocks and the segments.
+    Front,
+    /// In segments, from this one on.
+    Segments(u32),
+}
+
+impl Place {
+    pub(crate) fn stored(self) -> u32 {
+        match self {
+            Place::Front => FRONT,
+            Place::Segments(first) => first,
+        }
+    }
+
+    pub(crate) fn from_stored(stored: u32) -> Place {
+        match stored {
+            FRONT => Place::Front,
+            first => Place::Segments(first),
+        }
+    }
+
+    /// The first byte, from the start of the storage.
+    fn offset(self, geometry: &Geometry) -> u64 {
+        match self {
+            Place::Front => LOG_OFFSET,
+            Place::Segments(first) => geometry.segment_offset(first),
+        }
+    }
+}
+
+/// A ring of blocks. The block of a position is the remainder of the position by how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ring {
+    /// The first position that is in it.
+    pub from: u64,
+    pub place: Place,
+    pub blocks: u64,
+}
+
+impl Ring {
+    /// The ring at the front of an index, from a position on.
+    pub(crate) fn front(geometry: &Geometry, from: u64) -> Ring {
+        Ring {
+            from,
+            place: Place::Front,
+            blocks: geometry.front_blocks,
+        }
+    }
+
+    /// Where the block of a position is, in bytes from the start of the storage.
+    pub(crate) fn offset_of(&self, geometry: &Geometry, position: u64) -> u64 {
+        self.place.offset(geometry) + position % self.blocks * BLOCK_BYTES as u64
+    }
+
+    /// All its bytes.
+    pub(crate) fn range(&self, geometry: &Geometry) -> Range<u64> {
+        let start = self.place.offset(geometry);
+        start..start + self.blocks * BLOCK_BYTES as u64
+    }
+
+    /// The segments that it takes.
+    pub(crate) fn segments(&self, geometry: &Geometry) -> Range<u32> {
+        match self.place {
+            Place::Front => 0..0,
+            Place::Segments(first) => {
+                first..first.saturating_add(segments_for(geometry, self.blocks))
+            }
+        }
+    }
+
+    pub(crate) fn encode(&self) -> [u8; RING_BYTES] {
+        let mut bytes = [0; RING_BYTES];
+        bytes[..8].copy_from_slice(&self.from.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.place.stored().to_le_bytes());
+        bytes[12..].copy_from_slice(&(self.blocks as u32).to_le_bytes());
+        bytes
+    }
+
+    /// Reads one; `None` if an index of this shape cannot have it.
+    pub(crate) fn decode(bytes: &[u8; RING_BYTES], geometry: &Geometry) -> Option<Ring> {
+        let ring = Ring {
+            from: u64::from_le_bytes(*bytes.first_chunk()?),
+            place: Place::from_stored(u32::from_le_bytes(*bytes[8..].first_chunk()?)),
+            blocks: u32::from_le_bytes(*bytes[12..].first_chunk()?).into(),
+        };
+        let is_possible = match ring.place {
+            Place::Front => ring.blocks == geometry.front_blocks,
+            Place::Segments(_) => (1..=geometry.log_blocks).contains(&ring.blocks),
+        };
+        is_possible.then_some(ring)
+    }
+}
+
+/// Segments that so many blocks take.
+pub(crate) fn segments_for(geometry: &Geometry, blocks: u64) -> u32 {
+    let bytes = blocks * BLOCK_BYTES as u64;
+    // A log has at most 2^28 blocks of 2^12 bytes, and a segment has at least 2^16.
+    bytes.div_ceil(geometry.segment_bytes.into()) as u32
+}
+
+/// The rings of a log, in the order of their positions: the last is the one that is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rings(Vec<Ring>);
+
+impl Rings {
+    /// One ring.
+    pub(crate) fn of_one(ring: Ring) -> Rings {
+        Rings(vec![ring])
+    }
+
+    /// Several; `None` if a log cannot be in them.
+    pub(crate) fn of(rings: Vec<Ring>) -> Option<Rings> {
+        let is_possible = (1..=RINGS_MAX).contains(&rings.len())
+            && rings.is_sorted_by(|one, next| one.from < next.from);
+        is_possible.then_some(Rings(rings))
+    }
+
+    pub(crate) fn all(&self) -> &[Ring] {
+        &self.0
+    }
+
+    /// The one that is written.
+    pub(crate) fn current(&self) -> &Ring {
+        self.0.last().expect("a log is in a ring")
+    }
+
+    /// The one of a position, and the first position that is in it no more.
+    pub(crate) fn at(&self, position: u64) -> (&Ring, u64) {
+        let later = self.0.partition_point(|ring| ring.from <= position);
+        let index = later.saturating_sub(1);
+        let end = self.0.get(index + 1).map_or(u64::MAX, |next| next.from);
+        (&self.0[index], end)
+    }
+
+    /// Where the block of a position is, in bytes from the start of the storage.
+    pub(crate) fn offset_of(&self, geometry: &Geometry, position: u64) -> u64 {
+        self.at(position).0.offset_of(geometry, position)
+    }
+
+    /// Those that have something at or behind a position; the current one always.
+    pub(crate) fn needed_from(&self, position: u64) -> Rings {
+        let gone = self.0[1..].partition_point(|ring| ring.from <= position);
+        Rings(self.0[gone..].to_vec())
+    }
+
+    /// The same with one that is written from now on.
+    pub(crate) fn with(&self, ring: Ring) -> Rings {
+        assert!(self.current().from < ring.from || self.0.len() == 1);
+        let mut rings = self.0.clone();
+        if self.current().from == ring.from {
+            // Nothing was ever written to it.
+            rings.pop();
+        }
+        rings.push(ring);
+        Rings(rings)
+    }
+
+    /// Blocks of the ring to go on in where this one is too short for so many; `None` if it cannot be longer.
+    pub(crate) fn longer(&self, geometry: &Geometry, needed_blocks: u64) -> Option<u64> {
+        let (now, most) = (self.current().blocks, geometry.log_blocks);
+        let is_last = self.0.len() + 1 >= RINGS_MAX;
+        let blocks = (now * GROWTH).max(needed_blocks * 2);
+        // A last step that is short would not be worth it.
+        let blocks = if is_last || blocks * 2 > most {
+            most
+        } else {
+            blocks
+        };
+        (now < most && self.0.len() < RINGS_MAX).then_some(blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn geometry() -> Geometry {
+        Geometry::new(1, 16 << 10, 1 << 20)
+    }
+
+    fn ring(from: u64, first: u32, blocks: u64) -> Ring {
+        Ring {
+            from,
+            place: Place::Segments(first),
+            blocks,
+        }
+    }
+
+    #[test]
+    fn a_position_is_in_the_last_ring_that_begins_before_it() {
+        let geometry = geometry();
+        let rings = Rings::of_one(Ring::front(&geometry, 0)).with(ring(1000, 3, 512));
+        assert_eq!(geometry.front_blocks, 240);
+        assert_eq!(rings.at(999), (&Ring::front(&geometry, 0), 1000));
+        assert_eq!(rings.at(1000).0.place, Place::Segments(3));
+        // 999 is 4 times 240 and 39; 1030 is 2 times 512 and 6; segments begin at 1 MiB.
+        assert_eq!(rings.offset_of(&geometry, 999), (64 << 10) + 39 * 4096);
+        assert_eq!(rings.offset_of(&geometry, 1030), (4 << 20) + 6 * 4096);
+        assert_eq!(rings.current().segments(&geometry), 3..5);
+    }
+
+    #[test]
+    fn rings_go_when_nothing_of_them_is_needed() {
+        let geometry = geometry();
+        let rings = Rings::of_one(Ring::front(&geometry, 0));
+        let rings = rings.with(ring(100, 3, 512)).with(ring(300, 9, 4096));
+        let left = |position| rings.needed_from(position).all().len();
+        assert_eq!([left(0), left(99), left(100), left(299)], [3, 3, 2, 2]);
+        assert_eq!([left(300), left(10_000)], [1, 1], "the current one stays");
+    }
+
+    #[test]
+    fn a_log_grows_in_few_steps_to_its_bound_and_no_further() {
+        let geometry = geometry();
+        let mut rings = Rings::of_one(Ring::front(&geometry, 0));
+        let mut steps = Vec::new();
+        while let Some(blocks) = rings.longer(&geometry, 0) {
+            steps.push(blocks);
+            rings = rings.with(ring(steps.len() as u64, 0, blocks));
+        }
+        // 240 times 8; 8 times that is more than half of 16,384.
+        assert_eq!(steps, [1920, 16 << 10]);
+        let short = Rings::of_one(Ring::front(&geometry, 0));
+        assert_eq!(short.longer(&geometry, 2000), Some(4000));
+        // However long the log may be, there is room for all steps.
+        let longest = Geometry::new(1, 1 << 28, 64 << 10);
+        let mut rings = Rings::of_one(Ring::front(&longest, 0));
+        while let Some(blocks) = rings.longer(&longest, 0) {
+            let from = rings.current().from + 1;
+            rings = rings.with(ring(from, 0, blocks));
+        }
+        assert_eq!(rings.current().blocks, 1 << 28);
+    }
+
+    #[test]
+    fn a_ring_is_read_as_it_was_written_and_others_are_refused() {
+        let geometry = geometry();
+        for ring in [Ring::front(&geometry, 7), ring(9, 4, 16 << 10)] {
+            assert_eq!(Ring::decode(&ring.encode(), &geometry), Some(ring));
+        }
+        for ring in [ring(9, 4, 0), ring(9, 4, (16 << 10) + 1)] {
+            assert_eq!(Ring::decode(&ring.encode(), &geometry), None);
+        }
+        let shorter = Ring {
+            blocks: 100,
+            ..Ring::front(&geometry, 7)
+        };
+        assert_eq!(Ring::decode(&shorter.encode(), &geometry), None);
+        assert_eq!(Rings::of(Vec::new()), None);
+        assert_eq!(Rings::of(vec![ring(9, 4, 1), ring(9, 5, 1)]), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! Room in the log: how long its ring is, when its tail has to move, and what has to leave it for that.
+//!
+//! An index begins with a short log. When it is nearly full, the log goes on in a longer ring until it is as long as it
+//! may be; only then are changes written back, or logged again ([`carry`](super::carry)), to free it. When nothing of it
+//! is needed, or the index is compacted, the log goes back to the front of the storage. It must never write to a ring
+//! before both superblocks name it, nor give one back before neither does: a program that finds only the older
+//! superblock whole has to see as much of the log as the newer one shows.
+
+use super::Writer;
+use super::checkpoint::Detail;
+use super::unless_full;
+use crate::batch::END;
+use crate::error::{At, Error};
+use crate::log::{Place, Ring, Rings, segments_for};
+use crate::storage::{BLOCK_BYTES, sync};
+
+impl Writer {
+    /// Writes a superblock that says what this one says, as the newer one.
+    pub(super) fn write_superblock(&mut self) -> Result<(), Error> {
+        self.superblock.generation += 1;
+        let storage = self.storage();
+        self.superblock.write(&*storage)
+    }
+
+    /// Nothing before `tail` is needed, and the superblock says so: gives back what the log is in before it, and all
+    /// that is beyond the front if nothing is needed at all.
+    pub(super) fn release_log(&mut self, tail: u64) -> Result<(), Error> {
+        let is_unneeded = tail == self.log.head() && self.log.is_durable();
+        let rings = match is_unneeded {
+            true => Rings::of_one(Ring::front(&self.geometry, tail)),
+            false => self.log.rings().needed_from(tail),
+        };
+        let is_front = |rings: &Rings| rings.current().place == Place::Front;
+        let rings = match is_front(&rings) && is_front(self.log.rings()) {
+            // It is there already.
+            true => self.log.rings().needed_from(tail),
+            false => rings,
+        };
+        let before = self.log.rings().clone();
+        if rings != before {
+            self.superblock.rings = rings.clone();
+            self.write_superblock()?;
+            self.write_superblock()?;
+            self.figures.log_rings += u64::from(rings.current() != before.current());
+        }
+        let generation = self.superblock.generation;
+        self.log.release(tail, rings.clone(), generation);
+        for ring in before.all() {
+            if !rings.all().iter().any(|left| left.place == ring.place) {
+                let segments = ring.segments(&self.geometry);
+                self.segments.give_back_log(segments);
+            }
+        }
+        if rings.current() != before.current() {
+            self.mark_log()?;
+        }
+        Ok(())
+    }
+
+    /// Writes a frame that says how far the log has come, and nothing else: those that said so may be gone, and
+    /// a rebuild must not take images for newer than what there ever was.
+    fn mark_log(&mut self) -> Result<(), Error> {
+        self.log.carry(self.seq, &[END]);
+        self.write_log(true)
+    }
+
+    /// The log goes on in a ring of so many blocks at this place.
+    fn go_on_in(&mut self, place: Place, blocks: u64) -> Result<(), Error> {
+        // What is lost before a ring that has begun could not be told from its end.
+        self.write_log(true)?;
+        let ring = Ring {
+            from: self.log.head(),
+            place,
+            blocks,
+        };
+        let rings = self.log.rings().with(ring);
+        self.superblock.rings = rings.clone();
+        self.superblock.log_durable = self.log.head();
+        self.write_superblock()?;
+        self.write_superblock()?;
+        let generation = self.superblock.generation;
+        self.log.go_on_in(rings, generation);
+        self.figures.log_rings += 1;
+        Ok(())
+    }
+
+    /// Makes the log longer, if it may be and there is room. False if not. Where there was none, it is tried again when
+    /// the storage has another number of segments.
+    pub(super) fn lengthen_log(&mut self, needed_blocks: u64) -> Result<bool, Error> {
+        let Some(blocks) = self.log.rings().longer(&self.geometry, needed_blocks) else {
+            return Ok(false);
+        };
+        if self.options.paper.is_some() || self.log_refused_at == Some(self.segments.count()) {
+            return Ok(false);
+        }
+        let storage = self.storage();
+        let count = segments_for(&self.geometry, blocks);
+        let spare = self.spare_segments();
+        match self.segments.take_for_log(&*storage, count, spare) {
+            Ok(first) => {
+                // The storage may have become longer, and a superblock must name nothing beyond its end.
+                let synced = sync(&*storage);
+                synced.at("making the storage longer", 0)?;
+                self.go_on_in(Place::Segments(first), blocks)?;
+                Ok(true)
+            }
+            Err(Error::Full { .. }) => {
+                self.log_refused_at = Some(self.segments.count());
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The log goes back to the front, and what it was in is given back as soon as what is there has left it.
+    pub(super) fn shorten_log(&mut self) -> Result<(), Error> {
+        let places = self.log.rings().all().iter();
+        let uses_front = places.clone().any(|ring| ring.place == Place::Front);
+        if !uses_front {
+            self.go_on_in(Place::Front, self.geometry.front_blocks)?;
+        }
+        let target = self.log.rings().current().from;
+        while self.free_log(target)? {
+            self.clean_some()?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a checkpoint, or gets the log ready for one.
+    pub(super) fn move_tail(&mut self, blocks: u64) -> Result<(), Error> {
+        if self.is_checkpointing() {
+            return self.continue_checkpoint();
+        }
+        let ring = self.log.ring_blocks();
+        let is_nearly_full = self.log.used_blocks() >= ring / 4 * 3;
+        if !is_nearly_full || self.lengthen_log(0)? {
+            return match self.is_checkpoint_due() {
+                true => self.take_checkpoint(Detail::Places),
+                false => Ok(()),
+            };
+        }
+        let target = self.log.head() - ring / 8;
+        for _ in 0..blocks.clamp(1, 64) {
+            if !self.free_log(target)? {
+                return self.take_checkpoint(Detail::Places);
+            }
+            // Leaves were written back for it, and what they leave behind must not pile up.
+            self.clean_some()?;
+            if self.is_checkpointing() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the log have room for a batch of so many bytes, whatever that takes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`] if the storage has no room for what would have to leave the log.
+    pub(super) fn make_log_room(&mut self, bytes: usize) -> Result<(), Error> {
+        for _ in 0..4 {
+            if self.has_log_room(bytes) {
+                return Ok(());
+            }
+            while self.is_checkpointing() {
+                self.continue_checkpoint()?;
+            }
+            if self.has_log_room(bytes) {
+                return Ok(());
+            }
+            if self.lengthen_log(self.log_blocks_for(bytes))? {
+                continue;
+            }
+            let ring = self.log.ring_blocks();
+            let target = self.log.head().saturating_sub(ring / 4);
+            while self.free_log(target)? {
+                unless_full(self.clean_some())?;
+            }
+            self.checkpoint_now()?;
+        }
+        match self.has_log_room(bytes) {
+            true => Ok(()),
+            false => Err(Error::Full {
+                len_bytes: self.tree.storage.len_bytes(),
+            }),
+        }
+    }
+
+    /// Blocks of the log that a batch of so many bytes may need, and some for what is logged again.
+    fn log_blocks_for(&self, bytes: usize) -> u64 {
+        (bytes / BLOCK_BYTES) as u64 + 2 + self.log.ring_blocks() / 8
+    }
+
+    fn has_log_room(&self, bytes: usize) -> bool {
+        self.log.free_blocks() >= self.log_blocks_for(bytes)
+    }
+}
