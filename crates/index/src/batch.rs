@@ -6,10 +6,7 @@
 //! Reading believes nothing: what ends too early or has an unknown kind is an error.
 
 use crate::error::Error;
-use crate::limits::Limits;
-
-/// Bytes in a key, at most.
-pub const KEY_BYTES_MAX: usize = 4096;
+use crate::node::KEY_BYTES_MAX;
 
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
@@ -138,30 +135,17 @@ impl Batch {
     ///
     /// # Errors
     ///
-    /// If something of it is longer than an index with these limits takes.
-    pub(crate) fn bytes_within(&self, limits: &Limits) -> Result<&[u8], Error> {
-        if let Some(error) = &self.refused {
-            return Err(error.clone());
+    /// [`Error::KeyTooLong`] if one of its keys is.
+    pub(crate) fn bytes(&self) -> Result<&[u8], Error> {
+        match &self.refused {
+            Some(error) => Err(error.clone()),
+            None => Ok(&self.bytes),
         }
-        if self.longest_value > limits.value_bytes_max {
-            return Err(Error::ValueTooLong {
-                bytes: self.longest_value,
-                max: limits.value_bytes_max,
-            });
-        }
-        if self.bytes.len() > limits.batch_bytes_max {
-            return Err(Error::BatchTooLong {
-                bytes: self.bytes.len(),
-                max: limits.batch_bytes_max,
-            });
-        }
-        Ok(&self.bytes)
     }
 
-    /// Its operations, without a look at how long they are.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> Result<&[u8], Error> {
-        self.refused.clone().map_or(Ok(&self.bytes), Err)
+    /// Bytes of its longest value.
+    pub(crate) fn longest_value_bytes(&self) -> usize {
+        self.longest_value
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::error::{At, Error};
 use crate::layout::{Geometry, LOG_OFFSET, Superblock};
-use crate::log::{Ring, Rings};
+use crate::rings::{Ring, Rings};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 use std::io::{self, Read};
 

@@ -238,7 +238,7 @@ impl Db {
     /// everything as it was. After any other it is not known whether the batch will be there when the index is
     /// opened again, and until then it takes no more.
     pub fn write(&self, batch: &Batch, durability: Durability) -> Result<(), Error> {
-        let operations = batch.bytes_within(&self.shared.limits)?.to_vec();
+        let operations = self.shared.limits.check(batch)?.to_vec();
         self.shared.commit(operations, durability, None)?;
         Ok(())
     }
@@ -475,7 +475,7 @@ impl Transaction {
     /// [`Db::write`].
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let shared = &self.snapshot.shared;
-        let operations = self.batch.bytes_within(&shared.limits)?.to_vec();
+        let operations = shared.limits.check(&self.batch)?.to_vec();
         let expects =
             Expectation::new(self.snapshot.seq, self.expects, &operations, &shared.hasher);
         shared.commit(operations, durability, Some(expects))?;

@@ -5,7 +5,8 @@
 //! whose figures do not fit.
 
 use crate::error::{At, Error};
-use crate::log::{RING_BYTES, RINGS_MAX, Ring, Rings};
+pub(crate) use crate::geometry::{Geometry, LOG_OFFSET};
+use crate::rings::{RING_BYTES, RINGS_MAX, Ring, Rings};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 
 const MAGIC: [u8; 8] = *b"bimetidx";
@@ -15,8 +16,6 @@ pub(crate) const VERSION: u32 = 5;
 const OLDEST_VERSION: u32 = 2;
 /// The first whose log is in rings; before it the log was as long as it can be from the beginning.
 const RINGS_VERSION: u32 = 5;
-/// The log begins here.
-pub(crate) const LOG_OFFSET: u64 = 64 << 10;
 /// Segments in the list of a checkpoint, at most.
 pub(crate) const CHECKPOINT_SEGMENTS_MAX: usize = 900;
 /// Positions, generations and numbers of batches are below this, so that counting on never overflows.
@@ -26,62 +25,6 @@ const FRONT_AT: usize = RINGS_AT + RINGS_MAX * RING_BYTES;
 const LIST_AT: usize = 256;
 const _: () = assert!(FRONT_AT + 4 <= LIST_AT);
 const CRC_AT: usize = BLOCK_BYTES - 4;
-
-/// What an index is from its making on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Geometry {
-    /// Names the index, so that bytes of another one are known as such.
-    pub id: u64,
-    /// Blocks of the log, at most.
-    pub log_blocks: u64,
-    pub segment_bytes: u32,
-    /// Blocks of the log at the front of the storage, before the segments.
-    pub front_blocks: u64,
-}
-
-impl Geometry {
-    /// Of a new index: its log begins with what fits before the first segment, but not with less than a log must have.
-    pub(crate) fn new(id: u64, log_blocks: u64, segment_bytes: u32) -> Geometry {
-        let before_segments = u64::from(segment_bytes).saturating_sub(LOG_OFFSET);
-        let front_blocks = (before_segments / BLOCK_BYTES as u64).max(MIN_LOG_BLOCKS);
-        // A log that may be little longer than that is as long as it may be from the beginning.
-        let front_blocks = match log_blocks < front_blocks * 2 {
-            true => log_blocks,
-            false => front_blocks,
-        };
-        Geometry {
-            id,
-            log_blocks,
-            segment_bytes,
-            front_blocks,
-        }
-    }
-
-    /// True if an index can be so.
-    pub(crate) fn is_possible(&self) -> bool {
-        self.segment_bytes.is_power_of_two()
-            && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&self.segment_bytes)
-            && (MIN_LOG_BLOCKS..=MAX_LOG_BLOCKS).contains(&self.log_blocks)
-            && (MIN_LOG_BLOCKS..=self.log_blocks).contains(&self.front_blocks)
-    }
-
-    /// Where segments begin.
-    pub(crate) fn segments_offset(&self) -> u64 {
-        let front_end = LOG_OFFSET + self.front_blocks * BLOCK_BYTES as u64;
-        front_end.next_multiple_of(u64::from(self.segment_bytes))
-    }
-
-    /// Where a segment is.
-    pub(crate) fn segment_offset(&self, segment: u32) -> u64 {
-        self.segments_offset() + u64::from(segment) * u64::from(self.segment_bytes)
-    }
-
-    /// Segments that a storage of this length has.
-    pub(crate) fn segments(&self, len_bytes: u64) -> u32 {
-        let bytes = len_bytes.saturating_sub(self.segments_offset());
-        u32::try_from(bytes / u64::from(self.segment_bytes)).unwrap_or(u32::MAX)
-    }
-}
 
 /// What the newest superblock says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -300,13 +243,6 @@ fn decode_rings(block: &[u8], geometry: &Geometry) -> Option<Rings> {
     Rings::of(rings)
 }
 
-/// Bytes of a segment.
-pub(crate) const MIN_SEGMENT_BYTES: u32 = 64 << 10;
-pub(crate) const MAX_SEGMENT_BYTES: u32 = 4 << 20;
-/// Blocks of the log.
-pub(crate) const MIN_LOG_BLOCKS: u64 = 64;
-pub(crate) const MAX_LOG_BLOCKS: u64 = 1 << 28;
-
 fn not_an_index(blocks: &[u8]) -> Error {
     let (first, second) = blocks.split_at(BLOCK_BYTES);
     if first[..8] == MAGIC || second[..8] == MAGIC {
@@ -328,7 +264,7 @@ fn not_an_index(blocks: &[u8]) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::Place;
+    use crate::rings::Place;
     use crate::storage::memory::MemoryStorage;
 
     fn example() -> Superblock {
@@ -395,33 +331,6 @@ mod tests {
             Superblock::read(&damaged),
             Err(Error::Damaged { offset: 0, .. })
         ));
-    }
-
-    #[test]
-    fn segments_come_after_the_front_at_a_multiple_of_their_length() {
-        let geometry = example().geometry;
-        // 64 KiB and 240 blocks of 4 KiB are 1 MiB.
-        assert_eq!(geometry.segments_offset(), 1 << 20);
-        assert_eq!(geometry.segment_offset(3), 4 << 20);
-        assert_eq!(geometry.segments((4 << 20) + 100), 3);
-        assert_eq!(geometry.segments(0), 0);
-        // Up to version 4 the whole log was there: 64 KiB and 512 blocks.
-        let old = Geometry {
-            front_blocks: 512,
-            ..geometry
-        };
-        assert_eq!(old.segments_offset(), 3 << 20);
-        for (log_blocks, segment_bytes, front_blocks) in [
-            (64, 64 << 10, 64),
-            (127, 64 << 10, 127),
-            (1 << 20, 64 << 10, 64),
-            (1 << 20, 1 << 20, 240),
-            (1 << 20, 4 << 20, 1008),
-        ] {
-            let geometry = Geometry::new(1, log_blocks, segment_bytes);
-            assert_eq!(geometry.front_blocks, front_blocks);
-            assert!(geometry.is_possible());
-        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! How long what is written may be. Each limit is checked when it is called for, before anything has changed.
 
-use crate::batch::KEY_BYTES_MAX;
+use crate::batch::Batch;
+use crate::error::Error;
 use crate::layout::Geometry;
 use crate::log::HEADER_BYTES;
-use crate::node::{BLOB_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::node::{BLOB_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::storage::BLOCK_BYTES;
 use crate::tree::blob::Reference;
 
@@ -35,6 +36,31 @@ impl Limits {
             key_bytes_max: KEY_BYTES_MAX,
             value_bytes_max: parts.saturating_mul(blob_bytes_max(geometry.segment_bytes)),
             batch_bytes_max: share.min(BATCH_BYTES_MAX) - HEADER_BYTES - 1,
+        }
+    }
+}
+
+impl Limits {
+    /// The operations of a batch, as they stand in the log.
+    ///
+    /// # Errors
+    ///
+    /// If a key, a value or the whole is too long.
+    pub(crate) fn check<'a>(&self, batch: &'a Batch) -> Result<&'a [u8], Error> {
+        let operations = batch.bytes()?;
+        let (value_bytes, bytes) = (batch.longest_value_bytes(), operations.len());
+        if value_bytes > self.value_bytes_max {
+            return Err(Error::ValueTooLong {
+                bytes: value_bytes,
+                max: self.value_bytes_max,
+            });
+        }
+        match bytes > self.batch_bytes_max {
+            true => Err(Error::BatchTooLong {
+                bytes,
+                max: self.batch_bytes_max,
+            }),
+            false => Ok(operations),
         }
     }
 }

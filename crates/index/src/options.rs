@@ -1,7 +1,7 @@
 //! How an index is made and opened.
 
 use crate::error::Error;
-use crate::layout::{
+use crate::geometry::{
     Geometry, MAX_LOG_BLOCKS, MAX_SEGMENT_BYTES, MIN_LOG_BLOCKS, MIN_SEGMENT_BYTES,
 };
 use crate::limits::row_bytes_max;

@@ -1,9 +1,9 @@
 //! Frames of the log: one or more whole blocks with the batches that were written together.
 
-use super::rings::{Place, Ring};
 use crate::batch::{Operation, Operations};
 use crate::error::Error;
 use crate::layout::Geometry;
+use crate::rings::{Place, Ring};
 use crate::storage::{BLOCK_BYTES, round_up};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"blo5");

@@ -1,7 +1,7 @@
 //! The log: every change, in order, durable before it is acknowledged.
 //!
 //! A ring of blocks that is written round and round, so that a commit costs the file system nothing
-//! beside its blocks; it goes on in a longer ring when it has to ([`rings`]). Batches that are written together
+//! beside its blocks; it goes on in a longer ring when it has to ([`rings`](crate::rings)). Batches that are written together
 //! make a frame of whole blocks; its header has a checksum, the frame's own position, and how far the log was
 //! durable when it was written. Reading stops at the first frame that is not whole, and says so if a later frame
 //! proves that this one had been durable. It must never take a frame of an earlier lap, of an earlier opening
@@ -9,12 +9,10 @@
 
 mod frame;
 mod reader;
-mod rings;
 mod writer;
 
 pub(crate) use frame::{Frame, HEADER_BYTES, Header};
 pub(crate) use reader::Reader;
-pub(crate) use rings::{Place, RING_BYTES, RINGS_MAX, Ring, Rings, segments_for};
 pub(crate) use writer::Log;
 
 #[cfg(test)]
@@ -23,6 +21,7 @@ mod tests {
     use crate::batch::{END, Operation, push_operation};
     use crate::error::Error;
     use crate::layout::{Geometry, LOG_OFFSET, Superblock};
+    use crate::rings::{Place, Ring, Rings};
     use crate::storage::memory::MemoryStorage;
     use crate::storage::{BLOCK_BYTES, Storage};
 

@@ -1,10 +1,10 @@
 //! The reading end of the log.
 
 use super::frame::{Frame, Header};
-use super::rings::Rings;
 use crate::error::{At, Error};
 use crate::layout::{COUNTS_MAX, Geometry, Superblock};
 use crate::planted::{Bug, is_planted};
+use crate::rings::Rings;
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 
 /// Bytes read at a time: as much as makes a device busy on all its channels.

@@ -1,9 +1,9 @@
 //! The writing end of the log.
 
 use super::frame::{HEADER_BYTES, Header};
-use super::rings::{Place, Rings};
 use crate::error::{At, Error};
 use crate::layout::{Geometry, LOG_OFFSET};
+use crate::rings::{Place, Rings};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up, sync};
 
 /// A frame that is this long takes no further batch.

@@ -11,7 +11,7 @@ use super::checkpoint::Detail;
 use super::unless_full;
 use crate::batch::END;
 use crate::error::{At, Error};
-use crate::log::{Place, Ring, Rings, segments_for};
+use crate::rings::{Place, Ring, Rings, segments_for};
 use crate::storage::{BLOCK_BYTES, sync};
 
 impl Writer {

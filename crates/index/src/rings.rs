@@ -5,7 +5,7 @@
 //! front and the segments are free. A position belongs to one ring: the last that begins at it or before. It must never
 //! be in a ring that neither of the superblocks lists.
 
-use crate::layout::{Geometry, LOG_OFFSET};
+use crate::geometry::{Geometry, LOG_OFFSET};
 use crate::storage::BLOCK_BYTES;
 use std::ops::Range;
 
