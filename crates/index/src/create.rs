@@ -83,13 +83,19 @@ pub fn is_unfinished(storage: &dyn Storage) -> Result<bool, Error> {
         return Ok(false);
     }
     let mut piece = Aligned::zeroed(ZEROES_BYTES.min(len_bytes) as usize);
-    for offset in (0..len_bytes).step_by(ZEROES_BYTES as usize) {
-        let len = ZEROES_BYTES.min(len_bytes - offset) as usize;
-        let read = storage.read(offset, &mut piece[..len]);
-        read.at("reading what is there", offset)?;
-        if piece[..len].iter().any(|byte| *byte != 0) {
+    // Of an index the first block says enough.
+    let mut len = BLOCK_BYTES as u64;
+    let mut offset = 0;
+    while offset < len_bytes {
+        let read = &mut piece[..len.min(len_bytes - offset) as usize];
+        storage
+            .read(offset, read)
+            .at("reading what is there", offset)?;
+        if read.iter().any(|byte| *byte != 0) {
             return Ok(false);
         }
+        offset += read.len() as u64;
+        len = ZEROES_BYTES;
     }
     Ok(true)
 }

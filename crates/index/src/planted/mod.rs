@@ -11,8 +11,6 @@ mod tests;
 /// A bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// Readers can find a long value before it is on the storage.
-    PublishesUnwritten,
     /// A superblock is written before what its checkpoint names is durable.
     UnsyncedCheckpoint,
     /// A checkpoint names images that have not been written.

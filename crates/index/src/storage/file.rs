@@ -33,13 +33,13 @@ pub enum Presence {
     Any,
 }
 
-/// Opens what a path names. A block device is opened for this process alone, and what has become one since it was looked
-/// at is refused.
-fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+/// Opens what a path names, to write it as well if `is_writable`: then a block device is opened for this process alone, and
+/// what has become one since it was looked at is refused.
+fn open(path: &Path, options: &mut OpenOptions, is_writable: bool) -> io::Result<File> {
     let was_device = path
         .metadata()
         .is_ok_and(|found| found.file_type().is_block_device());
-    let flags = match was_device {
+    let flags = match was_device && is_writable {
         true => {
             // With it the same flag means that there must be nothing.
             options.create(false);
@@ -54,7 +54,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
         other => other?,
     };
     let is_device = file.metadata()?.file_type().is_block_device();
-    match is_device && !was_device {
+    match is_device && !was_device && is_writable {
         true => Err(io::Error::from(io::ErrorKind::ResourceBusy)),
         false => Ok(file),
     }
@@ -73,7 +73,7 @@ impl FileStorage {
             .read(true)
             .write(true)
             .create(presence == Presence::Any);
-        let file = open(path, &mut options)?;
+        let file = open(path, &mut options, true)?;
         file.try_lock().map_err(|error| refused(error, &file))?;
         let storage = FileStorage::with(file, true)?;
         if presence == Presence::Any && !storage.is_device {
@@ -90,7 +90,7 @@ impl FileStorage {
     /// Those of opening; [`io::ErrorKind::WouldBlock`] when another process has it open to write, as for
     /// [`open`](Self::open).
     pub fn open_read_only(path: &Path) -> io::Result<FileStorage> {
-        let file = open(path, OpenOptions::new().read(true))?;
+        let file = open(path, OpenOptions::new().read(true), false)?;
         file.try_lock_shared()
             .map_err(|error| refused(error, &file))?;
         FileStorage::with(file, false)

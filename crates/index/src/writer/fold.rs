@@ -13,7 +13,6 @@ use crate::limits::blob_bytes_max;
 use crate::node::{
     Delta, Image, KeyRange, Kind, NodeId, ROWS_MAX, Row, Seal, Seq, blob_image, fold,
 };
-use crate::planted::{Bug, is_planted};
 use crate::segments::{Class, Location};
 use crate::tree::Path;
 use crate::tree::blob::Reference;
@@ -618,9 +617,6 @@ impl Writer {
         }
         if !has_any {
             return Ok(());
-        }
-        if is_planted(Bug::PublishesUnwritten) {
-            self.publish_blobs();
         }
         self.log_before_images()?;
         let storage = self.storage();

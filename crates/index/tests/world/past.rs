@@ -116,7 +116,7 @@ pub enum Part {
 /// Versions of a block before the last that come back, at most.
 const OLDS_MAX: usize = 4;
 /// Enough for many leaves.
-const KEYS: u64 = 1200;
+const KEYS: u64 = 2400;
 const BATCH: u64 = 8;
 
 /// One block at a time is as it was some time before. How often that is harmless, and how often it is noticed.
