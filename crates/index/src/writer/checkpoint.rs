@@ -328,9 +328,8 @@ impl Writer {
         self.superblock.log_durable = self.log.durable_below();
         self.superblock.checkpoint_bytes = checkpoint.used as u64;
         self.superblock.checkpoint_crc = checkpoint.crc;
-        self.write_superblock()?;
-        self.unsettled.settle(checkpoint.leaves_written);
         self.release_log(checkpoint.tail)?;
+        self.unsettled.settle(checkpoint.leaves_written);
         for segment in checkpoint.emptied.into_iter().chain(before) {
             self.segments.free(segment);
             self.stop_cleaning(segment);

@@ -22,27 +22,33 @@ impl Writer {
         self.superblock.write(&*storage)
     }
 
-    /// Nothing before `tail` is needed, and the superblock says so: gives back what the log is in before it, and all
-    /// that is beyond the front if nothing is needed at all.
-    pub(super) fn release_log(&mut self, tail: u64) -> Result<(), Error> {
+    /// The rings that the log is in when nothing before `tail` is needed: the front alone if nothing is needed at all.
+    fn rings_after(&self, tail: u64) -> Rings {
+        let needed = self.log.rings().needed_from(tail);
         let is_unneeded = tail == self.log.head() && self.log.is_durable();
-        let rings = match is_unneeded {
+        match is_unneeded && needed.current().place != Place::Front {
             true => Rings::of_one(Ring::front(&self.geometry, tail)),
-            false => self.log.rings().needed_from(tail),
-        };
-        let is_front = |rings: &Rings| rings.current().place == Place::Front;
-        let rings = match is_front(&rings) && is_front(self.log.rings()) {
-            // It is there already.
-            true => self.log.rings().needed_from(tail),
-            false => rings,
-        };
-        let before = self.log.rings().clone();
-        if rings != before {
-            self.superblock.rings = rings.clone();
-            self.write_superblock()?;
-            self.write_superblock()?;
-            self.figures.log_rings += u64::from(rings.current() != before.current());
+            false => needed,
         }
+    }
+
+    /// Both superblocks say the same of the rings from now on, durably.
+    fn write_rings(&mut self, rings: &Rings) -> Result<(), Error> {
+        let has_changed = self.superblock.rings != *rings;
+        self.superblock.rings = rings.clone();
+        self.write_superblock()?;
+        match has_changed {
+            true => self.write_superblock(),
+            false => Ok(()),
+        }
+    }
+
+    /// Nothing before `tail` is needed: writes the superblock that says so, and gives back what the log is not in any
+    /// more.
+    pub(super) fn release_log(&mut self, tail: u64) -> Result<(), Error> {
+        let rings = self.rings_after(tail);
+        self.write_rings(&rings)?;
+        let before = self.log.rings().clone();
         let generation = self.superblock.generation;
         self.log.release(tail, rings.clone(), generation);
         for ring in before.all() {
@@ -52,6 +58,7 @@ impl Writer {
             }
         }
         if rings.current() != before.current() {
+            self.figures.log_rings += 1;
             self.mark_log()?;
         }
         Ok(())
@@ -74,10 +81,8 @@ impl Writer {
             blocks,
         };
         let rings = self.log.rings().with(ring);
-        self.superblock.rings = rings.clone();
         self.superblock.log_durable = self.log.head();
-        self.write_superblock()?;
-        self.write_superblock()?;
+        self.write_rings(&rings)?;
         let generation = self.superblock.generation;
         self.log.go_on_in(rings, generation);
         self.figures.log_rings += 1;
