@@ -22,10 +22,12 @@ impl Writer {
         self.superblock.write(&*storage)
     }
 
-    /// The rings that the log is in when nothing before `tail` is needed: the front alone if nothing is needed at all.
+    /// The rings that the log is in when nothing before `tail` is needed: the front alone if nothing is needed at all. While
+    /// the log is taken up there is more of it than was read so far.
     fn rings_after(&self, tail: u64) -> Rings {
         let needed = self.log.rings().needed_from(tail);
-        let is_unneeded = tail == self.log.head() && self.log.is_durable();
+        let is_taken_up = self.opened_at != u64::MAX;
+        let is_unneeded = is_taken_up && tail == self.log.head() && self.log.is_durable();
         match is_unneeded && needed.current().place != Place::Front {
             true => Rings::of_one(Ring::front(&self.geometry, tail)),
             false => needed,
