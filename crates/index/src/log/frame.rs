@@ -2,7 +2,7 @@
 
 use crate::batch::{Operation, Operations};
 use crate::error::Error;
-use crate::layout::Geometry;
+use crate::layout::{COUNTS_MAX, Geometry};
 use crate::rings::{Place, Ring};
 use crate::storage::{BLOCK_BYTES, round_up};
 
@@ -99,7 +99,10 @@ impl Header {
                 ..header
             },
         };
-        (header.ring_blocks > 0).then_some(header)
+        // So that counting on from them never overflows.
+        let counts = [header.position, header.first_seq, header.tail];
+        let is_counted = counts.iter().all(|count| *count < COUNTS_MAX);
+        (is_counted && header.ring_blocks > 0).then_some(header)
     }
 
     /// What the index is, if the block at this byte of the storage looks like the start of a frame, and the frame.

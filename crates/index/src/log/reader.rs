@@ -2,7 +2,7 @@
 
 use super::frame::{Frame, Header};
 use crate::error::{At, Error};
-use crate::layout::{COUNTS_MAX, Geometry, Superblock};
+use crate::layout::{Geometry, Superblock};
 use crate::planted::{Bug, is_planted};
 use crate::rings::Rings;
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
@@ -107,9 +107,8 @@ impl<'a> Reader<'a> {
         }
         let follows = |header: &Header, opening: u32| {
             let is_numbered = header.first_seq > 0 || header.is_carried;
-            let is_counted = is_numbered && header.first_seq < COUNTS_MAX;
             let is_of_this_lap = header.position == position || is_planted(Bug::TakesOlderLaps);
-            is_of_this_lap && header.opening >= opening && is_counted
+            is_of_this_lap && header.opening >= opening && is_numbered
         };
         // A frame that was not taken, because a part of it had gone, is whole again where a write that was cut
         // has put the same there, zeroes for instance. It has not been heard of since an earlier opening.
