@@ -3,7 +3,8 @@
 #
 # Usage: scripts/install-capi.sh PREFIX   (as `make install-capi PREFIX=...` calls it)
 # DESTDIR is put before the prefix of what is written, CARGO names cargo, CARGO_TARGET_DIR the place of what
-# is built, and CAPI_PROFILE the build profile: `capi`, or `dev` for tests.
+# is built, and CAPI_PROFILE the build profile: `capi`, or `dev` for tests. CAPI_BUILT names a folder in which both
+# libraries are already: then nothing is built.
 set -eu
 
 prefix=${1:?"usage: $0 PREFIX"}
@@ -17,10 +18,14 @@ profile=${CAPI_PROFILE:-capi}
 target=${CARGO_TARGET_DIR:-target}
 root=${DESTDIR:-}$prefix
 
-$cargo build --quiet --locked --package bimetal-capi --profile "$profile" --target-dir "$target"
-built=$target/$profile
-if [ "$profile" = dev ]; then
-    built=$target/debug
+if [ -n "${CAPI_BUILT:-}" ]; then
+    built=$CAPI_BUILT
+else
+    $cargo build --quiet --locked --package bimetal-capi --profile "$profile" --target-dir "$target"
+    built=$target/$profile
+    if [ "$profile" = dev ]; then
+        built=$target/debug
+    fi
 fi
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 

@@ -9,13 +9,16 @@ use std::path::{Path, PathBuf};
 const MEMORY_BY_BRP: &str = "[device.vol]\ntype = \"memory\"\nsize = \"8MiB\"\n\
     [export.vol]\ndevice = \"vol\"\nprotocol = \"brp\"\nlisten = \"unix:vol.sock\"\n";
 
-/// Installs the library under `prefix`.
+/// Installs the library under `prefix`: what `BIMETAL_CAPI` names (a folder that holds both libraries, built with
+/// the rest of the tree), or built here.
 fn install(prefix: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the root of the workspace");
+    let built = std::env::var("BIMETAL_CAPI").unwrap_or_default();
     Client::new("env")
         .arg("CAPI_PROFILE=dev")
+        .arg(format!("CAPI_BUILT={built}"))
         .arg(format!("CARGO_TARGET_DIR={}", target_dir().display()))
         .arg(root.join("scripts/install-capi.sh"))
         .arg(prefix)

@@ -1,11 +1,12 @@
 //! A disk with content as the first side of a volume, on devices in memory.
 
-mod common;
-
+use crate::common;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::sides::{Powered, blank_of, byte_at, open_these, put, until_whole};
+use crate::common::{virtual_rt, write};
 use bimetal_block::layers::adopted::Adopted;
 use bimetal_block::layers::mirror::formatting::{self, Formatted, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
@@ -13,8 +14,6 @@ use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Op, Request};
 use bimetal_rt::Rt;
-use common::sides::{Powered, blank_of, byte_at, open_these, put, until_whole};
-use common::{virtual_rt, write};
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;

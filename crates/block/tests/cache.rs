@@ -2,21 +2,20 @@
 //! random times, fails when told to, and watches that no two changes of a page are on their way
 //! together. The promises are numbered in `docs/layers/cache.md`.
 
-mod common;
-
+use crate::common;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::common::{figure, refusal, virtual_rt};
 use bimetal_block::layers::cache::{Cache, CacheConfig};
 use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op, Reply, Request};
 use bimetal_policy::replacement::{Access, Build, Evictions, Outcome, Place, Replacement, Spec};
 use bimetal_policy::replacement::{PageId, catalogue};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Payload, Rng, Rt};
-use common::{figure, refusal, virtual_rt};
 
 const PAGE: u64 = 4096;
 const PAGES: u64 = 400;

@@ -1,16 +1,15 @@
 //! The contract of `device.rs`, held against every kind of device. A new kind is one line in
 //! [`KINDS`].
 
-mod common;
-
+use crate::common;
 use std::path::Path;
 use std::rc::Rc;
 
+use crate::common::virtual_rt;
 use bimetal_block::graph::{Node, OpenOptions, Stack, read_graph};
 use bimetal_block::layers::mirror::{Mirror, SideDevice};
 use bimetal_block::{BLOCK_BYTES, Device, Flags, IoError, IoResult, Op, Reply, Request};
 use bimetal_rt::{Rng, Rt, UringOptions};
-use common::virtual_rt;
 
 /// Media to build on: three memories of 1 MiB, the last one not a whole number of stripe rows.
 const MEDIA: &str = r#"

@@ -1,15 +1,13 @@
 //! `type = "delay"`, and the switch of the fault layer: freezing, slowing down, breaking.
 
-mod common;
-
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::{figure, open, refusal, starts, timed, virtual_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Flags, IoError, Op, Request};
 use bimetal_rt::Rt;
-use common::{figure, open, refusal, starts, timed, virtual_rt, write};
 
 const DELAYS: &str = r#"
 [device.data]

@@ -1,15 +1,14 @@
 //! What a mirror tells by the digests of its blocks, on sides in memory: also of content that ends
 //! with its own CRC32C, and when the sides were formatted by different programs.
 
-mod common;
-
+use crate::common;
+use crate::common::sides::{blank, open_these, open_without};
+use crate::common::virtual_rt;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::{BlockDigest, Candidate};
 use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::{Device, Flags, Request};
 use bimetal_rt::Rt;
-use common::sides::{blank, open_these, open_without};
-use common::virtual_rt;
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;

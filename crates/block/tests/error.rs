@@ -1,12 +1,10 @@
 //! `type = "error"`: which requests fail or hang.
 
-mod common;
-
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::{figure, open, refusal, timed, virtual_rt, write};
 use bimetal_block::{Device, IoError, Request};
-use common::{figure, open, refusal, timed, virtual_rt, write};
 
 const HEAD: &str = r#"
 [device.data]

@@ -1,13 +1,12 @@
 //! Fairness of every layer and of stacks of layers: no request waits for one that was admitted
 //! after it. Counted in virtual time, under loads in which wide requests overlap many narrow ones.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::{open, virtual_rt, write};
 use bimetal_block::layers::atomic::AtomicUnit;
 use bimetal_block::layers::cache::Cache;
 use bimetal_block::layers::fault::{Choice, ErrorRule, Fault, FaultPlan};
@@ -20,7 +19,6 @@ use bimetal_block::units::Size;
 use bimetal_block::{Device, IoError, Op, Request};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt, VirtualOptions};
-use common::{open, virtual_rt, write};
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;

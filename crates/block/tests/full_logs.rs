@@ -1,18 +1,16 @@
 //! Mirrors whose logs are full: each log may wait for the other side, and none for ever.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::{open, virtual_rt, write};
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, SideToOpen};
 use bimetal_block::{Device, Flags, Op, Request};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt};
-use common::{open, virtual_rt, write};
 
 const MIB: u64 = 1 << 20;
 /// Logs are a sixteenth of this.

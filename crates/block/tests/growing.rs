@@ -1,20 +1,18 @@
 //! A volume in use becomes larger, on sides in memory.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::sides::{
+    Powered, blank_of, byte_at, open_these, open_without, put, rebuilding, until_whole,
+};
+use crate::common::{virtual_rt, write};
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
-use common::sides::{
-    Powered, blank_of, byte_at, open_these, open_without, put, rebuilding, until_whole,
-};
-use common::{virtual_rt, write};
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;

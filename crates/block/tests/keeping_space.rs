@@ -1,18 +1,16 @@
 //! Zeroes that keep their space (`NO_HOLE` of NBD) keep it on every side of a mirror, however they
 //! get home.
 
-mod common;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use crate::common::sides::{blank, byte_at, open_these, put};
+use crate::common::virtual_rt;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::{Device, Flags, Geometry, IoFuture, Op, Request};
 use bimetal_rt::Rt;
-use common::sides::{blank, byte_at, open_these, put};
-use common::virtual_rt;
 
 const MIB: u64 = 1 << 20;
 const KEPT: Flags = Flags {

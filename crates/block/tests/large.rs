@@ -1,21 +1,20 @@
 //! Sides of 20 TiB cost what is written to them, not what they could hold. Counted in bytes and
 //! requests, on devices that keep nothing but what was written.
 
-mod common;
-
+use crate::common;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::sides::{byte_at, open_these, put};
+use crate::common::virtual_rt;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::request::Reply;
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::{Payload, Rt};
-use common::sides::{byte_at, open_these, put};
-use common::virtual_rt;
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;

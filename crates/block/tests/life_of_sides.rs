@@ -1,19 +1,17 @@
 //! Sequences of the documented operations on a volume in use, in drawn orders: whatever came
 //! before, each operation works or says in one line why not, and the content stays.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::sides::{blank_of, byte_at, open_without, put, until_whole};
+use crate::common::virtual_rt;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Request};
 use bimetal_rt::{Rng, Rt};
-use common::sides::{blank_of, byte_at, open_without, put, until_whole};
-use common::virtual_rt;
 
 const MIB: u64 = 1 << 20;
 /// The first sides are this large, and each later one is larger by [`MORE_BYTES`].

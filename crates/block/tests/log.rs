@@ -1,17 +1,15 @@
 //! `type = "log"`: a line for the start and the end of each request.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::{figure, open, virtual_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultPlan};
 use bimetal_block::layers::log::{FileSink, Log, LogSink, MemorySink};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Flags, IoError, Op, Request};
 use bimetal_rt::{Rt, UringOptions};
-use common::{figure, open, virtual_rt, write};
 
 #[test]
 fn every_request_has_a_start_and_an_end() {

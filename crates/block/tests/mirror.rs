@@ -1,19 +1,17 @@
 //! The hetero-mirror on two or three sides in memory whose faults the tests control.
 
-mod common;
-
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::{byte_of, virtual_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OnDegraded, SideDevice};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::{Size, Time};
 use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::{Rt, VirtualOptions};
-use common::{byte_of, virtual_rt, write};
 use futures_util::future::join;
 
 const BLOCK: u64 = 4096;

@@ -1,12 +1,11 @@
 //! A formatted volume on sides in memory: stopped, killed, opened again with all of its sides or
 //! some, and what becomes of a side that is missing, split or rotten.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::{byte_of, virtual_rt, write};
 use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::{Candidate, State};
@@ -17,7 +16,6 @@ use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
 use bimetal_rt::sync::Event;
-use common::{byte_of, virtual_rt, write};
 
 const MIB: u64 = 1 << 20;
 

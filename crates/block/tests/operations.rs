@@ -1,11 +1,13 @@
 //! Operations on a volume in use, on sides in memory: scrub, rebuild, sides that come and go.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::sides::{
+    Powered, blank, byte_at, open_these, open_without, put, rebuilding, scrub, there, until_whole,
+};
+use crate::common::{virtual_rt, write};
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::{Candidate, Superblock};
 use bimetal_block::layers::mirror::{
@@ -16,10 +18,6 @@ use bimetal_block::units::{Rate, Size};
 use bimetal_block::{Device, Figure, Flags, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
 use bimetal_rt::sync::Event;
-use common::sides::{
-    Powered, blank, byte_at, open_these, open_without, put, rebuilding, scrub, there, until_whole,
-};
-use common::{virtual_rt, write};
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;

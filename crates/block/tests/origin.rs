@@ -1,10 +1,9 @@
 //! Whose a request is reaches the devices below, whatever the layers between make of it.
 
-mod common;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use crate::common::{virtual_rt, write};
 use bimetal_block::layers::atomic::AtomicUnit;
 use bimetal_block::layers::cache::{Cache, CacheConfig};
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, SideDevice};
@@ -14,7 +13,6 @@ use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Flags, Geometry, IoFuture, Op, Origin, Request};
 use bimetal_policy::scheduler::Priority;
 use bimetal_rt::Rt;
-use common::{virtual_rt, write};
 
 const KIB: u64 = 1024;
 const ASKS: Origin = Origin {

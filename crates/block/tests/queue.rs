@@ -1,17 +1,15 @@
 //! `type = "queue"`: merging and order in front of a device.
 
-mod common;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use crate::common::{refusal, starts, virtual_rt, write};
 use bimetal_block::layers::queue::{Queue, QueueConfig};
 use bimetal_block::{
     Device, Figure, Flags, Geometry, IoError, IoFuture, IoResult, Op, Origin, Reply, Request,
 };
 use bimetal_policy::scheduler::Priority;
 use bimetal_rt::{Payload, Rt};
-use common::{refusal, starts, virtual_rt, write};
 use futures_util::future::join_all;
 use std::time::Duration;
 

@@ -1,12 +1,10 @@
 //! `type = "rate"`: limits on bytes and requests a second.
 
-mod common;
-
 use std::rc::Rc;
 
+use crate::common::{figure, open, refusal, virtual_rt, write};
 use bimetal_block::{Device, Flags, Op, Request};
 use bimetal_rt::Rt;
-use common::{figure, open, refusal, virtual_rt, write};
 
 const HEAD: &str = r#"
 [device.data]

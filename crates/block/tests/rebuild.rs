@@ -1,12 +1,11 @@
 //! Rebuilds on devices that take their time, in virtual time: how long they take, what they leave to
 //! clients, and what a volume remembers while a side is away.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::{virtual_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
@@ -18,7 +17,6 @@ use bimetal_block::units::Time;
 use bimetal_block::{Device, Figure, Request};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt};
-use common::{virtual_rt, write};
 use futures_util::stream::{self, StreamExt};
 
 const BLOCK: u64 = 4096;

@@ -1,12 +1,12 @@
 //! Operations that are interrupted: the volume remembers them, and goes on with them at the next
 //! opening, with the configuration as it was before them. On sides in memory.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::sides::{Powered, blank, byte_at, put};
+use crate::common::virtual_rt;
 use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
@@ -16,8 +16,6 @@ use bimetal_block::layers::mirror::{
 use bimetal_block::units::Size;
 use bimetal_block::{Device, Request};
 use bimetal_rt::Rt;
-use common::sides::{Powered, blank, byte_at, put};
-use common::virtual_rt;
 
 const MIB: u64 = 1 << 20;
 /// What the volume holds in each of its first MiB.

@@ -1,13 +1,12 @@
 //! A device on a thread of its own: bounds, order, death, closing, and what is known here of there. What it
 //! stores is tested with every other device in `contract.rs`.
 
-mod common;
-
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
+use crate::common::{byte_of, figure, open, refusal, starts, write};
 use bimetal_block::device::{FigureVisitor, LocalFuture};
 use bimetal_block::graph::{OpenError, OpenOptions, Stack, read_graph};
 use bimetal_block::layers::shard::{BYTES_MAX, REQUESTS_MAX, Seen, Shard, Subtree};
@@ -16,7 +15,6 @@ use bimetal_block::{Device, Figure, Flags, Geometry, IoError, IoFuture, IoResult
 use bimetal_rt::mailbox::{Receiver, Sender, mailbox};
 use bimetal_rt::sync::Event;
 use bimetal_rt::{Rt, UringOptions};
-use common::{byte_of, figure, open, refusal, starts, write};
 use futures_util::future::join_all;
 
 const BLOCK: u64 = 4096;

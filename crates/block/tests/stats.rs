@@ -1,16 +1,14 @@
 //! `type = "stats"`: counts, bytes and latencies.
 
-mod common;
-
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::{virtual_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::layers::stats::{OpSummary, Stats};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Figure, IoError, Op, Request};
 use bimetal_rt::Rt;
-use common::{virtual_rt, write};
 
 fn rig(rt: &Rt) -> (Stats, Rc<FaultControl>) {
     let memory = Rc::new(MemoryDevice::new(rt, 1 << 20));

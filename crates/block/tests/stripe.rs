@@ -1,11 +1,10 @@
 //! RAID-0: where the bytes go, how requests are split, and what happens when a child fails. The
 //! mapping itself is tested beside it.
 
-mod common;
-
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::{open, refusal, virtual_rt, write};
 use bimetal_block::graph::Stack;
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::layers::log::{Log, MemorySink};
@@ -13,7 +12,6 @@ use bimetal_block::layers::stripe::Stripe;
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Extent, Flags, IoError, Op, Request};
 use bimetal_rt::{Payload, Rt};
-use common::{open, refusal, virtual_rt, write};
 
 const UNIT: u64 = 16_384;
 

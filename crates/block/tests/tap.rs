@@ -1,13 +1,11 @@
 //! The tap on every device of a stack: what it notes, what it drops, and when it lets go.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::{open, virtual_rt, write};
 use bimetal_block::tap::{Counts, InUse, LEASE, RECORDS_MAX};
 use bimetal_block::{Flags, Op, Request};
 use bimetal_trace::{Op as TraceOp, Record};
-use common::{open, virtual_rt, write};
 
 const STACK: &str = "[device.a]\ntype = \"null\"\nsize = \"1MiB\"\n\
                      [device.b]\ntype = \"null\"\nsize = \"1MiB\"\n\

@@ -1,13 +1,11 @@
 //! Devices with the timing of a model: the model's own times are tested in `models.rs`; here, that
 //! requests keep them, in both worlds and whatever happens to the requests.
 
-mod common;
-
 use std::rc::Rc;
 
+use crate::common::{figure, open, refusal, starts, timed, virtual_rt, write};
 use bimetal_block::{IoError, Op, Request};
 use bimetal_rt::{Rt, UringOptions};
-use common::{figure, open, refusal, starts, timed, virtual_rt, write};
 
 /// A serial SSD: a read of 4096 bytes takes 100 us + 4096 B / (1 GB/s) = 104,096 ns, a write of
 /// 4096 bytes 200 us + 4.096 us = 204,096 ns, a flush 1 ms; it never freezes.

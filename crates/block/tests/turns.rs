@@ -3,19 +3,17 @@
 //! (`bimetal_rt::turn`), not the code that walks over them, so that a walk that does not give way
 //! is found here.
 
-mod common;
-
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::sides::{blank_of, open_these};
+use crate::common::{open, virtual_rt, write};
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::{Device, Extent, Flags, Op, Request};
 use bimetal_rt::Rt;
 use bimetal_rt::turn::TURN_STEPS_MAX;
-use common::sides::{blank_of, open_these};
-use common::{open, virtual_rt, write};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 const BLOCK: u64 = 4096;

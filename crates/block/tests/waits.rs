@@ -2,13 +2,12 @@
 //! length, by both rules of acknowledgement, with room in the logs and without, while sides freeze.
 //! Counted in virtual time.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::{virtual_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
@@ -17,7 +16,6 @@ use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Op, Request};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt};
-use common::{virtual_rt, write};
 use futures_util::future::{Either, select};
 
 const KIB: u64 = 1 << 10;

@@ -1,12 +1,11 @@
 //! Who may do what with an export, by both protocols, in virtual time.
 
-mod common;
-
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use crate::common::*;
 use bimetal_block::Device;
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_client::{Connector, Error, Options, RefusalCode, Session, Status, right};
@@ -15,7 +14,6 @@ use bimetal_proto::brp::inbound::ToInitiator;
 use bimetal_proto::brp::{Hello, InitiatorInbound, Outbound, Purpose};
 use bimetal_rt::Rt;
 use bimetal_rt::net::{Peer, PipeOptions, Stream};
-use common::*;
 
 const ALICE: u32 = 1000;
 const BOB: u32 = 1001;

@@ -1,12 +1,11 @@
 //! What clients may hold of a server, and that it is given back: clients that never read their
 //! answers, that do not take their welcome, and that leave in the middle. In virtual time.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::{READ, Raw, address, assert_clean, connect_with, figure, request, virtual_rt};
 use bimetal_block::{BLOCK_BYTES, Device, Geometry, IoFuture, Op, Reply, Request};
 use bimetal_export::{BYTES_IN_FLIGHT_MAX, ExportConfig, Protocol, Server};
 use bimetal_proto::brp::command::encode_command;
@@ -15,7 +14,6 @@ use bimetal_proto::brp::wire::{HEAD_BYTES, Op as WireOp, kind};
 use bimetal_proto::brp::{Hello, Outbound, Purpose, Request as WireRequest};
 use bimetal_rt::Rt;
 use bimetal_rt::net::PipeOptions;
-use common::{READ, Raw, address, assert_clean, connect_with, figure, request, virtual_rt};
 
 const READ_BYTES: u32 = 32 << 20;
 const CLIENTS: u32 = 30;

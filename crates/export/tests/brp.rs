@@ -1,7 +1,6 @@
 //! The BRP target and its client, in virtual time and over sockets.
 
-mod common;
-
+use crate::common;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
@@ -10,6 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::{SIZE, Slow, address, assert_clean, figure, virtual_rt};
 use bimetal_block::media::brp::{BrpConfig, BrpDevice};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op as BlockOp, Request};
@@ -23,7 +23,6 @@ use bimetal_proto::brp::{Hello, Outbound, Purpose};
 use bimetal_rt::net::{Address, PipeOptions, Stream};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt, UringOptions};
-use common::{SIZE, Slow, address, assert_clean, figure, virtual_rt};
 use futures_util::future::join_all;
 
 const MODES: [Mode; 5] = [

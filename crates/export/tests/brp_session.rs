@@ -5,8 +5,6 @@
 //! answered before it, and in the end everything is there. A box between the two ends can leave out the
 //! fence, or make the client believe that nothing has to be sent again; the same checks must then fail.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
@@ -14,6 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::address;
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Reply, Request};
 use bimetal_client::{Connector, Error, Mode, Options, Session, right};
 use bimetal_export::{ExportConfig, Persistence, Protocol, Server};
@@ -23,7 +22,6 @@ use bimetal_proto::brp::wire::{HEAD_BYTES, kind};
 use bimetal_rt::net::{PipeOptions, Stream};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt, VirtualOptions};
-use common::address;
 
 const BLOCK_BYTES: u64 = 4096;
 const BLOCKS: usize = 12;

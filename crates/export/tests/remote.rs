@@ -1,13 +1,12 @@
 //! The remote medium against this crate's server, and against a server made of bytes, in virtual
 //! time.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::*;
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::media::remote::{Connector, RemoteConfig, RemoteDevice};
 use bimetal_block::units::Time;
@@ -16,7 +15,6 @@ use bimetal_export::{ExportConfig, Server};
 use bimetal_rt::net::{PipeOptions, Stream};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Instant, Rt};
-use common::*;
 
 /// A way to a server that can be cut, blocked, or led to another server.
 struct Way {

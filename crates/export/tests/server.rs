@@ -1,10 +1,9 @@
 //! The server against a client made of bytes, in virtual time.
 
-mod common;
-
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::common::*;
 use bimetal_block::Device;
 use bimetal_block::Op;
 use bimetal_block::media::memory::MemoryDevice;
@@ -12,7 +11,6 @@ use bimetal_export::{ExportConfig, REQUESTS_IN_FLIGHT_MAX, Server};
 use bimetal_rt::Rt;
 use bimetal_rt::net::PipeOptions;
 use bimetal_rt::sync::TaskGroup;
-use common::*;
 
 fn memory(rt: &Rt) -> Rc<dyn Device> {
     Rc::new(MemoryDevice::new(rt, SIZE))

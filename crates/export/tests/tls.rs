@@ -1,15 +1,15 @@
 //! TLS 1.3 with certificates of both ends, over TCP: good clients, every kind of bad one, and what is wrong
 //! with files. The certificates are made by `openssl` for each run.
 
-mod common;
-mod common_tls;
-
+use crate::common;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{Raw, SIZE};
+use crate::common_tls::Authority;
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::media::remote::{RemoteConfig, RemoteDevice};
 use bimetal_block::media::tls::TlsConfig;
@@ -20,8 +20,6 @@ use bimetal_export::{
 };
 use bimetal_rt::net::{Address, Stream};
 use bimetal_rt::{Rt, UringOptions};
-use common::{Raw, SIZE};
-use common_tls::Authority;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};

@@ -1,11 +1,9 @@
 //! Data of ten times the memory: what a change and a get cost there, counted in bytes and reads.
 
-mod world;
-
+use crate::world::Draw;
 use bimetal_index::storage::memory::{Counts, MemoryStorage};
 use bimetal_index::{Batch, Db, Durability, Options};
 use std::sync::Arc;
-use world::Draw;
 
 const RECORDS: u64 = 100_000;
 const KEY_BYTES: u64 = 16;

@@ -2,15 +2,14 @@
 //! the power cut at every call of the disk and at every call of the opening after it, every write lost, torn
 //! or sent elsewhere, every block as it was some time before, no space for every growth.
 
-mod world;
-
+use crate::world;
+use crate::world::mishap::{Mishap, Mishaps};
+use crate::world::past::{self, Part, assert_not_wrong};
+use crate::world::{Change, Disk, Draw, Shape, World};
 use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::storage::{BLOCK_BYTES, Storage, StorageError};
 use bimetal_index::{Clusters, Db, Durability, Error, Options, PaperRules};
 use std::sync::Arc;
-use world::mishap::{Mishap, Mishaps};
-use world::past::{self, Part, assert_not_wrong};
-use world::{Change, Disk, Draw, Shape, World};
 
 fn options() -> Options {
     Options {

@@ -1,17 +1,15 @@
 //! Power cuts at any operation of the storage, also while an index is opened, and again after that; and
 //! operations that fail.
 
-mod world;
-
+use crate::world::lives::{self, cut, write_some};
+use crate::world::{
+    Change, Disk, Draw, Map, Shape, World, check_scan, small_growing_options, small_options,
+    small_paper_options,
+};
 use bimetal_index::storage::memory::Faults;
 use bimetal_index::{Batch, Db, Durability, Error, Options, UpkeepFigures};
 use std::ops::Bound;
 use std::sync::Arc;
-use world::lives::{self, cut, write_some};
-use world::{
-    Change, Disk, Draw, Map, Shape, World, check_scan, small_growing_options, small_options,
-    small_paper_options,
-};
 
 #[test]
 fn nothing_durable_is_lost_and_nothing_is_half_there() {

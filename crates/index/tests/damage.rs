@@ -1,12 +1,10 @@
 //! Bytes that are not what was written: nothing wrong is ever answered, and nothing panics.
 
-mod world;
-
+use crate::world::lives::{changed_bytes, example, small};
+use crate::world::{Draw, Shape, World};
 use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::{Db, Durability, Error, verify};
 use std::sync::Arc;
-use world::lives::{changed_bytes, example, small};
-use world::{Draw, Shape, World};
 
 /// How far the bytes lie apart that are changed, one at a time: with `BIMETAL_EVERY_BYTE` set, all are,
 /// which takes minutes.

@@ -1,8 +1,7 @@
 //! An index on devices of the stack: a mirror of two files in real time, also after a stop, and a mirror
 //! over modelled drives in virtual time, which replays.
 
-mod world;
-
+use crate::world::{Draw, Map, Shape, check_scan};
 use bimetal_block::Device;
 use bimetal_block::graph::{FormatOptions, Graph, OpenOptions, Stack, format, read_graph};
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
@@ -16,7 +15,6 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use world::{Draw, Map, Shape, check_scan};
 
 const SHAPE: Shape = Shape {
     keys: 300,

@@ -1,11 +1,9 @@
 //! What the tester in `bimetal-sim` has found, as small as it can be made.
 
-mod world;
-
+use crate::world::{Change, Disk, World};
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::{Db, Durability, Error, Options};
 use std::sync::Arc;
-use world::{Change, Disk, World};
 
 fn small() -> Options {
     Options {

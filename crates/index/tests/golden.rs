@@ -5,14 +5,12 @@
 //! file has runs of zeroes left out: pieces of an offset (8 bytes), a length (8), both little-endian, and
 //! the bytes; first the length of the whole (8).
 
-mod world;
-
+use crate::world::{Disk, Map, collect};
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::{Batch, Db, Durability, Error, Options, rebuild, verify};
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
-use world::{Disk, Map, collect};
 
 const VERSION: u32 = 5;
 /// All that must be read.

@@ -6,12 +6,11 @@
 //! everybody has seen one moment (Adya 1999; Cerone and Gotsman 2018: with the first committer winning, that
 //! is snapshot isolation).
 
-mod world;
-
+use crate::world;
+use crate::world::{Disk, Draw, small_paper_options};
 use bimetal_index::{Db, Durability, Error, Options, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use world::{Disk, Draw, small_paper_options};
 
 const KEYS: u64 = 12;
 /// A value that every key has at first.

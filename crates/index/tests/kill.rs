@@ -84,7 +84,7 @@ fn write_for_ever(db: &Db, thread: usize) {
 /// Lets a child write until it has said so many lines, kills it, and returns what it had said.
 fn run_and_kill(path: &Path, lines: usize) -> [u64; THREADS] {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "kill::child", "--nocapture"])
         .env(PATH, path)
         .stdout(Stdio::piped())
         .spawn()

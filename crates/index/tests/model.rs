@@ -1,9 +1,7 @@
 //! An index beside an ordered map: random batches, gets, scans, snapshots and openings.
 
-mod world;
-
-use world::lives::ordered_map;
-use world::{small_options, small_paper_options};
+use crate::world::lives::ordered_map;
+use crate::world::{small_options, small_paper_options};
 
 #[test]
 fn an_index_is_an_ordered_map() {

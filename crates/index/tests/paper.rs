@@ -1,13 +1,11 @@
 //! The paper's rules: an index under them has what a map has, keeps to its clusters, and stores nodes as
 //! the paper says.
 
-mod world;
-
+use crate::world::{Disk, Draw};
 use bimetal_index::node::Image;
 use bimetal_index::{Batch, Clusters, Db, Durability, Error, Options, PaperRules, verify};
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use world::{Disk, Draw};
 
 const NODE_BYTES: usize = 4096;
 const SEGMENT_BYTES: u32 = 64 << 10;

@@ -1,14 +1,12 @@
 //! Patches: what has changed of a leaf that is not in memory stands on the storage beside its image. Every
 //! answer has to come from the right one of several images.
 
-mod world;
-
+use crate::world::{Disk, Draw};
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::{Batch, Db, Durability, Error, Options, verify};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
-use world::{Disk, Draw};
 
 const RECORDS: u64 = 20_000;
 /// Keys that change, a few of every leaf's.

@@ -1,13 +1,11 @@
 //! Building an index anew from images and the log, held against the model and against what opening gives.
 
-mod world;
-
+use crate::world::{Disk, Draw, Map, NUMBER_KEY, Shape, World, collect, small_options};
 use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::storage::{Storage, StorageError};
 use bimetal_index::{Db, Durability, Error, Loss, Options, Rebuilt, rebuild};
 use std::ops::{Bound, Range};
 use std::sync::Arc;
-use world::{Disk, Draw, Map, NUMBER_KEY, Shape, World, collect, small_options};
 
 const BLOCK_BYTES: usize = 4096;
 const CHECKPOINT: &[u8] = b"bimetlay";

@@ -1,12 +1,10 @@
 //! Many threads on one index: transactions that move money, and readers that count it.
 
-mod world;
-
+use crate::world::gate::{self, Gate};
+use crate::world::{Disk, Draw};
 use bimetal_index::{Batch, Db, Durability, Error, Options};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use world::gate::{self, Gate};
-use world::{Disk, Draw};
 
 const ACCOUNTS: u64 = 500;
 const START: u64 = 1000;

@@ -1,8 +1,7 @@
 //! Uses that a program may make of an index and that none of the other tests makes: any options, any lengths, large
 //! transactions beside each other, a storage that panics, and ends without a sync.
 
-mod world;
-
+use crate::world::{Change, Disk, Draw, Shape, World};
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::storage::{Storage, StorageError};
 use bimetal_index::{Batch, Db, Durability, Error, ErrorKind, Options};
@@ -10,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use world::{Change, Disk, Draw, Shape, World};
 
 fn small() -> Options {
     Options {

@@ -1,14 +1,12 @@
 //! Bytes of any kind: nothing panics, nothing is held beyond its bound, fragments do not matter.
 
-mod common;
-
+use crate::common::*;
 use bimetal_proto::nbd::reply_decoder::{REPLY_HEADER_MAX_BYTES, check_reply, extents};
 use bimetal_proto::nbd::request::{decode_request, encode_request, validate};
 use bimetal_proto::nbd::{
     ClientHandshake, ClientProgress, Command, ExportInfo, Negotiated, ProtocolError, ReadCoverage,
     ReplyDecoder, ReplyHeader, Request, Wishes,
 };
-use common::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;

@@ -1,12 +1,10 @@
 //! The client's handshake against servers' messages written by hand from the protocol document.
 
-mod common;
-
+use crate::common::*;
 use bimetal_proto::nbd::{
     ClientHandshake, ClientProgress, ClientSession, ExportInfo, Negotiated, ProtocolError, Refusal,
     Wishes,
 };
-use common::*;
 
 const ERR: u32 = 1 << 31;
 const GREETING: &[u8] = b"NBDMAGICIHAVEOPT\x00\x03";

@@ -1,12 +1,10 @@
 //! Our client against our server, in memory, over all combinations of what they may negotiate.
 
-mod common;
-
+use crate::common::*;
 use bimetal_proto::nbd::{
     ClientHandshake, ClientProgress, ClientSession, Refusal, ServerHandshake, ServerProgress,
     ServerSession, Wishes,
 };
-use common::*;
 
 /// Both outcomes of a handshake, each message cut into fragments.
 fn handshake(

@@ -1,9 +1,7 @@
 //! The server's handshake against messages written by hand from the protocol document.
 
-mod common;
-
+use crate::common::*;
 use bimetal_proto::nbd::{ProtocolError, ServerHandshake, ServerProgress, ServerSession};
-use common::*;
 
 const ERR: u32 = 1 << 31;
 const UNSUP: u32 = ERR + 1;

@@ -1,9 +1,7 @@
 //! The handshake of an NBD server that does nothing before TLS (NBD, section "TLS support", FORCEDTLS).
 
-mod common;
-
+use crate::common::*;
 use bimetal_proto::nbd::{ProtocolError, ServerHandshake, ServerProgress};
-use common::*;
 
 const ERR_UNSUP: u32 = (1 << 31) + 1;
 const ERR_INVALID: u32 = (1 << 31) + 3;

@@ -1,7 +1,6 @@
 //! Requests and replies against bytes written by hand from the protocol document.
 
-mod common;
-
+use crate::common::*;
 use bimetal_proto::nbd::reply::{self, Extent};
 use bimetal_proto::nbd::reply_decoder::{self, ReplyBody, decode_reply_header};
 use bimetal_proto::nbd::request::{decode_request, encode_request, validate};
@@ -9,7 +8,6 @@ use bimetal_proto::nbd::{
     Command, Errno, ExportInfo, Negotiated, ProtocolError, ReadCoverage, ReplyDecoder, ReplyHeader,
     Request,
 };
-use common::*;
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;

@@ -142,6 +142,34 @@ pub fn documented_layers(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
+/// Every file right under the `tests/` of a package that has one test program (`tests/main.rs`) is a
+/// module of that program, or named as a program of its own in the manifest: cargo finds none by
+/// itself there, and what nobody names would pass for ever.
+pub fn tests_run(tree: &Tree) -> Vec<Complaint> {
+    let text_of = |path: &str| tree.files.iter().find(|f| f.path == path).map(|f| &f.text);
+    let mut complaints = Vec::new();
+    for file in &tree.files {
+        let Some((package, name)) = file
+            .path
+            .strip_suffix(".rs")
+            .and_then(|path| path.rsplit_once("/tests/"))
+        else {
+            continue;
+        };
+        let Some(main) = text_of(&format!("{package}/tests/main.rs")) else {
+            continue;
+        };
+        let manifest = text_of(&format!("{package}/Cargo.toml"));
+        let is_program =
+            manifest.is_some_and(|m| m.contains(&format!("[[test]]\nname = \"{name}\"")));
+        let is_module = main.lines().any(|line| line == format!("mod {name};"));
+        if !(name == "main" || name.contains('/') || is_program || is_module) {
+            complaints.push(format!("{}: in no test program", file.path));
+        }
+    }
+    complaints
+}
+
 /// Words that name nothing: what stands in such a file has a name in the field.
 const EMPTY_WORDS: &[&str] = &["manager", "handler", "helper", "helpers", "util", "utils"];
 

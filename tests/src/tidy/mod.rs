@@ -11,7 +11,7 @@ mod source;
 mod tests;
 
 pub use imports::{no_import_cycles, rooms_in_order};
-pub use layout::{crate_direction, documented_layers, few_packages, names};
+pub use layout::{crate_direction, documented_layers, few_packages, names, tests_run};
 pub use pages::{links_resolve, toml_examples_parse};
 pub use source::{
     ascii_only, banned_calls, file_length, local_paths, module_head, reasoned_ignore, unsafe_places,
@@ -49,6 +49,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("the dependency tree stays under 150 packages", few_packages),
     ("every layer and medium has its page", documented_layers),
     ("files and modules are named for what they are", names),
+    ("every file of tests is in a test program", tests_run),
     (
         "a file passes 800 lines only if it has two subjects",
         file_length,

@@ -97,6 +97,25 @@ fn empty_names() {
 }
 
 #[test]
+fn a_test_that_no_program_has() {
+    let main = ("crates/rt/tests/main.rs", "mod named;");
+    let named = ("crates/rt/tests/named.rs", "");
+    let other = ("crates/rt/tests/other.rs", "");
+    let manifest = ("crates/rt/Cargo.toml", "[[test]]\nname = \"other\"\n");
+    let part = ("crates/rt/tests/named/part.rs", "");
+    tells(
+        tests_run,
+        &[main, named, other],
+        &[main, named, other, manifest, part],
+    );
+    tells(
+        tests_run,
+        &[main, named, other, ("crates/rt/Cargo.toml", "")],
+        &[other],
+    );
+}
+
+#[test]
 fn a_long_file() {
     let lines = |count: usize| "\n".repeat(count);
     tells(

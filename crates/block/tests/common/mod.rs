@@ -1,6 +1,5 @@
 //! What the black-box tests of layers share: a runtime in virtual time and a stack from a
 //! configuration.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod sides;
 

@@ -13,7 +13,7 @@
 //!
 //! A version of the format that has been released is never changed here; a new one is added.
 
-use crate::model::contents;
+use super::model::contents;
 use bimetal_index::node::{
     Builder, Image, ImageError, KeyRange, Kind, Row, Seal, Seq, blob_image, parse_blob, seal,
 };

@@ -1,7 +1,7 @@
 //! Delta, fold and view against a list of all changes ever made, in their order: of those that a
 //! reader is new enough for, the last one that touches a key is what the reader sees.
 
-use crate::model::{Versions, contents, image, key};
+use super::model::{Versions, contents, image, key};
 use bimetal_index::node::{
     Builder, Delta, Found, Image, Kind, Row, Rows, Seq, View, fold, seal, view,
 };
@@ -169,7 +169,7 @@ impl History {
 
     /// What a reader sees of `key` in image and delta.
     fn visible(&self, key: &[u8], seq: Seq) -> Option<(Kind, Vec<u8>)> {
-        let base = || crate::model::visible(&self.base, key, seq).map(|(_, what)| what.clone());
+        let base = || super::model::visible(&self.base, key, seq).map(|(_, what)| what.clone());
         let newest = self.change(key, seq).map(Change::kind_and_value);
         newest
             .or_else(base)

@@ -1,6 +1,6 @@
 //! Images: what is written is what is read, and nothing else is.
 
-use crate::model::{LOCATION, build, contents, image, probes, versions, visible};
+use super::model::{LOCATION, build, contents, image, probes, versions, visible};
 use bimetal_index::node::{
     BLOB_BYTES_MAX, Builder, IMAGE_BYTES_MAX, Image, ImageError, Kind, ROWS_MAX, Row, Rows, Seq,
     Sort, View, blob_image, parse_blob, seal, view,

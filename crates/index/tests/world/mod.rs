@@ -1,6 +1,10 @@
 //! An index beside the model that it is held against, for tests that assert: what differs ends them.
 
-#![allow(dead_code, unused_imports, reason = "each test uses a part of it")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "the tests inside the library use a part of it"
+)]
 
 pub mod cached;
 pub mod gate;

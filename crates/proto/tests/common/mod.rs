@@ -1,6 +1,5 @@
 //! What several test files share: a directory of two exports and writers for messages, which
 //! spell the protocol's layouts and numbers out again instead of using the crate's constants.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use bimetal_proto::nbd::{
     Export, ExportDirectory, ExportInfo, ProtocolError, ServerHandshake, ServerProgress,

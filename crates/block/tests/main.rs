@@ -1,0 +1,36 @@
+//! The tests of the layers and the media, one program: so it is built and linked once.
+
+mod adopting;
+mod cache;
+mod common;
+mod contract;
+mod delay;
+mod digests;
+mod docs;
+mod error;
+mod fairness;
+mod flash_model;
+mod full_logs;
+mod growing;
+mod keeping_space;
+mod large;
+mod life_of_sides;
+mod log;
+mod mirror;
+mod mirror_opening;
+mod model_profiles;
+mod models;
+mod operations;
+mod origin;
+mod queue;
+mod queue_replay;
+mod rate;
+mod rebuild;
+mod remembered;
+mod shard;
+mod stats;
+mod stripe;
+mod tap;
+mod timing;
+mod turns;
+mod waits;

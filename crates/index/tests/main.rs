@@ -1,0 +1,24 @@
+//! The tests of the index from outside, one program: so it is built and linked once.
+
+mod beyond;
+mod boundaries;
+mod crash;
+mod damage;
+#[cfg(feature = "device")]
+mod device;
+mod file;
+mod findings;
+mod golden;
+mod isolation;
+mod kill;
+mod model;
+mod node;
+mod paper;
+mod patches;
+mod rebuild;
+mod reopen;
+mod snapshots;
+mod space;
+mod threads;
+mod uses;
+mod world;
