@@ -272,6 +272,75 @@ fn long_values_are_found() {
     }
 }
 
+/// Keys enough for more leaves than take in a deletion at once.
+const MANY_KEYS: u16 = 300;
+
+/// A range of many leaves is deleted and written again while leaves take the deletion in: a reader sees all keys or none.
+fn ranges_go_at_once() {
+    let (_, db) = new_index(&small());
+    let write = |db: &Db, round: u8| {
+        let mut batch = Batch::new();
+        // What stands before a deletion is deleted by it, what stands behind it stays.
+        batch.put(&5_u16.to_be_bytes(), b"never seen");
+        batch.delete_range(&[], None);
+        if round.is_multiple_of(2) {
+            for key in 0..MANY_KEYS {
+                let value: Vec<u8> = (0..40)
+                    .map(|at| (key * 31 + at * 7) as u8 ^ round)
+                    .collect();
+                batch.put(&key.to_be_bytes(), &value);
+            }
+        }
+        db.write(&batch, Durability::Relaxed).expect("a write");
+    };
+    write(&db, 0);
+    db.write_back().expect("a write-back");
+    let writer = db.clone();
+    let writer = thread::spawn(move || {
+        for round in 1..4 {
+            write(&writer, round);
+            // Each commit makes some leaves take the deletion in.
+            writer
+                .put(&MANY_KEYS.to_be_bytes(), &[round])
+                .expect("a put");
+        }
+    });
+    let readers = [(); 2].map(|()| {
+        let db = db.clone();
+        thread::spawn(move || {
+            let end = MANY_KEYS.to_be_bytes();
+            let mut scan = db.scan((Bound::Unbounded, Bound::Excluded(&end)));
+            let mut first_bytes = Vec::new();
+            while let Some((key, value)) = scan.next().expect("a row") {
+                assert_ne!(value, b"never seen");
+                let key = u16::from_be_bytes(key.try_into().expect("a number"));
+                first_bytes.push(value[0] ^ (key * 31) as u8);
+            }
+            assert!(
+                first_bytes.is_empty() || first_bytes.len() == usize::from(MANY_KEYS),
+                "{} keys",
+                first_bytes.len()
+            );
+            assert!(first_bytes.iter().all(|round| *round == first_bytes[0]));
+            let snapshot = db.snapshot();
+            let found = [7, MANY_KEYS - 7].map(|key: u16| {
+                let found = snapshot.get(&key.to_be_bytes()).expect("a get");
+                found.map(|value| value[0] ^ (key * 31) as u8)
+            });
+            assert_eq!(found[0], found[1], "a snapshot is of one moment");
+        })
+    });
+    writer.join().expect("the writer");
+    for reader in readers {
+        reader.join().expect("a reader");
+    }
+}
+
+#[test]
+fn a_range_of_many_leaves_goes_at_once() {
+    in_any_order(20, ranges_go_at_once);
+}
+
 #[test]
 fn long_values_are_found_while_they_are_written_anew() {
     in_any_order(60, long_values_are_found);
@@ -308,6 +377,7 @@ fn planted_bugs_are_found() {
         (Bug::OverlooksRivals, updates_are_kept, 100),
         (Bug::PublishesEarly, beside, 100),
         (Bug::PrunesSnapshots, beside, 100),
+        (Bug::OverlooksDeletions, ranges_go_at_once, 100),
         (Bug::LooksOnce, beside, 1000),
         (Bug::BelievesOldReads, forgetful, 1000),
     ]

@@ -11,7 +11,7 @@ use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 
 const MAGIC: [u8; 8] = *b"bimetidx";
 /// The version of the format that this program writes.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 /// The oldest that it reads. An index of it becomes one of the newest when it is opened to be written.
 const OLDEST_VERSION: u32 = 2;
 /// The first whose log is in rings; before it the log was as long as it can be from the beginning.

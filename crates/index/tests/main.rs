@@ -15,6 +15,7 @@ mod model;
 mod node;
 mod paper;
 mod patches;
+mod ranges;
 mod rebuild;
 mod reopen;
 mod snapshots;

@@ -37,6 +37,12 @@ pub enum Bug {
     PrunesSnapshots,
     /// Deletions of ranges are not logged again when the log comes round.
     CarriesNoRanges,
+    /// A checkpoint does not list the deletions of ranges that leaves may lack.
+    ForgetsDeletions,
+    /// A leaf is written anew without the deletions of ranges that it lacks.
+    WritesWithoutDeletions,
+    /// Readers do not look for deletions of ranges beside the leaves.
+    OverlooksDeletions,
     /// A group is as durable as its first batch has asked.
     FollowsTheFirst,
     /// Transactions of one group do not see each other.

@@ -19,6 +19,7 @@ use crate::node::{Image, KeyRange, Kind, Seq};
 use crate::options::Options;
 use crate::storage::{BLOCK_BYTES, Storage};
 use crate::tree::blob::Reference;
+use crate::tree::deletions::Deletion;
 use crate::verify::Problem;
 use crate::writer::Durability;
 use evidence::{Place, WholeLog};
@@ -328,6 +329,8 @@ impl Building<'_> {
         let count = (self.survey.patches.len() + frames.count()) as u64;
         let mut done = 0;
         let mut patches = self.survey.patches.iter().peekable();
+        let deletions = self.carried_deletions(frames)?;
+        let mut deletions = deletions.iter().peekable();
         frames.each(self.from, &mut |frame| {
             // Only where nothing is missing behind it the log has the last change of whatever it names.
             self.is_log_whole = frame.position >= frames.whole().from;
@@ -340,6 +343,9 @@ impl Building<'_> {
                     self.add_patch(patch, frames.whole())?;
                     done += 1;
                 }
+                while let Some(deletion) = deletions.next_if(|deletion| deletion.seq <= seq) {
+                    self.delete_carried(deletion)?;
+                }
                 self.add_operation(seq, operation)
             });
             added.map(|_| ())
@@ -347,8 +353,38 @@ impl Building<'_> {
         for patch in patches {
             self.add_patch(patch, frames.whole())?;
         }
+        for deletion in deletions {
+            self.delete_carried(deletion)?;
+        }
         self.lose_what_is_missing(frames.whole());
         self.write_batch()
+    }
+
+    /// The deletions of ranges that are logged again with the numbers of their batches, in the order of these.
+    fn carried_deletions(&self, frames: &Frames) -> Result<Vec<Deletion>, Error> {
+        let mut all: Vec<Deletion> = Vec::new();
+        frames.each(self.from, &mut |frame| {
+            let noted = frame.each(|_, operation| {
+                if let Operation::RangeDeleted { seq, start, end } = operation {
+                    all.push(Deletion {
+                        seq,
+                        start: start.into(),
+                        end: end.map(Into::into),
+                    });
+                }
+                Ok(())
+            });
+            noted.map(|_| ())
+        })?;
+        all.sort_by_key(|deletion| deletion.seq);
+        all.dedup();
+        Ok(all)
+    }
+
+    /// Deletes a range that the log has again in front of later changes. Of the values that cannot be read some may be newer
+    /// than it, so these stay lost.
+    fn delete_carried(&mut self, deletion: &Deletion) -> Result<(), Error> {
+        self.delete_in_pieces(deletion.seq, &deletion.start, deletion.end.as_deref())
     }
 
     /// True if what the batch `seq` says of a key is not in the image of it yet.
@@ -462,18 +498,29 @@ impl Building<'_> {
             Operation::Put { key, value } if self.is_wanted(key, seq) => self.put_again(key, value),
             Operation::Delete { key } if self.is_wanted(key, seq) => self.delete(key),
             Operation::DeleteRange { start, end } => self.delete_range(seq, start, end),
+            // They have been taken before the first batch that is newer.
+            Operation::RangeDeleted { .. } => Ok(()),
             Operation::Put { .. } | Operation::Delete { .. } | Operation::End => Ok(()),
         }
     }
 
     /// Deletes a range in those pieces whose images do not know of it yet.
     fn delete_range(&mut self, seq: Seq, start: &[u8], end: Option<&[u8]>) -> Result<(), Error> {
-        let pieces = self.pieces;
         let is_in = |key: &[u8]| key >= start && end.is_none_or(|end| key < end);
         if self.is_log_whole {
             let in_range = self.lost_values.iter_mut().filter(|(key, _)| is_in(key));
             in_range.for_each(|(_, is_lost)| *is_lost = false);
         }
+        self.delete_in_pieces(seq, start, end)
+    }
+
+    fn delete_in_pieces(
+        &mut self,
+        seq: Seq,
+        start: &[u8],
+        end: Option<&[u8]>,
+    ) -> Result<(), Error> {
+        let pieces = self.pieces;
         let mut number = pieces.number_of(start);
         let mut from = start;
         loop {
