@@ -409,6 +409,7 @@ fn planted_bugs_are_found() {
         (Bug::PrunesSnapshots, beside, 100),
         (Bug::LooksOnce, beside, 1000),
         (Bug::BelievesOldReads, forgetful, 1000),
+        (Bug::PublishesUnwritten, long_values_are_found, 100),
         (Bug::OverlooksFillings, long_values_are_found, 100),
     ]
     .map(|(bug, test, times)| {
