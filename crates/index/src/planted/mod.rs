@@ -59,6 +59,10 @@ pub enum Bug {
     LooksOnce,
     /// What was read of a node counts though the node was moved meanwhile.
     BelievesOldReads,
+    /// Readers find the place of a part of a long value before the part is written there.
+    PublishesUnwritten,
+    /// A part of a long value is where it was if its place is the same, though the segment was filled anew meanwhile.
+    OverlooksFillings,
 }
 
 /// Never, but in tests.

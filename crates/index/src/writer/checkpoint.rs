@@ -350,7 +350,9 @@ impl Writer {
             self.superblock.opening_at_tail = self.superblock.opening;
         }
         self.superblock.seq_at_tail = checkpoint.seq;
-        self.superblock.log_durable = self.log.durable_below();
+        // While the log is taken up, the superblock knows of more that is durable than was read so far.
+        let log_durable = &mut self.superblock.log_durable;
+        *log_durable = self.log.durable_below().max(*log_durable);
         self.superblock.checkpoint_bytes = checkpoint.used as u64;
         self.superblock.checkpoint_crc = checkpoint.crc;
         self.release_log(checkpoint.tail)?;

@@ -13,6 +13,7 @@ use crate::limits::blob_bytes_max;
 use crate::node::{
     Delta, Image, KeyRange, Kind, NodeId, ROWS_MAX, Row, Seal, Seq, blob_image, fold,
 };
+use crate::planted::{Bug, is_planted};
 use crate::segments::{Class, Location};
 use crate::tree::Path;
 use crate::tree::blob::Reference;
@@ -652,6 +653,9 @@ impl Writer {
                     self.relocate(id, location);
                     self.scratch.unpublished.push((id, location));
                     reference.blobs.push(id);
+                    if is_planted(Bug::PublishesUnwritten) {
+                        self.publish_blobs();
+                    }
                 }
                 Err(error) => {
                     self.free_ids.push(id);
