@@ -16,6 +16,7 @@ mod node;
 mod paper;
 mod patches;
 mod rebuild;
+mod rebuild_damage;
 mod reopen;
 mod snapshots;
 mod space;
