@@ -17,6 +17,7 @@ mod paper;
 mod patches;
 mod ranges;
 mod rebuild;
+mod rebuild_damage;
 mod reopen;
 mod snapshots;
 mod space;

@@ -7,6 +7,7 @@
 
 use crate::node::{Delta, Image, Seq};
 use crate::planted::{Bug, is_planted};
+use crate::scan::ScanBounds;
 use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use std::borrow::Cow;
@@ -22,7 +23,7 @@ pub(crate) struct Deletion {
 }
 
 impl Deletion {
-    pub(crate) fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    pub(crate) fn bounds(&self) -> ScanBounds<'_> {
         let end = self
             .end
             .as_deref()
@@ -130,7 +131,7 @@ fn is_about(deletion: &Deletion, delta: Option<&Delta>, image: Option<&Image>) -
 pub(crate) fn take_in(
     delta: &mut Delta,
     deletion: &Deletion,
-    (start, end): (Bound<&[u8]>, Bound<&[u8]>),
+    (start, end): ScanBounds<'_>,
     lsn: Seq,
     prune_at: Seq,
 ) {
