@@ -8,7 +8,9 @@ use bimetal_index::planted::{Bug, plant};
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::storage::{Storage, StorageError};
 use bimetal_index::{Batch, Clusters, Db, Durability, Error, Options, PaperRules};
+use shuttle::rand::Rng as _;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::thread::ThreadId;
 use shuttle::{Config, Runner, thread};
 use std::ops::Bound;
 use std::panic::catch_unwind;
@@ -47,6 +49,94 @@ impl Storage for Disk {
     }
     fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
         self.then(self.0.resize(len_bytes))
+    }
+}
+
+/// A disk on which a change takes several turns of the other threads before it is done, and a reading by any thread but the
+/// writer ends only when the writer has begun some more changes, up to [`CHANGES_MAX`](SlowDisk::CHANGES_MAX), drawn for
+/// each reading. The writer waits for nobody.
+#[derive(Clone)]
+struct SlowDisk {
+    disk: Disk,
+    writer: ThreadId,
+    changes: Arc<(shuttle::sync::Mutex<Changes>, shuttle::sync::Condvar)>,
+}
+
+/// Changes of a disk.
+#[derive(Default)]
+struct Changes {
+    begun: u64,
+    /// There will be no more, so no reading waits any longer.
+    have_ended: bool,
+}
+
+impl SlowDisk {
+    const CHANGES_MAX: u64 = 24;
+    /// Turns of other threads before a change is done.
+    const TURNS: usize = 8;
+
+    /// A disk of which this thread is the writer.
+    fn new() -> SlowDisk {
+        SlowDisk {
+            disk: Disk::default(),
+            writer: thread::current().id(),
+            changes: Arc::default(),
+        }
+    }
+
+    /// The writer makes no more changes.
+    fn end(&self) {
+        self.note(|changes| changes.have_ended = true);
+    }
+
+    fn note(&self, note: impl FnOnce(&mut Changes)) {
+        let (changes, noted) = &*self.changes;
+        note(&mut changes.lock().expect("nobody panics with it"));
+        noted.notify_all();
+    }
+
+    /// A change begins; nothing of it is stored yet.
+    fn begin(&self) {
+        self.note(|changes| changes.begun += 1);
+        (0..SlowDisk::TURNS).for_each(|_| thread::yield_now());
+    }
+
+    fn wait_for_changes(&self) {
+        let count = shuttle::rand::thread_rng().gen_range(0..=SlowDisk::CHANGES_MAX);
+        let (changes, noted) = &*self.changes;
+        let mut changes = changes.lock().expect("nobody panics with it");
+        let end = changes.begun + count;
+        while changes.begun < end && !changes.have_ended {
+            changes = noted.wait(changes).expect("nobody panics with it");
+        }
+    }
+}
+
+impl Storage for SlowDisk {
+    fn len_bytes(&self) -> u64 {
+        self.disk.len_bytes()
+    }
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
+        self.disk.read(offset, buffer)?;
+        if thread::current().id() != self.writer {
+            self.wait_for_changes();
+        }
+        Ok(())
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.begin();
+        self.disk.write(offset, data)
+    }
+    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.begin();
+        self.disk.write_durable(offset, data)
+    }
+    fn sync(&self) -> Result<(), StorageError> {
+        self.begin();
+        self.disk.sync()
+    }
+    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
+        self.disk.resize(len_bytes)
     }
 }
 
@@ -240,41 +330,119 @@ fn batches_are_whole(options: fn() -> Options) {
     assert_eq!(all_alike(&db), 5);
 }
 
-/// Long values are written anew, so that the numbers of their parts are used again, the last first, while readers look for
-/// the last: whoever is late finds a newer value, never damage.
+/// A value of two parts is written anew, again and again, and the numbers of parts that are gone are given to new parts. A
+/// reader that knows which parts the value has is still reading the first one while the number of the second one is
+/// given to a part of a newer value, or the place of the first one to another part: it must find a newer value, and no
+/// damage.
 fn long_values_are_found() {
+    // A part has 32 KiB at most, and a batch an eighth of the log.
+    const VALUE_BYTES: usize = 40_000;
+    const ROUNDS: u8 = 6;
     let options = Options {
         log_bytes: 1 << 20,
         ..small()
     };
-    let (_, db) = new_index(&options);
-    let write = |db: &Db, round: u8| {
+    let disk = SlowDisk::new();
+    let db = Db::create(disk.clone(), 3, &options).expect("an index");
+    let write = |round: u8| {
         let mut batch = Batch::new();
-        // Three fill a segment, so that some are on the storage while others are still gathered.
-        for key in 0..6_u8 {
-            batch.put(&[key], &[round; 20_000]);
-        }
+        batch.put(b"long", &[round; VALUE_BYTES]);
         db.write(&batch, Durability::Relaxed).expect("a write");
         db.write_back().expect("a write-back");
     };
-    write(&db, 0);
-    let readers = [(); 6].map(|()| {
+    write(0);
+    let readers = [(); 2].map(|()| {
         let db = db.clone();
         thread::spawn(move || {
-            let value = db.get(&[5]).expect("it can be read");
-            let value = value.expect("it is there");
-            assert!(value.len() == 20_000 && value.iter().all(|byte| *byte == value[0]));
+            let mut last = 0;
+            for _ in 0..2 {
+                let value = db.get(b"long").expect("it can be read");
+                let value = value.expect("it is there");
+                assert!(value[0] >= last, "time goes on");
+                assert_eq!(value, [value[0]; VALUE_BYTES]);
+                last = value[0];
+            }
         })
     });
-    (1..4).for_each(|round| write(&db, round));
+    (1..ROUNDS).for_each(write);
+    disk.end();
+    for reader in readers {
+        reader.join().expect("a reader");
+    }
+}
+
+/// Keys enough for more leaves than take in a deletion at once.
+const MANY_KEYS: u16 = 300;
+
+/// A range of many leaves is deleted and written again while leaves take the deletion in: a reader sees all keys or none.
+fn ranges_go_at_once() {
+    let (_, db) = new_index(&small());
+    let write = |db: &Db, round: u8| {
+        let mut batch = Batch::new();
+        // What stands before a deletion is deleted by it, what stands behind it stays.
+        batch.put(&5_u16.to_be_bytes(), b"never seen");
+        batch.delete_range(&[], None);
+        if round.is_multiple_of(2) {
+            for key in 0..MANY_KEYS {
+                let value: Vec<u8> = (0..40)
+                    .map(|at| (key * 31 + at * 7) as u8 ^ round)
+                    .collect();
+                batch.put(&key.to_be_bytes(), &value);
+            }
+        }
+        db.write(&batch, Durability::Relaxed).expect("a write");
+    };
+    write(&db, 0);
+    db.write_back().expect("a write-back");
+    let writer = db.clone();
+    let writer = thread::spawn(move || {
+        for round in 1..4 {
+            write(&writer, round);
+            // Each commit makes some leaves take the deletion in.
+            writer
+                .put(&MANY_KEYS.to_be_bytes(), &[round])
+                .expect("a put");
+        }
+    });
+    let readers = [(); 2].map(|()| {
+        let db = db.clone();
+        thread::spawn(move || {
+            let end = MANY_KEYS.to_be_bytes();
+            let mut scan = db.scan((Bound::Unbounded, Bound::Excluded(&end)));
+            let mut first_bytes = Vec::new();
+            while let Some((key, value)) = scan.next().expect("a row") {
+                assert_ne!(value, b"never seen");
+                let key = u16::from_be_bytes(key.try_into().expect("a number"));
+                first_bytes.push(value[0] ^ (key * 31) as u8);
+            }
+            assert!(
+                first_bytes.is_empty() || first_bytes.len() == usize::from(MANY_KEYS),
+                "{} keys",
+                first_bytes.len()
+            );
+            assert!(first_bytes.iter().all(|round| *round == first_bytes[0]));
+            let snapshot = db.snapshot();
+            let found = [7, MANY_KEYS - 7].map(|key: u16| {
+                let found = snapshot.get(&key.to_be_bytes()).expect("a get");
+                found.map(|value| value[0] ^ (key * 31) as u8)
+            });
+            assert_eq!(found[0], found[1], "a snapshot is of one moment");
+        })
+    });
+    writer.join().expect("the writer");
     for reader in readers {
         reader.join().expect("a reader");
     }
 }
 
 #[test]
+fn a_range_of_many_leaves_goes_at_once() {
+    in_any_order(20, ranges_go_at_once);
+}
+
+#[test]
 fn long_values_are_found_while_they_are_written_anew() {
-    in_any_order(60, long_values_are_found);
+    in_any_order(100, long_values_are_found);
 }
 
 #[test]
@@ -308,8 +476,11 @@ fn planted_bugs_are_found() {
         (Bug::OverlooksRivals, updates_are_kept, 100),
         (Bug::PublishesEarly, beside, 100),
         (Bug::PrunesSnapshots, beside, 100),
+        (Bug::OverlooksDeletions, ranges_go_at_once, 100),
         (Bug::LooksOnce, beside, 1000),
         (Bug::BelievesOldReads, forgetful, 1000),
+        (Bug::PublishesUnwritten, long_values_are_found, 100),
+        (Bug::OverlooksFillings, long_values_are_found, 100),
     ]
     .map(|(bug, test, times)| {
         plant(Some(bug));

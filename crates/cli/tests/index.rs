@@ -468,11 +468,25 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
     content[..2 * BLOCK].fill(0);
     std::fs::write(&index, &content).unwrap();
     let rebuild = ["index", "rebuild", arg(&index), arg(&new)];
-    let said = stdout_of(&rebuild);
-    assert!(said.contains("20,000 keys, nothing is lost"), "{said}");
+    let value = json_of(&[&rebuild[..], &["--json"]].concat(), 1);
+    let said = (&value["keys"], &value["lost_found"], &value["proven"]);
+    assert_eq!(said, (&20_000.into(), &0.into(), &false.into()));
     assert_eq!(scan(&new, &[]), rows);
     assert_refused(&rebuild, 1, &["new.index", "exists"]);
     std::fs::remove_file(&new).unwrap();
+    // With one of them it is proven that all is there.
+    let mut with_one = whole.clone();
+    let older = match number(&whole, 32, 8) < number(&whole, BLOCK + 32, 8) {
+        true => 0,
+        false => BLOCK,
+    };
+    with_one[older..older + BLOCK].fill(0);
+    std::fs::write(&index, &with_one).unwrap();
+    let said = stdout_of(&rebuild);
+    assert!(said.contains("20,000 keys, nothing is lost"), "{said}");
+    assert_eq!(scan(&new, &[]), rows);
+    std::fs::remove_file(&new).unwrap();
+    std::fs::write(&index, &content).unwrap();
     // And with a leaf damaged in every segment: some of them are the newest that their keys have.
     for segment in content[(256 << 10) + (64 << 10)..].chunks_mut(64 << 10) {
         if let Some(at) = segment.windows(9).position(|bytes| bytes == b"vvvvvvvvv") {

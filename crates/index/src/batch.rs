@@ -3,22 +3,30 @@
 //! An operation is a kind (1 byte), the length of the key and the key, and for a put the length of the
 //! value and the value; lengths are LEB128. A range deletion has its start where others have the key,
 //! and its end, with one byte before that says whether there is one, where others have the value.
+//! A deletion of a range that has not reached every leaf is logged again with the number of its batch, in 8 bytes, before
+//! its start.
 //! Reading believes nothing: what ends too early or has an unknown kind is an error.
 
 use crate::error::Error;
-use crate::node::KEY_BYTES_MAX;
+use crate::node::{KEY_BYTES_MAX, Seq};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Bound;
 
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
 const DELETE_RANGE: u8 = 3;
 /// Stands after the last operation of a batch.
 pub(crate) const END: u8 = 4;
+const RANGE_DELETED: u8 = 5;
 
 /// Puts and deletes that become visible and durable together. A later one of the same key wins.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
     operations: usize,
+    /// Deletions of ranges among them.
+    ranges: usize,
     refused: Option<Error>,
     /// Bytes of the longest value.
     longest_value: usize,
@@ -39,6 +47,12 @@ pub(crate) enum Operation<'a> {
         start: &'a [u8],
         end: Option<&'a [u8]>,
     },
+    /// The batch `seq` has deleted this range, and not every leaf has taken that in. Stands in carried records only.
+    RangeDeleted {
+        seq: Seq,
+        start: &'a [u8],
+        end: Option<&'a [u8]>,
+    },
     End,
 }
 
@@ -56,6 +70,12 @@ fn push_field(bytes: &mut Vec<u8>, field: &[u8]) {
     bytes.extend_from_slice(field);
 }
 
+fn push_range(bytes: &mut Vec<u8>, start: &[u8], end: Option<&[u8]>) {
+    push_field(bytes, start);
+    bytes.push(u8::from(end.is_some()));
+    push_field(bytes, end.unwrap_or_default());
+}
+
 /// Appends one operation.
 pub(crate) fn push_operation(bytes: &mut Vec<u8>, operation: Operation<'_>) {
     match operation {
@@ -70,9 +90,12 @@ pub(crate) fn push_operation(bytes: &mut Vec<u8>, operation: Operation<'_>) {
         }
         Operation::DeleteRange { start, end } => {
             bytes.push(DELETE_RANGE);
-            push_field(bytes, start);
-            bytes.push(u8::from(end.is_some()));
-            push_field(bytes, end.unwrap_or_default());
+            push_range(bytes, start, end);
+        }
+        Operation::RangeDeleted { seq, start, end } => {
+            bytes.push(RANGE_DELETED);
+            bytes.extend_from_slice(&seq.to_le_bytes());
+            push_range(bytes, start, end);
         }
         Operation::End => bytes.push(END),
     }
@@ -110,6 +133,7 @@ impl Batch {
     /// All keys from `start` to before `end` are gone; without an end, all from `start` on.
     pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) {
         let longer = end.filter(|end| end.len() > start.len()).unwrap_or(start);
+        self.ranges += usize::from(longer.len() <= KEY_BYTES_MAX);
         self.push(longer, Operation::DeleteRange { start, end });
     }
 
@@ -127,6 +151,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.operations = 0;
+        self.ranges = 0;
         self.refused = None;
         self.longest_value = 0;
     }
@@ -141,6 +166,11 @@ impl Batch {
             Some(error) => Err(error.clone()),
             None => Ok(&self.bytes),
         }
+    }
+
+    /// Deletions of ranges that it has.
+    pub(crate) fn ranges(&self) -> usize {
+        self.ranges
     }
 
     /// Bytes of its longest value.
@@ -189,6 +219,19 @@ impl<'a> Operations<'a> {
         self.field().filter(|key| key.len() <= KEY_BYTES_MAX)
     }
 
+    /// Start and end of a range.
+    fn range(&mut self) -> Option<(&'a [u8], Option<&'a [u8]>)> {
+        let start = self.key()?;
+        let has_end = self.byte()?;
+        let end = self.key()?;
+        Some((start, (has_end == 1).then_some(end)))
+    }
+
+    /// The bytes that have not been taken.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// The next operation; an error if the bytes are none.
     pub(crate) fn take(&mut self) -> Result<Option<Operation<'a>>, NotAnOperation> {
         let Some(kind) = self.byte() else {
@@ -205,13 +248,15 @@ impl<'a> Operations<'a> {
             },
             DELETE => Operation::Delete { key: self.key()? },
             DELETE_RANGE => {
-                let start = self.key()?;
-                let has_end = self.byte()?;
-                let end = self.key()?;
-                Operation::DeleteRange {
-                    start,
-                    end: (has_end == 1).then_some(end),
-                }
+                let (start, end) = self.range()?;
+                Operation::DeleteRange { start, end }
+            }
+            RANGE_DELETED => {
+                let (seq, rest) = self.rest.split_first_chunk()?;
+                self.rest = rest;
+                let seq = Seq::from_le_bytes(*seq);
+                let (start, end) = self.range()?;
+                Operation::RangeDeleted { seq, start, end }
             }
             END => Operation::End,
             _ => return None,
@@ -222,6 +267,91 @@ impl<'a> Operations<'a> {
 /// Bytes that are no operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotAnOperation;
+
+/// The same changes with all deletions of ranges first, and without the changes of keys that a later deletion of the
+/// batch takes back: so the number of the batch says of each key that it has which came later.
+///
+/// # Errors
+///
+/// [`NotAnOperation`] if the bytes are none.
+pub(crate) fn ranges_first(bytes: &[u8]) -> Result<Cow<'_, [u8]>, NotAnOperation> {
+    let mut operations = Operations::new(bytes);
+    let mut all = Vec::new();
+    let mut is_in_order = true;
+    while let Some(operation) = operations.take()? {
+        if matches!(operation, Operation::DeleteRange { .. }) {
+            let is_range = |other: &Operation<'_>| matches!(other, Operation::DeleteRange { .. });
+            is_in_order &= all.last().is_none_or(is_range);
+        }
+        all.push(operation);
+    }
+    if is_in_order {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let mut deleted = Ranges::default();
+    let (mut ranges, mut others) = (Vec::new(), Vec::new());
+    for operation in all.into_iter().rev() {
+        match operation {
+            Operation::DeleteRange { start, end } => {
+                deleted.add(start, end);
+                ranges.push(operation);
+            }
+            Operation::Put { key, .. } | Operation::Delete { key } if deleted.has(key) => {}
+            _ => others.push(operation),
+        }
+    }
+    let mut ordered = Vec::with_capacity(bytes.len());
+    let both = ranges.into_iter().rev().chain(others.into_iter().rev());
+    both.for_each(|operation| push_operation(&mut ordered, operation));
+    Ok(Cow::Owned(ordered))
+}
+
+/// Ranges of keys that do not touch each other: from each start to its end, or to the end of all keys.
+#[derive(Debug, Default)]
+struct Ranges<'a>(BTreeMap<&'a [u8], Option<&'a [u8]>>);
+
+impl<'a> Ranges<'a> {
+    /// The end of the range that has `key`, or ends where it stands.
+    fn around(&self, key: &[u8]) -> Option<(&'a [u8], Option<&'a [u8]>)> {
+        let before = self
+            .0
+            .range::<[u8], _>((Bound::Unbounded, Bound::Included(key)));
+        let (start, end) = before.last()?;
+        end.is_none_or(|end| key <= end).then_some((*start, *end))
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        let around = self.around(key);
+        around.is_some_and(|(_, end)| end.is_none_or(|end| key < end))
+    }
+
+    fn add(&mut self, start: &'a [u8], end: Option<&'a [u8]>) {
+        if end.is_some_and(|end| end <= start) {
+            return;
+        }
+        let (mut start, mut end) = (start, end);
+        if let Some((first, its_end)) = self.around(start) {
+            start = first;
+            end = end.zip(its_end).map(|(one, other)| one.max(other));
+        }
+        // What begins in the longer range is a part of it, and may make it longer still.
+        while let Some((next, its_end)) = self.next_in(start, end) {
+            self.0.remove(next);
+            end = end.zip(its_end).map(|(one, other)| one.max(other));
+        }
+        self.0.insert(start, end);
+    }
+
+    /// The first range that begins at `start` or later, at `end` at the latest.
+    fn next_in(&self, start: &[u8], end: Option<&[u8]>) -> Option<(&'a [u8], Option<&'a [u8]>)> {
+        let behind = self
+            .0
+            .range::<[u8], _>((Bound::Included(start), Bound::Unbounded));
+        let (next, its_end) = behind.into_iter().next()?;
+        end.is_none_or(|end| *next <= end)
+            .then_some((*next, *its_end))
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -246,7 +376,13 @@ mod tests {
         batch.delete(b"b");
         batch.delete_range(b"c", Some(b"d"));
         batch.delete_range(b"e", None);
-        let bytes = batch.bytes().unwrap();
+        let mut bytes = batch.bytes().unwrap().to_vec();
+        let deleted = Operation::RangeDeleted {
+            seq: 0x0102_0304_0506,
+            start: b"f",
+            end: Some(b"g"),
+        };
+        push_operation(&mut bytes, deleted);
         // 1 + (1 + 1) + (1 + 1) for the first; 300 takes two bytes.
         assert_eq!(bytes[..5], [1, 1, b'a', 1, b'1']);
         assert_eq!(bytes[5..9], [1, 0, 0xAC, 0x02]);
@@ -268,8 +404,9 @@ mod tests {
                 start: b"e",
                 end: None,
             },
+            deleted,
         ];
-        assert_eq!(all(bytes).unwrap(), expected);
+        assert_eq!(all(&bytes).unwrap(), expected);
     }
 
     #[test]
@@ -285,7 +422,52 @@ mod tests {
         assert_eq!(batch.bytes(), Err(refused));
     }
 
+    /// What a batch makes of an ordered map that has every key.
+    fn applied(bytes: &[u8]) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let every_key = (0..=6).flat_map(|a| [vec![a], vec![a, 0]]);
+        let mut map: BTreeMap<Vec<u8>, Vec<u8>> = every_key.map(|key| (key, vec![99])).collect();
+        for operation in all(bytes).expect("operations") {
+            match operation {
+                Operation::Put { key, value } => {
+                    map.insert(key.to_vec(), value.to_vec());
+                }
+                Operation::Delete { key } => {
+                    map.remove(key);
+                }
+                Operation::DeleteRange { start, end } => {
+                    map.retain(|key, _| **key < *start || end.is_some_and(|end| **key >= *end));
+                }
+                Operation::RangeDeleted { .. } | Operation::End => {}
+            }
+        }
+        map
+    }
+
     proptest! {
+        #[test]
+        fn ranges_may_come_first(
+            drawn in proptest::collection::vec((0..4_u8, 0..7_u8, 0..7_u8), 0..14),
+        ) {
+            let mut batch = Batch::new();
+            for (number, (kind, one, other)) in drawn.into_iter().enumerate() {
+                match kind {
+                    0 => batch.put(&[one], &[number as u8]),
+                    1 => batch.delete(&[one]),
+                    2 => batch.delete_range(&[one], Some(&[other])),
+                    _ => batch.delete_range(&[one, 0], (other > 0).then_some(&[other])),
+                }
+            }
+            let bytes = batch.bytes().expect("short keys");
+            let ordered = ranges_first(bytes).expect("operations");
+            prop_assert_eq!(applied(bytes), applied(&ordered));
+            let operations = all(&ordered).expect("operations");
+            let is_range = |o: &Operation<'_>| matches!(o, Operation::DeleteRange { .. });
+            let ranges = operations.iter().take_while(|o| is_range(o)).count();
+            prop_assert_eq!(ranges, batch.ranges());
+            // Nothing that is left is in a range that came later, so that in order none of it is undone.
+            prop_assert!(!operations[ranges..].iter().any(is_range));
+        }
+
         #[test]
         fn no_bytes_are_believed_beyond_their_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(operations) = all(&bytes) {

@@ -161,6 +161,24 @@ impl Shared {
         })
     }
 
+    /// Waits until a batch may delete so many ranges: those that leaves have not taken in yet are bounded, and who deletes
+    /// does what is to be done for it, in steps between which others write.
+    pub(crate) fn admit(&self, ranges: usize) -> Result<(), Error> {
+        let mut is_admitted = ranges == 0;
+        while !is_admitted {
+            let advanced = self.with_writer(|writer| match writer.may_delete(ranges) {
+                true => Ok(true),
+                false => writer.advance_deletions().map(|()| false),
+            });
+            is_admitted = match advanced {
+                // A storage that is full must not keep anybody from deleting.
+                Err(Error::Full { .. }) => true,
+                other => other?,
+            };
+        }
+        Ok(())
+    }
+
     /// Commits a batch; returns its number.
     pub(crate) fn commit(
         &self,

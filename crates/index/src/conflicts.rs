@@ -53,7 +53,7 @@ fn hashes_of(operations: &[u8], hasher: &RandomState) -> Vec<u64> {
     let mut hashes = Vec::new();
     each(operations, |operation| match operation {
         Operation::Put { key, .. } | Operation::Delete { key } => hashes.push(hasher.hash_one(key)),
-        Operation::DeleteRange { .. } | Operation::End => {}
+        Operation::DeleteRange { .. } | Operation::RangeDeleted { .. } | Operation::End => {}
     });
     hashes
 }
@@ -140,7 +140,7 @@ impl<'a> Taken<'a> {
                 self.keys.insert(self.hasher.hash_one(key), number);
             }
             Operation::DeleteRange { start, end } => self.note_range(start, end),
-            Operation::End => {}
+            Operation::RangeDeleted { .. } | Operation::End => {}
         }
     }
 
@@ -195,7 +195,7 @@ fn names(operations: &[u8], key: &[u8]) -> bool {
         Operation::Put { key: other, .. } | Operation::Delete { key: other } => {
             is_named |= other == key;
         }
-        Operation::DeleteRange { .. } | Operation::End => {}
+        Operation::DeleteRange { .. } | Operation::RangeDeleted { .. } | Operation::End => {}
     });
     is_named
 }

@@ -238,7 +238,8 @@ impl Db {
     /// everything as it was. After any other it is not known whether the batch will be there when the index is
     /// opened again, and until then it takes no more.
     pub fn write(&self, batch: &Batch, durability: Durability) -> Result<(), Error> {
-        let operations = self.shared.limits.check(batch)?.to_vec();
+        let operations = self.shared.limits.check(batch)?;
+        self.shared.admit(batch.ranges())?;
         self.shared.commit(operations, durability, None)?;
         Ok(())
     }
@@ -475,9 +476,10 @@ impl Transaction {
     /// [`Db::write`].
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let shared = &self.snapshot.shared;
-        let operations = shared.limits.check(&self.batch)?.to_vec();
+        let operations = shared.limits.check(&self.batch)?;
         let expects =
             Expectation::new(self.snapshot.seq, self.expects, &operations, &shared.hasher);
+        shared.admit(self.batch.ranges())?;
         shared.commit(operations, durability, Some(expects))?;
         Ok(())
     }

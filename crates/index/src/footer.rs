@@ -341,8 +341,8 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// Reads all that a segment says. Which filling was the last its head says, for it may have no footers at all
-    /// and have left those of the one before behind it.
+    /// Reads all that a segment says. The last filling is the one with the highest number: it may have no footers at all
+    /// and have left those of the one before behind its head.
     pub(crate) fn of(segment: &[u8], geometry: &Geometry, number: u32) -> Listed {
         let mut footers = Vec::new();
         let mut at = 0;
@@ -359,7 +359,8 @@ impl Listed {
         let head = head.filter(|head| head.geometry == *geometry && head.segment == number);
         let of_head = head.map(|head| (head.number, named(segment[40], geometry.id, head.number)));
         let of_footers = footers.iter().map(|footer| (footer.filling, footer.name));
-        let last = of_head.or_else(|| of_footers.max());
+        // The head may be that of an earlier filling, where the write of the last one's was lost.
+        let last = of_footers.chain(of_head).max();
         footers.retain(|footer| last.is_some_and(|(filling, _)| footer.filling == filling));
         Listed {
             name: last.map(|(_, name)| name),

@@ -8,10 +8,11 @@ use crate::error::{At, Error};
 pub(crate) use crate::geometry::{Geometry, LOG_OFFSET};
 use crate::rings::{RING_BYTES, RINGS_MAX, Ring, Rings};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
+use std::cmp::Reverse;
 
 const MAGIC: [u8; 8] = *b"bimetidx";
 /// The version of the format that this program writes.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 /// The oldest that it reads. An index of it becomes one of the newest when it is opened to be written.
 const OLDEST_VERSION: u32 = 2;
 /// The first whose log is in rings; before it the log was as long as it can be from the beginning.
@@ -223,12 +224,22 @@ impl Superblock {
         storage
             .read(0, &mut blocks)
             .at("reading the superblocks", 0)?;
-        let (first, second) = blocks.split_at(BLOCK_BYTES);
-        let newest = match (Superblock::decode(first)?, Superblock::decode(second)?) {
-            (Some(a), Some(b)) => Some(if a.generation > b.generation { a } else { b }),
-            (a, b) => a.or(b),
-        };
+        let newest = Superblock::all_of(&blocks)?.into_iter().next();
         newest.ok_or_else(|| not_an_index(&blocks))
+    }
+
+    /// Those of the two that are whole, the newer first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Version`] if one is of another version of the format.
+    pub(crate) fn all_of(blocks: &[u8]) -> Result<Vec<Superblock>, Error> {
+        let mut all = Vec::new();
+        for block in blocks.chunks_exact(BLOCK_BYTES).take(2) {
+            all.extend(Superblock::decode(block)?);
+        }
+        all.sort_by_key(|superblock| Reverse(superblock.generation));
+        Ok(all)
     }
 }
 

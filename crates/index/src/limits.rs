@@ -1,6 +1,6 @@
 //! How long what is written may be. Each limit is checked when it is called for, before anything has changed.
 
-use crate::batch::Batch;
+use crate::batch::{Batch, ranges_first};
 use crate::error::Error;
 use crate::layout::Geometry;
 use crate::log::HEADER_BYTES;
@@ -41,12 +41,12 @@ impl Limits {
 }
 
 impl Limits {
-    /// The operations of a batch, as they stand in the log.
+    /// The operations of a batch, as they stand in the log: deletions of ranges first.
     ///
     /// # Errors
     ///
     /// If a key, a value or the whole is too long.
-    pub(crate) fn check<'a>(&self, batch: &'a Batch) -> Result<&'a [u8], Error> {
+    pub(crate) fn check(&self, batch: &Batch) -> Result<Vec<u8>, Error> {
         let operations = batch.bytes()?;
         let (value_bytes, bytes) = (batch.longest_value_bytes(), operations.len());
         if value_bytes > self.value_bytes_max {
@@ -60,7 +60,11 @@ impl Limits {
                 bytes,
                 max: self.batch_bytes_max,
             }),
-            false => Ok(operations),
+            false if batch.ranges() == 0 => Ok(operations.to_vec()),
+            false => {
+                let ordered = ranges_first(operations);
+                Ok(ordered.expect("a batch is operations").into_owned())
+            }
         }
     }
 }

@@ -5,13 +5,14 @@
 //! only the last. A deletion of a range ends a stretch, since it concerns keys that are not named. It
 //! must never read a leaf: opening would then cost as much as the leaves that have changed.
 
-use crate::batch::Operation;
+use crate::batch::{Operation, Operations, ranges_first};
 use crate::error::Error;
 use crate::log::Frame;
 use crate::node::{Kind, NodeId, Row, Seq};
 use crate::tree::Tree;
 use crate::tree::inner::Inner;
 use crate::writer::Writer;
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -87,15 +88,27 @@ impl Replay {
             self.finish(writer)?;
             writer.keep_house_in_replay()?;
         }
-        let last = frame.each(|seq, operation| {
-            match operation {
-                Operation::Put { key, value } => self.push(key, Some(value), seq, frame.position),
-                Operation::Delete { key } => self.push(key, None, seq, frame.position),
-                Operation::DeleteRange { .. } => {
-                    self.finish(writer)?;
-                    writer.replay_operation(seq, operation, frame.position)?;
+        let last = frame.each_batch(|seq, operations| {
+            let ordered = match frame.is_carried {
+                // Of leaves, one after the other, each with its deletions first.
+                true => Ok(Cow::Borrowed(operations)),
+                false => ranges_first(operations),
+            };
+            let ordered = ordered.map_err(|_| frame.not_a_batch())?;
+            let mut operations = Operations::new(&ordered);
+            while let Some(operation) = operations.take().map_err(|_| frame.not_a_batch())? {
+                match operation {
+                    Operation::Put { key, value } => {
+                        self.push(key, Some(value), seq, frame.position);
+                    }
+                    Operation::Delete { key } => self.push(key, None, seq, frame.position),
+                    Operation::DeleteRange { start, end } => {
+                        self.finish(writer)?;
+                        writer.replay_deletion(seq, (start, end), frame)?;
+                    }
+                    // The checkpoint has it, or it stands in the log as it was made.
+                    Operation::RangeDeleted { .. } | Operation::End => {}
                 }
-                Operation::End => {}
             }
             Ok(())
         })?;

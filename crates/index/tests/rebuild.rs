@@ -1,28 +1,14 @@
 //! Building an index anew from images and the log, held against the model and against what opening gives.
 
-use crate::world::{Disk, Draw, Map, NUMBER_KEY, Shape, World, collect, small_options};
+use crate::world::rebuilt::{built_anew, images, is_in, seeds_or};
+use crate::world::{Disk, Draw, Map, NUMBER_KEY, Shape, World, small_options};
 use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::storage::{Storage, StorageError};
 use bimetal_index::{Db, Durability, Error, Loss, Options, Rebuilt, rebuild};
-use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 const BLOCK_BYTES: usize = 4096;
 const CHECKPOINT: &[u8] = b"bimetlay";
-
-fn map_of(db: &Db) -> Map {
-    let pairs = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)));
-    pairs.expect("a scan").into_iter().collect()
-}
-
-fn built_anew(disk: &dyn Storage, options: &Options) -> Result<(Rebuilt, Map), Error> {
-    let made = Disk::default();
-    let rebuilt = rebuild(disk, None, made.clone(), 8, options, &mut |_, _, _| {})?;
-    let whole = bimetal_index::verify(&made, &mut |_, _| {})?;
-    assert_eq!(whole.problems, [], "what was made is whole");
-    let db = Db::open(made, options)?;
-    Ok((rebuilt, map_of(&db)))
-}
 
 /// The disk without superblocks, and without checkpoints if asked.
 fn headless(disk: &MemoryStorage, without_checkpoints: bool) -> MemoryStorage {
@@ -86,7 +72,7 @@ fn run(seed: u64, reached: &mut Rebuilt) {
             }
             Err(error) => panic!("seed {seed}: {error}"),
         };
-        assert_eq!(rebuilt.lost, [], "seed {seed}");
+        assert_eq!(rebuilt.lost, [], "seed {seed}: {rebuilt:?}");
         if let Err(error) = world.reopen(disk) {
             panic!("seed {seed}: {error}");
         }
@@ -106,16 +92,6 @@ fn run(seed: u64, reached: &mut Rebuilt) {
             world.open_again(disk).expect("it opens");
         }
     }
-}
-
-/// `BIMETAL_REBUILDS=1000..2000` runs other seeds than these.
-fn seeds_or(usual: Range<u64>) -> Range<u64> {
-    let seeds = std::env::var("BIMETAL_REBUILDS").ok();
-    let seeds = seeds.as_deref().and_then(|seeds| {
-        let (from, to) = seeds.split_once("..")?;
-        Some(from.parse().ok()?..to.parse().ok()?)
-    });
-    seeds.unwrap_or(usual)
 }
 
 #[test]
@@ -218,26 +194,6 @@ fn example(seed: u64) -> World {
     world
 }
 
-/// Images in use: place, length, and whether a blob or a patch.
-fn images(content: &[u8]) -> Vec<(usize, usize)> {
-    let magic = content.windows(4).enumerate().step_by(64);
-    let starts = magic.skip(1).map(|(at, _)| at);
-    starts
-        .filter(|at| at + 64 < content.len() && &content[at + 4..at + 8] == b"bmIN")
-        .map(|at| {
-            let len = u32::from_le_bytes(content[at + 12..at + 16].try_into().expect("4 bytes"));
-            (at, len as usize)
-        })
-        .collect()
-}
-
-fn is_in(lost: &[bimetal_index::Lost], key: &[u8]) -> Option<Loss> {
-    let mut of_key = lost
-        .iter()
-        .filter(|lost| &lost.from[..] <= key && lost.to.as_deref().is_none_or(|to| key < to));
-    of_key.next().map(|lost| lost.loss)
-}
-
 /// Without its log an index may lack any change, and with one leaf damaged the keys of that as well: both are said.
 #[test]
 fn an_index_without_its_log_is_not_said_to_be_whole() {
@@ -278,6 +234,7 @@ fn an_index_without_its_log_is_not_said_to_be_whole() {
         drop(Db::create(empty.clone(), 3, &options).expect("an index"));
         let (rebuilt, map) = built_anew(&empty, &options).expect("an index");
         assert_eq!((rebuilt.lost, map), (Vec::new(), Map::new()));
+        assert!(!rebuilt.is_proven, "nor does it look different");
     }
 }
 
@@ -512,4 +469,24 @@ fn an_index_that_has_only_a_log_is_built_from_it() {
     assert_eq!(map, Map::from([(b"b".to_vec(), b"2".to_vec())]));
     assert_eq!((rebuilt.log_frames, rebuilt.last_batch), (3, 3));
     assert_eq!((rebuilt.lost_found, rebuilt.problems_found), (0, 0));
+    assert!(rebuilt.is_proven, "the log has everything");
+}
+
+/// Nothing is known to be lost of an index whose superblocks are gone, and that is all that can be said.
+#[test]
+fn what_nothing_proves_is_not_said_to_be_proven() {
+    let world = example(2);
+    let (whole, _) = built_anew(&world.disk, &world.options).expect("an index");
+    assert_eq!((whole.lost_found, whole.is_proven), (0, true));
+    for block in [0..BLOCK_BYTES, BLOCK_BYTES..2 * BLOCK_BYTES] {
+        let mut content = world.disk.content();
+        content[block].fill(0);
+        let disk = MemoryStorage::with_content(content);
+        let (rebuilt, _) = built_anew(&disk, &world.options).expect("an index");
+        assert!(rebuilt.is_proven);
+    }
+    let headless = headless(&world.disk, false);
+    let (rebuilt, map) = built_anew(&headless, &world.options).expect("parts of an index");
+    assert_eq!((rebuilt.lost_found, rebuilt.is_proven), (0, false));
+    assert_eq!(map, *world.now());
 }

@@ -1,6 +1,6 @@
 //! What opening an index after a stop costs, counted: bytes and calls, not time.
 
-use bimetal_index::storage::memory::{Counts, MemoryStorage};
+use bimetal_index::storage::memory::{Counts, Faults, MemoryStorage};
 use bimetal_index::{Batch, Db, Durability, Options};
 use std::sync::Arc;
 
@@ -170,4 +170,75 @@ fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     let db = Db::open(after, &options).expect("nothing durable is lost");
     assert!(db.get(b"second").expect("a get").is_some());
     assert_eq!(db.get(b"key").expect("a get"), Some(found));
+}
+
+/// A checkpoint may be taken and completed while the log is taken up. Rings of the log of which everything was read are
+/// given back then, but nothing that was not read yet: after a power cut at any time of the opening the next one finds
+/// all changes.
+#[test]
+fn a_checkpoint_during_a_replay_gives_back_only_what_was_read() {
+    const KEYS: u64 = 12_000;
+    const ROUNDS: u64 = 3;
+    const CUTS: u64 = 8;
+    let roomy = Options {
+        memory_bytes: 64 << 20,
+        buffer_bytes: 48 << 20,
+        log_bytes: 32 << 20,
+        node_bytes: 4096,
+        ..options()
+    };
+    let write = |db: &Db, round: u64| {
+        let mut batch = Batch::new();
+        for number in 0..KEYS {
+            // The factor has no divisor in common with the number of keys, so each is written once.
+            let key = number * 7919 % KEYS;
+            batch.put(&key.to_be_bytes(), &unpackable(key, round));
+            if batch.len() == 100 {
+                db.write(&batch, Durability::Relaxed).expect("a write");
+                batch.clear();
+            }
+        }
+    };
+    let disk = Arc::new(MemoryStorage::new());
+    let db = Db::create(disk.clone(), 5, &roomy).expect("an index");
+    write(&db, 0);
+    db.write_back().expect("a write-back");
+    (1..=ROUNDS).for_each(|round| write(&db, round));
+    db.sync().expect("a sync");
+    let rings = db.log_ranges().len();
+    assert_eq!(rings, 3, "it has grown twice");
+    db.abandon();
+    // Much less than the changes take, so that leaves are written back while the log is taken up.
+    let little = Options {
+        memory_bytes: 512 << 10,
+        buffer_bytes: 64 << 10,
+        ..roomy
+    };
+    let assert_all_there = |db: &Db| {
+        for key in (0..KEYS).step_by(7) {
+            let found = db.get(&key.to_be_bytes()).expect("a get");
+            assert_eq!(found, Some(unpackable(key, ROUNDS).to_vec()), "{key}");
+        }
+    };
+    let (db, counts) = reopened(&disk, &little);
+    let figures = db.figures();
+    assert!(figures.upkeep.checkpoints > 0, "{figures:?}");
+    assert!(db.log_ranges().len() < rings, "some rings were given back");
+    assert_all_there(&db);
+    for cut in 1..=CUTS {
+        let disk = Arc::new(MemoryStorage::with_content(disk.content()));
+        disk.set_faults(Faults {
+            power_cut_at: Some(counts.operations * cut / (CUTS + 1)),
+            ..Faults::default()
+        });
+        assert!(Db::open(disk.clone(), &little).is_err(), "cut {cut}");
+        let after = disk.after_power_cut(&mut || 0);
+        assert_all_there(&Db::open(after, &little).expect("nothing durable is lost"));
+    }
+}
+
+/// A value that does not pack.
+fn unpackable(key: u64, round: u64) -> [u8; 96] {
+    let number = (key * 4 + round + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    std::array::from_fn(|at| (number.rotate_left(at as u32 * 7) >> 13) as u8)
 }

@@ -19,8 +19,9 @@ use bimetal_block::units::show_count;
 /// From what, and to where.
 ///
 /// Neither superblocks nor checkpoints are needed: the new index is made of the images of leaves, and of
-/// the log. Every range of keys of which something is missing is listed. Where nothing is, the new index
-/// has what the old one had.
+/// the log. Every range of keys of which something is missing, or may be older than it was, is listed.
+/// Where nothing is, the new index has what the old one had; without superblocks, or without any of the
+/// log, that is not proven.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The damaged index; it is only read
@@ -46,7 +47,7 @@ fn parse_id(text: &str) -> Result<u64, String> {
     u64::from_str_radix(text, 16).map_err(|_| "expected up to 16 hexadecimal digits".to_owned())
 }
 
-/// Runs the verb: status 1 when something is lost.
+/// Runs the verb: status 1 when something is lost, or when nothing proves that it is not.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let storage = args.open.place.storage_to_read(&args.index)?;
     if args.new.exists() {
@@ -89,8 +90,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         print(&mut out, args, &rebuilt)?;
     }
-    Ok(match rebuilt.lost_found {
-        0 => ExitCode::SUCCESS,
+    Ok(match (rebuilt.lost_found, rebuilt.is_proven) {
+        (0, true) => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     })
 }
@@ -131,6 +132,7 @@ fn to_json(args: &Args, rebuilt: &Rebuilt) -> Value {
         "id": format!("{:016x}", rebuilt.id),
         "keys": rebuilt.keys,
         "last_batch": rebuilt.last_batch,
+        "proven": rebuilt.is_proven,
         "looked_at": {
             "segments": rebuilt.segments,
             "leaves": rebuilt.leaves,
@@ -156,15 +158,25 @@ fn form_of(lost: &[Lost]) -> Form {
 fn print(out: &mut impl Write, args: &Args, rebuilt: &Rebuilt) -> io::Result<()> {
     let (new, keys) = (args.new.display(), show_count(rebuilt.keys));
     match rebuilt.lost_found {
-        0 => writeln!(out, "{new}: {keys} keys, nothing is lost")?,
-        1 => writeln!(out, "{new}: {keys} keys; of 1 range something is lost")?,
+        0 if rebuilt.is_proven => writeln!(out, "{new}: {keys} keys, nothing is lost")?,
+        0 => writeln!(out, "{new}: {keys} keys, nothing is known to be lost")?,
+        1 => writeln!(
+            out,
+            "{new}: {keys} keys; of 1 range something is lost or may be"
+        )?,
         count => {
             let count = show_count(count);
             writeln!(
                 out,
-                "{new}: {keys} keys; of {count} ranges something is lost"
+                "{new}: {keys} keys; of {count} ranges something is lost or may be"
             )?;
         }
+    }
+    if !rebuilt.is_proven {
+        writeln!(
+            out,
+            "no superblock is left, or nothing of the log: more may be lost than can be seen"
+        )?;
     }
     let form = args.key.unwrap_or_else(|| form_of(&rebuilt.lost));
     let columns = [

@@ -178,32 +178,62 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     ///
-    /// Those of `take`, and [`Error::Damaged`] if these are no batches. A frame is written with all of each batch
-    /// that it has: one that goes on to the end of the frame, without an end of its own, is a part of a batch, and
-    /// of a batch there must not be a part.
+    /// As of [`each_batch`](Self::each_batch).
     pub(crate) fn each(
         &self,
         mut take: impl FnMut(u64, Operation<'a>) -> Result<(), Error>,
     ) -> Result<u64, Error> {
-        let not_a_batch = || Error::Damaged {
-            what: "a batch in the log".to_owned(),
-            offset: self.offset,
-        };
+        self.each_batch(|seq, operations| {
+            let mut operations = Operations::new(operations);
+            while let Some(operation) = operations.take().map_err(|_| self.not_a_batch())? {
+                if operation != Operation::End {
+                    take(seq, operation)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Gives the operations of every batch with its number, in order; those of carried records as of one batch. Returns the
+    /// number of the last batch.
+    ///
+    /// # Errors
+    ///
+    /// Those of `take`, and [`Error::Damaged`] if these are no batches. A frame is written with all of each batch
+    /// that it has: one that goes on to the end of the frame, without an end of its own, is a part of a batch, and
+    /// of a batch there must not be a part.
+    pub(crate) fn each_batch(
+        &self,
+        mut take: impl FnMut(u64, &'a [u8]) -> Result<(), Error>,
+    ) -> Result<u64, Error> {
+        if self.is_carried {
+            take(self.first_seq, self.operations)?;
+            return Ok(self.first_seq);
+        }
         let mut operations = Operations::new(self.operations);
         let mut seq = self.first_seq;
+        let mut begin = self.operations;
         let mut is_ended = true;
-        while let Some(operation) = operations.take().map_err(|_| not_a_batch())? {
+        while let Some(operation) = operations.take().map_err(|_| self.not_a_batch())? {
             is_ended = operation == Operation::End;
             if is_ended {
-                seq += u64::from(!self.is_carried);
-            } else {
-                take(seq, operation)?;
+                let bytes = begin.len() - operations.rest().len() - 1;
+                take(seq, &begin[..bytes])?;
+                seq += 1;
+                begin = operations.rest();
             }
         }
-        match (self.is_carried, is_ended) {
-            (true, _) => Ok(seq),
-            (false, true) => seq.checked_sub(1).ok_or_else(not_a_batch),
-            (false, false) => Err(not_a_batch()),
+        match is_ended {
+            true => seq.checked_sub(1).ok_or_else(|| self.not_a_batch()),
+            false => Err(self.not_a_batch()),
+        }
+    }
+
+    /// What it says where a batch should be.
+    pub(crate) fn not_a_batch(&self) -> Error {
+        Error::Damaged {
+            what: "a batch in the log".to_owned(),
+            offset: self.offset,
         }
     }
 }

@@ -131,7 +131,7 @@ impl Slot {
 }
 
 /// Recent versions of a leaf's keys. An empty one owns no memory but itself.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[repr(C)]
 pub struct Delta {
     // What a get looks at when the delta has nothing of its key: 64 bytes.
@@ -264,11 +264,48 @@ impl Delta {
         seq: Seq,
         prune_at: Seq,
     ) {
-        if is_empty_range(start, end) {
-            return;
+        self.add_range(start, end, seq, &|old| {
+            old == seq || (old < seq && seq <= prune_at)
+        });
+    }
+
+    /// The same for a deletion that comes after changes of its own batch and of later ones were added: those of its own
+    /// batch stay, since a batch deletes ranges before it does anything else. Adds nothing if it is here already.
+    pub fn insert_range_late(
+        &mut self,
+        start: Bound<&[u8]>,
+        end: Bound<&[u8]>,
+        seq: Seq,
+        prune_at: Seq,
+    ) {
+        let is_same = |range: &RangeDeletion| {
+            range.seq == seq && bound(&range.start) == start && bound(&range.end) == end
+        };
+        if !self.ranges.iter().any(is_same) {
+            self.add_range(start, end, seq, &|old| old < seq && seq <= prune_at);
         }
-        let is_hidden = |old: Seq| old == seq || (old < seq && seq <= prune_at);
-        let mut oldest = seq;
+    }
+
+    /// Drops the versions of keys between two bounds that are older than the batch `seq`, which has deleted them: for an
+    /// image that has that deletion and may have newer versions.
+    pub fn remove_older(&mut self, start: Bound<&[u8]>, end: Bound<&[u8]>, seq: Seq) {
+        if self.remove_hidden(start, end, &|old| old < seq) < Seq::MAX {
+            self.floor = self.floor.max(seq);
+        }
+        self.compact();
+    }
+
+    /// Drops the versions of keys between two bounds that `is_hidden` names. Returns the least of their numbers.
+    fn remove_hidden(
+        &mut self,
+        start: Bound<&[u8]>,
+        end: Bound<&[u8]>,
+        is_hidden: &dyn Fn(Seq) -> bool,
+    ) -> Seq {
+        let mut oldest = Seq::MAX;
+        if is_empty_range(start, end) {
+            return oldest;
+        }
         let inside = self.between(start, end);
         let (mut at, mut live_bytes) = (0, self.live_bytes);
         self.slots.retain(|slot| {
@@ -281,6 +318,21 @@ impl Delta {
             !hidden
         });
         self.live_bytes = live_bytes;
+        oldest
+    }
+
+    /// Adds a deletion, and drops the versions and range deletions in it that `is_hidden` names.
+    fn add_range(
+        &mut self,
+        start: Bound<&[u8]>,
+        end: Bound<&[u8]>,
+        seq: Seq,
+        is_hidden: &dyn Fn(Seq) -> bool,
+    ) {
+        if is_empty_range(start, end) {
+            return;
+        }
+        let mut oldest = self.remove_hidden(start, end, is_hidden).min(seq);
         self.ranges.retain(|range| {
             let hidden = is_hidden(range.seq)
                 && starts_inside(start, bound(&range.start))
@@ -324,20 +376,30 @@ impl Delta {
         }
     }
 
-    /// The newest batch that has changed `key` or deleted a range with it, if it is here.
-    pub fn newest_seq(&self, key: &[u8]) -> Option<Seq> {
+    /// The batch of the newest version of `key` or range deletion with it that is not newer than `seq`, if there is one
+    /// here: what [`find`](Self::find) answers by.
+    pub fn seq_of(&self, key: &[u8], seq: Seq) -> Option<Seq> {
         let slot = match self.filter.may_have(key) {
-            true => self.slots.get(self.position(key, Seq::MAX)),
+            true => self.slots.get(self.position(key, seq)),
             false => None,
         };
         let slot = slot.filter(|slot| self.compare(slot, key).is_eq());
-        slot.map(|slot| slot.seq)
-            .max(self.deleted_at(key, Seq::MAX))
+        slot.map(|slot| slot.seq).max(self.deleted_at(key, seq))
+    }
+
+    /// The newest batch that has changed `key` or deleted a range with it, if it is here.
+    pub fn newest_seq(&self, key: &[u8]) -> Option<Seq> {
+        self.seq_of(key, Seq::MAX)
     }
 
     /// Answers for readers below this may be wrong: versions that they would see were dropped.
     pub fn floor(&self) -> Seq {
         self.floor
+    }
+
+    /// True if there are versions of keys between two bounds.
+    pub fn has_between(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> bool {
+        !is_empty_range(start, end) && !self.between(start, end).is_empty()
     }
 
     /// True if there is neither a version nor a range deletion.

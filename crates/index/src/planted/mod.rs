@@ -37,6 +37,12 @@ pub enum Bug {
     PrunesSnapshots,
     /// Deletions of ranges are not logged again when the log comes round.
     CarriesNoRanges,
+    /// A checkpoint does not list the deletions of ranges that leaves may lack.
+    ForgetsDeletions,
+    /// A leaf is written anew without the deletions of ranges that it lacks.
+    WritesWithoutDeletions,
+    /// Readers do not look for deletions of ranges beside the leaves.
+    OverlooksDeletions,
     /// A group is as durable as its first batch has asked.
     FollowsTheFirst,
     /// Transactions of one group do not see each other.
@@ -53,6 +59,10 @@ pub enum Bug {
     LooksOnce,
     /// What was read of a node counts though the node was moved meanwhile.
     BelievesOldReads,
+    /// Readers find the place of a part of a long value before the part is written there.
+    PublishesUnwritten,
+    /// A part of a long value is where it was if its place is the same, though the segment was filled anew meanwhile.
+    OverlooksFillings,
 }
 
 /// Never, but in tests.

@@ -50,8 +50,16 @@ fn power_cuts_find_bugs_of_durability() {
             (Bug::FreesEarly, 100),
             (Bug::CarriesNoRanges, 160),
             (Bug::ForgetsPatches, 200),
+            (Bug::WritesWithoutDeletions, 100),
         ],
     );
+}
+
+#[test]
+fn stops_in_long_deletions_find_bugs_of_deletions() {
+    let life = |seed| _ = lives::long_deletions(seed, 4000, &mut |_| {});
+    let bugs = [(Bug::ForgetsDeletions, 10), (Bug::OverlooksDeletions, 10)];
+    assert_found(&life, &bugs);
 }
 
 #[test]

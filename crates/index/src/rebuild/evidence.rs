@@ -27,6 +27,27 @@ pub(super) struct Leaf {
     pub bases: Vec<Base>,
     /// What it adds to them is in the log from here on.
     pub logged_from: u64,
+    /// It can be read, a checkpoint names it, and the log has everything since: whatever else there was of its keys need
+    /// not be there.
+    pub is_proven: bool,
+}
+
+/// Keys of which something may be missing or older than it was, where they come from an image of a batch below `up_to`
+/// and the log does not have all batches since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Doubt {
+    pub range: KeyRange,
+    pub up_to: Seq,
+}
+
+impl Doubt {
+    /// Of all keys.
+    pub(super) fn of_all(up_to: Seq) -> Doubt {
+        Doubt {
+            range: KeyRange::default(),
+            up_to,
+        }
+    }
 }
 
 /// From where on the log that was found has everything, to its end.

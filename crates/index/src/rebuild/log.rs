@@ -4,7 +4,7 @@
 use super::Rebuilt;
 use super::evidence::{WholeLog, read_what_can_be};
 use crate::error::Error;
-use crate::layout::{Geometry, LOG_OFFSET};
+use crate::layout::{Geometry, LOG_OFFSET, Superblock};
 use crate::log::{Frame, HEADER_BYTES, Header};
 use crate::node::Seq;
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
@@ -63,6 +63,12 @@ pub(super) struct Frames {
     geometry: Geometry,
     all: Vec<Header>,
     whole_from: u64,
+    /// Nothing before this was needed any more, as far as is known.
+    needed_from: u64,
+    /// A superblock says so. Else it is what the last frame says: when that was written.
+    is_need_known: bool,
+    /// Behind a frame that was needed another one is gone.
+    has_gap: bool,
     /// Behind the last frame.
     end: u64,
     last_seq: Seq,
@@ -72,14 +78,16 @@ pub(super) struct Frames {
 pub(super) type TakeFrame<'a> = dyn FnMut(&Frame<'_>) -> Result<(), Error> + 'a;
 
 impl Frames {
-    /// Brings what was found into order.
+    /// Brings what was found into order. The superblocks are those that are whole.
     pub(super) fn of(
         storage: &dyn Storage,
         geometry: Geometry,
         found: Found,
+        superblocks: &[Superblock],
         rebuilt: &mut Rebuilt,
     ) -> Frames {
         let Found(mut all) = found;
+        all.retain(|frame| !superblocks.iter().any(|block| is_leftover(frame, block)));
         let newest = all.iter().max_by_key(|f| (f.opening, f.position)).copied();
         let end = newest.map_or(0, |newest| newest.position + newest.blocks());
         all.retain(|frame| frame.position < end);
@@ -87,47 +95,67 @@ impl Frames {
         all.sort_unstable_by_key(|frame| (frame.position, u32::MAX - frame.opening));
         all.dedup_by_key(|frame| frame.position);
         let first = all.first().map_or(0, |first| first.position);
-        let needed = newest.map_or(0, |newest| match newest.bytes {
+        let tails = superblocks.iter().map(|superblock| superblock.log_tail);
+        let needed = tails.chain(newest.map(|newest| match newest.bytes {
             HEADER_BYTES => newest.tail,
             // Of an older version of the format. In the first lap it begins at 0; later with the first frame that has
             // not been written over.
             _ if end <= geometry.log_blocks => 0,
             _ => first,
-        });
+        }));
+        let needed = needed.max().unwrap_or(0);
         let mut frames = Frames {
             geometry,
             all: Vec::new(),
             // Where there is no frame, the log has nothing: not even of the beginning.
             whole_from: newest.map_or(u64::MAX, |_| first.min(needed)),
+            needed_from: needed,
+            is_need_known: !superblocks.is_empty(),
+            has_gap: false,
             end: 0,
             last_seq: 0,
         };
+        frames.follow(&all, superblocks, rebuilt);
+        frames.find_last(storage);
+        rebuilt.log_frames = frames.all.len() as u64;
+        frames
+    }
+
+    /// Takes frames, which are in the order of their positions, up to a gap that a power cut may have left.
+    fn follow(&mut self, all: &[Header], superblocks: &[Superblock], rebuilt: &mut Rebuilt) {
+        // How far the log was durable, as superblocks and the frames from each one on say.
+        let of_superblocks = superblocks.iter().map(|s| s.log_durable).max();
+        let mut durable = of_superblocks.unwrap_or(0);
+        let durable: Vec<u64> = (all.iter().rev())
+            .map(|frame| {
+                durable = durable.max(frame.durable_below);
+                durable
+            })
+            .collect();
         let mut opening = 0;
-        let mut expected = frames.whole_from;
-        for frame in all {
+        let mut expected = self.whole_from;
+        for (frame, durable) in all.iter().zip(durable.into_iter().rev()) {
             if frame.position < expected || frame.opening < opening {
                 continue;
             }
             if frame.position > expected {
-                let was_durable = frame.durable_below > expected || frame.opening > opening;
+                let was_durable = durable > expected || frame.opening > opening;
                 if !was_durable {
                     break;
                 }
-                if frame.position > needed {
-                    let missing = frame.position - expected.max(needed);
+                self.has_gap |= expected > self.needed_from && !self.all.is_empty();
+                if frame.position > self.needed_from {
+                    let missing = frame.position - expected.max(self.needed_from);
                     let what = format!("{missing} blocks of the log are damaged");
-                    rebuilt.problem(what, frame.offset(&geometry));
+                    rebuilt.problem(what, frame.offset(&self.geometry));
                 }
-                frames.whole_from = frame.position;
+                self.whole_from = frame.position;
             }
             opening = frame.opening;
             expected = frame.position + frame.blocks();
-            frames.all.push(frame);
+            self.all.push(*frame);
         }
-        frames.end = frames.all.last().map_or(0, |_| expected);
-        frames.find_last(storage);
-        rebuilt.log_frames = frames.all.len() as u64;
-        frames
+        self.end = self.all.last().map_or(0, |_| expected);
     }
 
     /// The number of the last batch is that of the last frame and as many as that has.
@@ -157,6 +185,16 @@ impl Frames {
         WholeLog {
             from: self.whole_from,
             first_seq: if self.whole_from == 0 { 0 } else { first_seq },
+        }
+    }
+
+    /// True if a part of the log is gone that was needed: changes that no image has. Where no superblock is left, what is
+    /// missing at the beginning may have been given back after the last whole frame was written: what was written there
+    /// then is not whole after a power cut.
+    pub(super) fn lacks_needed(&self) -> bool {
+        match self.is_need_known {
+            true => self.whole_from > self.needed_from,
+            false => self.has_gap,
         }
     }
 
@@ -195,6 +233,13 @@ impl Frames {
         }
         Ok(())
     }
+}
+
+/// True if a frame is of an opening before the one of a superblock, and stands where that opening had not found the log to
+/// go on.
+fn is_leftover(frame: &Header, superblock: &Superblock) -> bool {
+    let is_known = superblock.log_durable > 0;
+    is_known && frame.position >= superblock.log_durable && frame.opening < superblock.opening
 }
 
 /// What the index is, if a whole frame of its log begins with this block, at this byte of the storage. One that has been

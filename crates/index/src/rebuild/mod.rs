@@ -4,28 +4,32 @@
 //! Of all images that have a key in their range the one with the highest LSN is right (the format says
 //! why), so the keys are cut into pieces, each with the newest image of it; then come patches and the
 //! log, in the order of their batches. It must never take an older image for a newer one that is
-//! damaged: what cannot be told is listed as lost, with the exact range of keys.
+//! damaged: what is not proven is listed as lost, with the exact range of keys where that is known ([`proof`] says
+//! what proves what, and [`Rebuilt::is_proven`] where nothing can).
 
 mod evidence;
 mod log;
+mod losses;
 mod pieces;
+mod proof;
 mod survey;
 
 use crate::batch::{Batch, Operation};
 use crate::db::Db;
 use crate::error::Error;
 use crate::layout::{LOG_OFFSET, Superblock};
-use crate::node::{Image, KeyRange, Kind, Seq};
+use crate::node::{Image, Kind, Seq};
 use crate::options::Options;
 use crate::storage::{BLOCK_BYTES, Storage};
 use crate::tree::blob::Reference;
+use crate::tree::deletions::Deletion;
 use crate::verify::Problem;
 use crate::writer::Durability;
-use evidence::{Place, WholeLog};
+use evidence::{Doubt, WholeLog};
 use log::{Found, Frames};
+use losses::Losses;
 use pieces::{Piece, Pieces, Source};
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::collections::{BTreeMap, VecDeque};
 use survey::Survey;
 
 /// Bytes of a batch of the new index, about.
@@ -66,10 +70,15 @@ pub struct Rebuilt {
     pub patches: u64,
     /// Frames of the log.
     pub log_frames: u64,
-    /// Number of the last batch in it.
+    /// Number of the last batch in it. Of an index that was not closed it is not known whether there were later ones.
     pub last_batch: u64,
     /// Keys in the new index.
     pub keys: u64,
+    /// What is not listed as lost is proven to be as it was after the last batch. False where no frame of the log is left,
+    /// as in an index that never had a batch, and where no superblock is, unless the log goes back to the beginning: then
+    /// nothing tells a segment that is gone from one that was never filled, nor an image that is damaged together with its
+    /// footer from one that a power cut has left half written.
+    pub is_proven: bool,
     /// What is lost, in the order of keys.
     pub lost: Vec<Lost>,
     /// How many ranges are lost: as many as are listed, or more.
@@ -81,24 +90,6 @@ pub struct Rebuilt {
 }
 
 impl Rebuilt {
-    fn lose(&mut self, from: &[u8], to: Option<&[u8]>, loss: Loss) {
-        if let Some(last) = self.lost.last_mut()
-            && last.loss == loss
-            && last.to.as_deref() == Some(from)
-        {
-            last.to = to.map(<[u8]>::to_vec);
-            return;
-        }
-        self.lost_found += 1;
-        if self.lost.len() < LISTED_MAX {
-            self.lost.push(Lost {
-                from: from.to_vec(),
-                to: to.map(<[u8]>::to_vec),
-                loss,
-            });
-        }
-    }
-
     fn problem(&mut self, what: String, offset: u64) {
         self.problems_found += 1;
         if self.problems.len() < LISTED_MAX {
@@ -139,7 +130,9 @@ pub fn rebuild(
     options: &Options,
     progress: &mut RebuildProgress<'_>,
 ) -> Result<Rebuilt, Error> {
-    let geometry = survey::geometry(from, id, progress)?;
+    let mut superblocks = survey::superblocks(from)?;
+    let geometry = survey::geometry(from, &superblocks, id, progress)?;
+    superblocks.retain(|superblock| superblock.geometry == geometry);
     let options = Options {
         log_bytes: geometry.log_blocks * BLOCK_BYTES as u64,
         segment_bytes: geometry.segment_bytes,
@@ -149,17 +142,24 @@ pub fn rebuild(
         id: geometry.id,
         ..Rebuilt::default()
     };
-    let mut frames = Found::in_front(from, &geometry);
-    let survey = Survey::of(from, geometry, &mut frames, &mut rebuilt, progress);
-    let superblock = Superblock::read(from).ok();
-    let superblock = superblock.filter(|superblock| superblock.geometry == geometry);
-    let mut frames = Frames::of(from, geometry, frames, &mut rebuilt);
-    if superblock.as_ref().is_some_and(|s| s.log_durable == 0) && survey.last_lsn() == 0 {
+    let mut found = Found::in_front(from, &geometry);
+    let mut survey = Survey::of(from, geometry, &mut found, &mut rebuilt, progress);
+    let mut frames = Frames::of(from, geometry, found, &superblocks, &mut rebuilt);
+    if superblocks.first().is_some_and(|s| s.log_durable == 0) && survey.last_lsn() == 0 {
         frames.begin_at_once();
     }
     rebuilt.last_batch = frames.last_seq();
-    let lacks_up_to = lacking(superblock.as_ref(), &survey, &frames, &mut rebuilt);
-    let pieces = survey.pieces(frames.whole());
+    let whole = frames.whole();
+    rebuilt.is_proven = frames.count() > 0 && (!superblocks.is_empty() || whole.from == 0);
+    let lacks_end = lacks_end(&superblocks, &survey, &frames, &mut rebuilt);
+    let doubts = proof::doubts(
+        from,
+        &superblocks,
+        &mut survey,
+        whole,
+        frames.lacks_needed(),
+    );
+    let pieces = survey.pieces(whole);
     let db = Db::create(to, new_id, &options)?;
     let mut building = Building {
         from,
@@ -169,42 +169,39 @@ pub fn rebuild(
         batch: Batch::new(),
         batch_bytes: 0,
         lost_values: BTreeMap::new(),
-        lacks_up_to,
         is_log_whole: false,
+        losses: Losses::default(),
         rebuilt,
     };
     building.write_leaves(progress)?;
     building.change(&frames, progress)?;
+    building.lose_what_is_doubted(&doubts, whole);
+    if lacks_end {
+        building.losses.add(&[], None, Loss::Changes);
+    }
     building.end()
 }
 
-/// Up to which batch the end of the log may be missing, which images that are newer have; 0 if all of it is there: every
-/// image was written when what it has was durable in the log, and a superblock says how far the log was durable.
-fn lacking(
-    superblock: Option<&Superblock>,
+/// True if the end of the log is gone: every image was written when what it has was durable in the log, and a superblock
+/// says how far the log was durable. Nobody knows how much there was after it.
+fn lacks_end(
+    superblocks: &[Superblock],
     survey: &Survey,
     frames: &Frames,
     rebuilt: &mut Rebuilt,
-) -> Seq {
-    if let Some(Superblock { log_durable, .. }) = superblock
-        && frames.end() < *log_durable
-    {
-        let end = frames.end();
-        let what = format!("the log was durable up to block {log_durable}, and ends at {end}");
-        rebuilt.problem(what, LOG_OFFSET);
-        return Seq::MAX;
-    }
+) -> bool {
+    let durable = superblocks.iter().map(|superblock| superblock.log_durable);
+    let (durable, end) = (durable.max().unwrap_or(0), frames.end());
     let (last, image) = (frames.last_seq(), survey.last_lsn());
-    if last >= image {
-        return 0;
-    }
-    let what = format!("the log ends with batch {last}, and images have batch {image}");
+    let what = if end < durable {
+        format!("the log was durable up to block {durable}, and ends at {end}")
+    } else if last < image {
+        format!("the log ends with batch {last}, and images have batch {image}")
+    } else {
+        return false;
+    };
     rebuilt.problem(what, LOG_OFFSET);
-    match frames.count() {
-        // It may have had any number of batches more.
-        0 => Seq::MAX,
-        _ => image,
-    }
+    true
 }
 
 /// The new index on its way.
@@ -217,10 +214,9 @@ struct Building<'a> {
     batch_bytes: usize,
     /// Keys whose values out of line cannot be read, and whether they still are lost: the log may have them.
     lost_values: BTreeMap<Vec<u8>, bool>,
-    /// Batches up to this one may be missing at the end of the log; 0 if none are.
-    lacks_up_to: Seq,
     /// The log is read where nothing is missing any more.
     is_log_whole: bool,
+    losses: Losses,
     rebuilt: Rebuilt,
 }
 
@@ -258,7 +254,7 @@ impl Building<'_> {
             let to = self.pieces.end_of(number as usize);
             match piece.source {
                 Source::Nothing => {}
-                Source::Lost(_) => self.rebuilt.lose(&piece.from, to, Loss::Keys),
+                Source::Lost(_) => self.losses.add(&piece.from, to, Loss::Keys),
                 Source::Leaf(index) => {
                     let image = match current.take().filter(|(at, _)| *at == index) {
                         Some((_, image)) => Some(image),
@@ -268,7 +264,7 @@ impl Building<'_> {
                     };
                     let Some(image) = image else {
                         // It was whole when it was read before.
-                        self.rebuilt.lose(&piece.from, to, Loss::Keys);
+                        self.losses.add(&piece.from, to, Loss::Keys);
                         continue;
                     };
                     self.write_rows(&image, piece, to)?;
@@ -328,6 +324,7 @@ impl Building<'_> {
         let count = (self.survey.patches.len() + frames.count()) as u64;
         let mut done = 0;
         let mut patches = self.survey.patches.iter().peekable();
+        let mut deletions = VecDeque::from(self.carried_deletions(frames)?);
         frames.each(self.from, &mut |frame| {
             // Only where nothing is missing behind it the log has the last change of whatever it names.
             self.is_log_whole = frame.position >= frames.whole().from;
@@ -337,23 +334,68 @@ impl Building<'_> {
             }
             let added = frame.each(|seq, operation| {
                 while let Some(patch) = patches.next_if(|patch| patch.place.lsn < seq) {
+                    self.delete_carried(&mut deletions, patch.place.lsn)?;
                     self.add_patch(patch, frames.whole())?;
                     done += 1;
                 }
+                self.delete_carried(&mut deletions, seq)?;
                 self.add_operation(seq, operation)
             });
             added.map(|_| ())
         })?;
         for patch in patches {
+            self.delete_carried(&mut deletions, patch.place.lsn)?;
             self.add_patch(patch, frames.whole())?;
         }
-        self.lose_what_is_missing(frames.whole());
+        self.delete_carried(&mut deletions, Seq::MAX)?;
         self.write_batch()
+    }
+
+    /// The deletions of ranges that are logged again with the numbers of their batches, in the order of these.
+    fn carried_deletions(&self, frames: &Frames) -> Result<Vec<Deletion>, Error> {
+        let mut all: Vec<Deletion> = Vec::new();
+        frames.each(self.from, &mut |frame| {
+            let noted = frame.each(|_, operation| {
+                if let Operation::RangeDeleted { seq, start, end } = operation {
+                    all.push(Deletion {
+                        seq,
+                        start: start.into(),
+                        end: end.map(Into::into),
+                    });
+                }
+                Ok(())
+            });
+            noted.map(|_| ())
+        })?;
+        all.sort_by_key(|deletion| deletion.seq);
+        all.dedup();
+        Ok(all)
+    }
+
+    /// Deletes the ranges that the log has again, of batches up to `seq`. Of the values that cannot be read some may be newer
+    /// than that, so these stay lost.
+    fn delete_carried(
+        &mut self,
+        deletions: &mut VecDeque<Deletion>,
+        seq: Seq,
+    ) -> Result<(), Error> {
+        while let Some(deletion) = deletions.pop_front_if(|deletion| deletion.seq <= seq) {
+            let Deletion { seq, start, end } = deletion;
+            self.delete_in_pieces(seq, &start, end.as_deref())?;
+        }
+        Ok(())
     }
 
     /// True if what the batch `seq` says of a key is not in the image of it yet.
     fn is_news(&self, key: &[u8], seq: Seq) -> bool {
         seq > self.pieces.of_key(key).lsn
+    }
+
+    /// True if what the log says of a key may have been changed since by an image that is lost, in a batch that the log
+    /// does not have.
+    fn is_superseded(&self, key: &[u8]) -> bool {
+        let is_lost = matches!(self.pieces.of_key(key).source, Source::Lost(_));
+        is_lost && !self.is_log_whole
     }
 
     /// True if what the log says of a key counts.
@@ -364,12 +406,10 @@ impl Building<'_> {
     fn add_patch(&mut self, patch: &survey::Patch, whole: WholeLog) -> Result<(), Error> {
         let image = match patch.is_whole {
             true => self.survey.image(self.from, &patch.place),
+            // Whether anything is lost with it, what is doubted says.
             false => None,
         };
         let Some(image) = image else {
-            if patch.logged_from < whole.from {
-                self.lose_changes_of(patch, whole);
-            }
             return Ok(());
         };
         let mut key = Vec::new();
@@ -405,75 +445,53 @@ impl Building<'_> {
         self.batched(key.len())
     }
 
-    /// A patch is lost: its keys are some of those of its leaf, wherever what is right for them now comes from.
-    fn lose_changes_of(&mut self, patch: &survey::Patch, whole: WholeLog) {
+    /// Lists what may be missing or older than it was.
+    fn lose_what_is_doubted(&mut self, doubts: &[Doubt], whole: WholeLog) {
         let pieces = self.pieces;
-        for number in self.pieces_of_leaf(patch) {
-            let piece = &pieces.all()[number];
-            let is_listed = matches!(piece.source, Source::Lost(_));
-            let is_older = piece.lsn < patch.place.lsn && has_gap(piece, whole);
-            if is_older && !is_listed {
-                let to = pieces.end_of(number);
-                self.rebuilt.lose(&piece.from, to, Loss::Changes);
+        for Doubt { range, up_to } in doubts {
+            for number in pieces.within(range) {
+                let piece = &pieces.all()[number];
+                if piece.lsn < *up_to && has_gap(piece, whole) {
+                    let from = (&*piece.from).max(&*range.from);
+                    let to = match (pieces.end_of(number), range.to.as_deref()) {
+                        (Some(piece), Some(range)) => Some(piece.min(range)),
+                        (piece, range) => piece.or(range),
+                    };
+                    self.losses.add(from, to, Loss::Changes);
+                }
             }
         }
-    }
-
-    /// Images are lost of which it is not known which keys they had, or the end of the log: they may have been newer than
-    /// what is there.
-    fn lose_what_is_missing(&mut self, whole: WholeLog) {
-        let pieces = self.pieces;
-        for (number, piece) in pieces.all().iter().enumerate() {
-            let is_listed = matches!(piece.source, Source::Lost(_));
-            let may_be_older = piece.lsn < self.survey.missing_up_to && has_gap(piece, whole);
-            let lacks_the_last = piece.lsn < self.lacks_up_to;
-            if (may_be_older || lacks_the_last) && !is_listed {
-                let to = pieces.end_of(number);
-                self.rebuilt.lose(&piece.from, to, Loss::Changes);
-            }
-        }
-    }
-
-    /// The pieces that the leaf of a patch had keys of: those of its newest image before the patch. If there is
-    /// none, the leaf was written anew since, and cleaning has taken what it was.
-    fn pieces_of_leaf(&self, patch: &survey::Patch) -> Range<usize> {
-        let is_before =
-            |place: &Place| place.node == patch.place.node && place.lsn < patch.place.lsn;
-        let before = self.survey.leaves.iter();
-        let before = before.filter(|leaf| is_before(&leaf.place));
-        let newest = before.max_by_key(|leaf| leaf.place.lsn);
-        newest.map_or(0..0, |leaf| self.pieces_of(&leaf.range))
-    }
-
-    /// The pieces of a range of keys.
-    fn pieces_of(&self, range: &KeyRange) -> Range<usize> {
-        let from = self.pieces.number_of(&range.from);
-        let Some(to) = &range.to else {
-            return from..self.pieces.all().len();
-        };
-        // Where what is left and right of the end comes from the same source, one piece has both.
-        let last = self.pieces.number_of(to);
-        let goes_on = *self.pieces.all()[last].from < **to;
-        from..last + usize::from(goes_on)
     }
 
     fn add_operation(&mut self, seq: Seq, operation: Operation<'_>) -> Result<(), Error> {
         match operation {
+            Operation::Put { key, .. } if self.is_superseded(key) => self.delete(key),
             Operation::Put { key, value } if self.is_wanted(key, seq) => self.put_again(key, value),
             Operation::Delete { key } if self.is_wanted(key, seq) => self.delete(key),
             Operation::DeleteRange { start, end } => self.delete_range(seq, start, end),
+            // They have been taken before the first batch that is newer.
+            Operation::RangeDeleted { .. } => Ok(()),
             Operation::Put { .. } | Operation::Delete { .. } | Operation::End => Ok(()),
         }
     }
 
     /// Deletes a range in those pieces whose images do not know of it yet.
     fn delete_range(&mut self, seq: Seq, start: &[u8], end: Option<&[u8]>) -> Result<(), Error> {
-        let pieces = self.pieces;
         let is_in = |key: &[u8]| key >= start && end.is_none_or(|end| key < end);
         if self.is_log_whole {
             let in_range = self.lost_values.iter_mut().filter(|(key, _)| is_in(key));
             in_range.for_each(|(_, is_lost)| *is_lost = false);
         }
+        self.delete_in_pieces(seq, start, end)
+    }
+
+    fn delete_in_pieces(
+        &mut self,
+        seq: Seq,
+        start: &[u8],
+        end: Option<&[u8]>,
+    ) -> Result<(), Error> {
+        let pieces = self.pieces;
         let mut number = pieces.number_of(start);
         let mut from = start;
         loop {
@@ -501,9 +519,11 @@ impl Building<'_> {
         for (key, _) in lost.filter(|(_, is_lost)| *is_lost) {
             let mut after = key.clone();
             after.push(0);
-            self.rebuilt.lose(&key, Some(&after), Loss::Keys);
+            self.losses.add(&key, Some(&after), Loss::Keys);
         }
-        self.rebuilt.lost.sort_by(|a, b| a.from.cmp(&b.from));
+        self.rebuilt.lost = std::mem::take(&mut self.losses).list();
+        self.rebuilt.lost_found = self.rebuilt.lost.len() as u64;
+        self.rebuilt.lost.truncate(LISTED_MAX);
         self.db.write_back()?;
         let mut rows = self
             .db

@@ -3,9 +3,10 @@
 
 use super::evidence::{Leaf, WholeLog, WholePatches};
 use crate::footer::Base;
-use crate::node::Seq;
+use crate::node::{KeyRange, Seq};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Where the keys of a piece are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +106,18 @@ impl Pieces {
         }
     }
 
+    /// The pieces that have keys of a range.
+    pub(super) fn within(&self, range: &KeyRange) -> Range<usize> {
+        let from = self.number_of(&range.from);
+        let Some(to) = &range.to else {
+            return from..self.0.len();
+        };
+        // Where what is left and right of the end comes from the same source, one piece has both.
+        let last = self.number_of(to);
+        let goes_on = *self.0[last].from < **to;
+        from..last + usize::from(goes_on)
+    }
+
     /// Where a piece ends.
     pub(super) fn end_of(&self, number: usize) -> Option<&[u8]> {
         self.0.get(number + 1).map(|piece| &*piece.from)
@@ -138,12 +151,12 @@ fn source_of(
     }
 }
 
-/// True if a leaf and the log have everything that the damaged one above it had: the log has all batches
-/// that are not in the leaf, or it has all that the damaged one had added, and the leaf is one that it was
+/// True if a leaf and the log have everything that the damaged one above it had: a checkpoint proves it, the log has all
+/// batches that are not in the leaf, or it has all that the damaged one had added, and the leaf is one that it was
 /// made of, with its patches, or newer than all of these.
 fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: WholeLog) -> bool {
     let (node, lsn) = (leaf.place.node, leaf.place.lsn);
-    if whole.first_seq <= lsn + 1 {
+    if leaf.is_proven || whole.first_seq <= lsn + 1 {
         return true;
     }
     if damaged.logged_from < whole.from || damaged.bases.is_empty() {
@@ -174,7 +187,7 @@ fn patches_of(base: &Base, damaged: &Leaf, patches: &WholePatches) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{KeyRange, Seal};
+    use crate::node::Seal;
     use crate::rebuild::evidence::Place;
 
     fn leaf(from: &str, to: &str, lsn: Seq, is_whole: bool, logged_from: u64) -> Leaf {
@@ -197,6 +210,7 @@ mod tests {
                 patches: 0,
             }],
             logged_from,
+            is_proven: false,
         }
     }
 
@@ -252,6 +266,14 @@ mod tests {
             piece("e", Source::Leaf(0), 10),
         ];
         assert_eq!(pieces(&leaves, 9), expected);
+    }
+
+    #[test]
+    fn a_damaged_image_is_none_over_one_that_is_proven() {
+        let mut leaves = [leaf("", "~", 9, true, 0), leaf("c", "e", 20, false, 4)];
+        assert_eq!(pieces(&leaves, 9)[1], piece("c", Source::Lost(20), 0));
+        leaves[0].is_proven = true;
+        assert_eq!(pieces(&leaves, 9), [piece("", Source::Leaf(0), 9)]);
     }
 
     #[test]

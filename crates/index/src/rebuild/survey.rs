@@ -40,17 +40,31 @@ pub(super) struct Survey {
     pub missing_up_to: Seq,
 }
 
+/// The superblocks that are whole, the newer first.
+///
+/// # Errors
+///
+/// [`Error::Version`] if one is of another version of the format.
+pub(super) fn superblocks(storage: &dyn Storage) -> Result<Vec<Superblock>, Error> {
+    let mut blocks = Aligned::zeroed(2 * BLOCK_BYTES);
+    if storage.len_bytes() < LOG_OFFSET {
+        return Ok(Vec::new());
+    }
+    read_what_can_be(storage, 0, &mut blocks);
+    Superblock::all_of(&blocks)
+}
+
 /// What the index is, from whatever is left that says it: a superblock, heads of segments, or the log.
 pub(super) fn geometry(
     storage: &dyn Storage,
+    superblocks: &[Superblock],
     id: Option<u64>,
     progress: &mut RebuildProgress<'_>,
 ) -> Result<Geometry, Error> {
     let is_asked = |geometry: &Geometry| id.is_none_or(|id| id == geometry.id);
-    match Superblock::read(storage) {
-        Ok(superblock) if is_asked(&superblock.geometry) => return Ok(superblock.geometry),
-        Err(error @ (Error::Version { .. } | Error::Storage { .. })) => return Err(error),
-        Ok(_) | Err(_) => {}
+    let mut of_superblocks = superblocks.iter().map(|superblock| superblock.geometry);
+    if let Some(geometry) = of_superblocks.find(is_asked) {
+        return Ok(geometry);
     }
     let mut found: BTreeMap<u64, Geometry> = BTreeMap::new();
     let len_bytes = storage.len_bytes();
@@ -213,6 +227,7 @@ impl Survey {
                     is_whole,
                     bases,
                     logged_from,
+                    is_proven: false,
                 });
             }
             About::Patch { logged_from } => {

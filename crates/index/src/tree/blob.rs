@@ -10,6 +10,7 @@ use super::load::ATTEMPTS_MAX;
 use super::slots::{Content, Node};
 use crate::error::Error;
 use crate::node::{Image, NodeId, parse_blob};
+use crate::planted::{Bug, is_planted};
 use crate::segments::Location;
 
 /// The bytes of a reference before the numbers.
@@ -96,21 +97,23 @@ impl Tree {
     /// The content of one blob; `None` if it is not there any more. Cleaning may move it meanwhile, which is
     /// no reason for a reader who is entitled to it to go without.
     fn read_where_it_is(&self, blob: NodeId) -> Result<Option<Vec<u8>>, Error> {
-        let location = || {
+        // The same number may have the same place again in a later filling of the segment, so both are compared. While
+        // the lock is held, the segment of a part that is in use is not filled anew.
+        let place = || {
             let node = self.slots.get(blob).node.read();
             let is_gone = node.location.is_nowhere() || is_used_again(&node);
-            (!is_gone).then_some(node.location)
+            (!is_gone).then(|| (node.location, self.filling_of(node.location)))
         };
         if !self.has(blob) {
             return Ok(None);
         }
-        let mut now = location();
+        let mut now = place();
         for _ in 0..ATTEMPTS_MAX {
             let Some(tried) = now else {
                 return Ok(None);
             };
-            let read = self.read_part(blob, tried);
-            now = location();
+            let read = self.read_part(blob, tried.0);
+            now = place();
             match read {
                 Ok(part) => return Ok(part),
                 Err(error) if now == Some(tried) => return Err(error),
@@ -118,6 +121,14 @@ impl Tree {
             }
         }
         Ok(None)
+    }
+
+    /// The name of the filling that an image in use here belongs to.
+    fn filling_of(&self, location: Location) -> u32 {
+        match is_planted(Bug::OverlooksFillings) {
+            true => 0,
+            false => self.fillings.seal_of(location).filling,
+        }
     }
 
     /// The content of one blob; `None` if a node has its number now.

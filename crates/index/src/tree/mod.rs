@@ -8,6 +8,7 @@
 
 mod ahead;
 pub(crate) mod blob;
+pub(crate) mod deletions;
 pub(crate) mod inner;
 mod load;
 mod memory;
@@ -16,11 +17,12 @@ pub(crate) mod slots;
 
 use crate::error::Error;
 use crate::layout::Geometry;
-use crate::node::{Found, Image, Kind, NodeId, Rows, Seq, View, view};
+use crate::node::{Delta, Found, Image, Kind, NodeId, Rows, Seq, View, view};
 use crate::planted::{Bug, is_planted};
 use crate::segments::{Fillings, Location};
 use crate::storage::Storage;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use deletions::{Deletions, Seen};
 use inner::Inner;
 use load::{ATTEMPTS_MAX, AtHand, Loaded};
 pub(crate) use memory::Memory;
@@ -30,6 +32,9 @@ use std::sync::{Arc, OnceLock};
 
 /// Levels of a tree, at most; more are a circle.
 const LEVELS_MAX: usize = 16;
+
+/// A delta that takes more memory than this many images of leaves is written back early.
+const DELTA_NODES_MAX: usize = 8;
 
 /// The tree.
 pub(crate) struct Tree {
@@ -46,6 +51,8 @@ pub(crate) struct Tree {
     poison: OnceLock<String>,
     /// Readers before this may have seen leaves that are gone.
     floor: AtomicU64,
+    /// Deletions of ranges that not every leaf has taken in.
+    pub deletions: Deletions,
     pub memory: Memory,
     /// Images read from the storage.
     image_reads: AtomicU64,
@@ -84,6 +91,7 @@ impl Tree {
             structure: AtomicU64::new(0),
             poison: OnceLock::new(),
             floor: AtomicU64::new(0),
+            deletions: Deletions::default(),
             memory,
             image_reads: AtomicU64::new(0),
         }
@@ -131,6 +139,23 @@ impl Tree {
         let delta_floor = node.delta.as_ref().map_or(0, |delta| delta.floor());
         let floor = self.floor.load(Ordering::Acquire);
         seq >= node.floor.max(delta_floor).max(floor)
+    }
+
+    /// Changes the delta of a leaf, which has one afterwards, and keeps account of its memory. True if it has become longer
+    /// than is good for a lookup or an insertion, for images of `node_bytes`. For the one that changes.
+    pub(crate) fn change_delta(
+        &self,
+        node: &mut Node,
+        node_bytes: usize,
+        change: impl FnOnce(&mut Delta),
+    ) -> bool {
+        let before = node.delta.as_ref().map_or(0, |delta| delta.memory_bytes());
+        let delta = node.delta.get_or_insert_default();
+        change(delta);
+        let after = delta.memory_bytes();
+        self.memory.change_delta(before, after);
+        let limit = node_bytes * DELTA_NODES_MAX;
+        before <= limit && limit < after
     }
 
     /// A thread has panicked while it changed the index: nothing is answered any more. Readers that are under way
@@ -336,7 +361,10 @@ impl Tree {
             let (id, answer) = self.at_leaf(Place::Of(key), |id, slot, node| {
                 slot.touch();
                 let answer = match self.is_kept(node, reader.seq()) {
-                    true => look_up(node, key, reader, &at_hand, out),
+                    true => {
+                        let deleted = self.deletions.seen_at(reader.seq()).of_key(key);
+                        look_up(node, key, (reader, deleted), &at_hand, out)
+                    }
                     false => Answer::TooOld,
                 };
                 (id, answer)
@@ -367,7 +395,8 @@ impl Tree {
         loop {
             let looked = self.at_leaf(Place::Of(key), |id, _, node| {
                 let is_kept = self.is_kept(node, since);
-                let newest = newest_in(node, key, &at_hand).ok_or(id)?;
+                let deleted = self.deletions.seen_at(Seq::MAX).of_key(key);
+                let newest = newest_in(node, key, deleted, &at_hand).ok_or(id)?;
                 Ok(is_kept.then_some(newest > since))
             })?;
             match looked {
@@ -407,7 +436,8 @@ impl Tree {
                 if !self.is_kept(&node, scan.view.seq) {
                     return Ok(Next::TooOld);
                 }
-                view_leaf(&node, scan, &at_hand, out)
+                let deletions = self.deletions.seen_at(scan.view.seq);
+                view_leaf(&node, scan, &deletions, &at_hand, out)
             };
             match looked {
                 Some(true) => return Ok(Next::Here),
@@ -513,13 +543,25 @@ pub(crate) enum Next {
     TooOld,
 }
 
-fn look_up(node: &Node, key: &[u8], reader: AsOf, at_hand: &AtHand, out: &mut Vec<u8>) -> Answer {
+/// What a leaf says of a key to a reader, and what a deletion says, if there is one that the leaf may not have: the number
+/// of its batch. Versions older than that are gone, and so is what an older image says.
+fn look_up(
+    node: &Node,
+    key: &[u8],
+    (reader, deleted): (AsOf, Option<Seq>),
+    at_hand: &AtHand,
+    out: &mut Vec<u8>,
+) -> Answer {
     if matches!(reader, AsOf::Passing(seq) if seq < node.folded_at) {
         return Answer::TooOld;
     }
     let seq = reader.seq();
     if let Some(delta) = &node.delta {
+        let is_older = |deleted| delta.seq_of(key, seq).is_some_and(|own| own < deleted);
         match delta.find(key, seq) {
+            Found::Put(_) | Found::Deleted if deleted.is_some_and(is_older) => {
+                return Answer::Nothing;
+            }
             Found::Put(value) => {
                 out.clear();
                 out.extend_from_slice(value);
@@ -529,26 +571,29 @@ fn look_up(node: &Node, key: &[u8], reader: AsOf, at_hand: &AtHand, out: &mut Ve
             Found::Nothing => {}
         }
     }
+    let asked = Asked { key, seq, deleted };
     match at_hand.image_of(node) {
-        Some(Some(image)) => look_in(image, key, seq, out).unwrap_or(Answer::Nothing),
+        Some(Some(image)) => look_in(image, &asked, out).unwrap_or(Answer::Nothing),
         Some(None) => Answer::Nothing,
-        None => look_in_pieces(node, key, seq, &at_hand.pieces, out),
+        None => look_in_pieces(node, &asked, &at_hand.pieces, out),
     }
 }
 
-fn look_in_pieces(
-    node: &Node,
-    key: &[u8],
+/// What is asked of images.
+struct Asked<'a> {
+    key: &'a [u8],
     seq: Seq,
-    pieces: &[Placed],
-    out: &mut Vec<u8>,
-) -> Answer {
-    for location in node.places_of(key) {
+    /// A batch that has deleted the key, which the image may not have.
+    deleted: Option<Seq>,
+}
+
+fn look_in_pieces(node: &Node, asked: &Asked<'_>, pieces: &[Placed], out: &mut Vec<u8>) -> Answer {
+    for location in node.places_of(asked.key) {
         let unlanded = placed(node.unlanded(), location);
         let Some(image) = unlanded.or_else(|| placed(pieces, location)) else {
             return Answer::Unread(location);
         };
-        if let Some(answer) = look_in(image, key, seq, out) {
+        if let Some(answer) = look_in(image, asked, out) {
             return answer;
         }
     }
@@ -556,8 +601,11 @@ fn look_in_pieces(
 }
 
 /// What an image says of a key; `None` if nothing.
-fn look_in(image: &Image, key: &[u8], seq: Seq, out: &mut Vec<u8>) -> Option<Answer> {
-    let (kind, value) = image.find(key, seq)?;
+fn look_in(image: &Image, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Answer> {
+    let (kind, value) = image.find(asked.key, asked.seq)?;
+    if asked.deleted.is_some_and(|deleted| image.lsn() < deleted) {
+        return Some(Answer::Nothing);
+    }
     out.clear();
     out.extend_from_slice(value.as_slice());
     Some(match kind {
@@ -567,22 +615,32 @@ fn look_in(image: &Image, key: &[u8], seq: Seq, out: &mut Vec<u8>) -> Option<Ans
     })
 }
 
-/// The batch that has changed `key` last; `None` if the image is needed to say it.
-fn newest_in(node: &Node, key: &[u8], at_hand: &AtHand) -> Option<Seq> {
+/// The batch that has changed `key` last, `deleted` if that is newer and not in the leaf yet; `None` if the image is needed
+/// to say it.
+fn newest_in(node: &Node, key: &[u8], deleted: Option<Seq>, at_hand: &AtHand) -> Option<Seq> {
     let in_delta = node.delta.as_ref().and_then(|delta| delta.newest_seq(key));
     if in_delta.is_some() {
-        return in_delta;
+        return in_delta.max(deleted);
     }
     let Some(image) = at_hand.image_of(node)? else {
-        return Some(0);
+        return Some(deleted.unwrap_or(0));
     };
     let row = image.lower_bound(key);
     let is_there = row < image.rows() && image.compare_key(row, key).is_eq();
-    Some(if is_there { image.seq(row) } else { 0 })
+    let deleted = deleted.filter(|deleted| image.lsn() < *deleted);
+    let in_image = if is_there { image.seq(row) } else { 0 };
+    Some(in_image.max(deleted.unwrap_or(0)))
 }
 
 /// Whether there is more in the leaf; `None` if the image is needed.
-fn view_leaf(node: &Node, scan: &LeafScan<'_>, at_hand: &AtHand, out: &mut Rows) -> Option<bool> {
+fn view_leaf(
+    node: &Node,
+    scan: &LeafScan<'_>,
+    deletions: &Seen,
+    at_hand: &AtHand,
+    out: &mut Rows,
+) -> Option<bool> {
     let image = at_hand.image_of(node)?;
-    Some(view(image, node.delta.as_deref(), &scan.view, out))
+    let delta = deletions.over(node.delta.as_deref(), image);
+    Some(view(image, delta.as_deref(), &scan.view, out))
 }

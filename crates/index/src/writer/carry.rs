@@ -7,6 +7,7 @@
 //! carrying them would go in circles, and leaves are written back instead.
 
 use super::Writer;
+use super::deletions::LEAVES_IN_TURN;
 use crate::batch::{Operation, push_operation};
 use crate::error::Error;
 use crate::limits::Limits;
@@ -21,17 +22,30 @@ const FRAME_BYTES_MAX: usize = 60 << 10;
 const FRAMES_MIN: usize = 32;
 
 impl Writer {
-    /// The first position in the log that some leaf needs, or the head.
+    /// The first position in the log that some leaf needs, or a deletion of a range that not every leaf has taken in, or
+    /// the head.
     pub(super) fn needed_from(&mut self) -> u64 {
+        let leaves_from = self.leaves_needed_from();
+        let deletions_from = self.deletions_needed_from(leaves_from);
+        let needed_from = leaves_from.into_iter().chain(deletions_from).min();
+        needed_from.unwrap_or(self.log.head())
+    }
+
+    /// The first position in the log that some leaf needs, if one does.
+    fn leaves_needed_from(&mut self) -> Option<u64> {
         while let Some((position, id)) = self.by_log.front() {
             let node = self.tree.slots.get(*id).node.read();
             if node.delta.is_some() && node.logged_at == *position {
-                return *position;
+                return Some(*position);
             }
             drop(node);
             self.by_log.pop_front();
         }
-        self.log.head()
+        None
+    }
+
+    fn is_needed_before(&mut self, target: u64) -> bool {
+        self.leaves_needed_from().is_some_and(|from| from < target)
     }
 
     /// True if deltas take so little of the log that logging them again gives room, and there is room to
@@ -45,7 +59,7 @@ impl Writer {
         self.log.ring_blocks() as usize * BLOCK_BYTES
     }
 
-    fn frame_bytes(&self) -> usize {
+    pub(super) fn frame_bytes(&self) -> usize {
         FRAME_BYTES_MAX.min(self.log_bytes() / FRAMES_MIN)
     }
 
@@ -55,10 +69,14 @@ impl Writer {
         if self.needed_from() >= target {
             return Ok(false);
         }
-        if self.may_carry() {
+        if !self.may_carry() {
+            match self.is_needed_before(target) {
+                true => self.fold_first_logged()?,
+                // There is no room to log deletions again, so leaves take them in, and are written for it.
+                false => _ = self.take_in_some(LEAVES_IN_TURN)?,
+            }
+        } else if !self.carry_deletions(target)? {
             self.carry(target)?;
-        } else {
-            self.fold_first_logged()?;
         }
         Ok(true)
     }
@@ -80,7 +98,12 @@ impl Writer {
         let mut records = Vec::with_capacity(frame_bytes * 2);
         let mut leaves: Vec<(u64, NodeId)> = Vec::new();
         let longest = Limits::of(&self.geometry).batch_bytes_max;
-        while records.len() < frame_bytes && self.needed_from() < target {
+        while records.len() < frame_bytes && self.is_needed_before(target) {
+            if let Some((_, id)) = self.by_log.front().copied() {
+                // What is logged again is as of now. This may bring it forward.
+                self.take_in_of(id)?;
+                self.leaves_needed_from();
+            }
             let Some(first) = self.by_log.front().copied() else {
                 break;
             };

@@ -9,11 +9,12 @@ use super::Writer;
 use super::patch::PATCHES_MAX;
 use crate::error::{At, Error};
 use crate::footer::About;
-use crate::layout::{CHECKPOINT_SEGMENTS_MAX, Geometry, Superblock};
-use crate::node::NodeId;
+use crate::layout::{CHECKPOINT_SEGMENTS_MAX, COUNTS_MAX, Geometry, Superblock};
+use crate::node::{KEY_BYTES_MAX, NodeId};
 use crate::planted::{Bug, is_planted};
 use crate::segments::{Class, Location};
 use crate::storage::{Aligned, Storage, round_up, sync};
+use crate::tree::deletions::Deletion;
 use crate::tree::patch::{Filter, Patch, Patched};
 use crate::tree::slots::Content;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,10 @@ const OLD_HEAD_BYTES: usize = 24;
 const PATCH_BYTES: usize = 16;
 /// Instead of a number of prints: the filter is not here.
 const UNKNOWN: u32 = u32::MAX;
+/// Bytes of a deletion of a range, without its keys.
+const DELETION_BYTES: usize = 16;
+/// Instead of the length of an end: the range goes on to the end of all keys.
+const NO_END: u32 = u32::MAX;
 /// Written at a time.
 const PIECE_BYTES: usize = 512 << 10;
 
@@ -40,6 +45,8 @@ pub(crate) struct Stored {
     pub fillings: Vec<u32>,
     /// Of leaves that have any, the oldest first.
     pub patches: BTreeMap<NodeId, Vec<Patch>>,
+    /// Deletions of ranges that leaves may lack.
+    pub deletions: Vec<Deletion>,
 }
 
 /// How much a checkpoint says.
@@ -75,6 +82,8 @@ struct NewCheckpoint<'a> {
     fillings: &'a [u32],
     /// Of leaves in ascending order, as [`push_patches`] makes them.
     patches: &'a [u8],
+    /// Deletions of ranges, as [`push_deletion`] makes them.
+    deletions: &'a [u8],
 }
 
 impl NewCheckpoint<'_> {
@@ -82,14 +91,17 @@ impl NewCheckpoint<'_> {
     fn encode(&self) -> (Aligned, usize) {
         let places_end = HEAD_BYTES + self.locations.len() * 8;
         let fillings_end = places_end + fillings_bytes(self.fillings.len());
-        let used = fillings_end + self.patches.len();
+        let patches_end = fillings_end + self.patches.len();
+        let used = patches_end + self.deletions.len();
         let mut bytes = Aligned::zeroed(round_up(used));
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&self.root.to_le_bytes());
         bytes[12..16].copy_from_slice(&(self.locations.len() as u32).to_le_bytes());
         bytes[16..24].copy_from_slice(&(self.patches.len() as u64).to_le_bytes());
         bytes[24..28].copy_from_slice(&(self.fillings.len() as u32).to_le_bytes());
-        bytes[fillings_end..used].copy_from_slice(self.patches);
+        bytes[28..32].copy_from_slice(&(self.deletions.len() as u32).to_le_bytes());
+        bytes[fillings_end..patches_end].copy_from_slice(self.patches);
+        bytes[patches_end..used].copy_from_slice(self.deletions);
         let names = bytes[places_end..fillings_end].chunks_exact_mut(4);
         for (name, filling) in names.zip(self.fillings) {
             name.copy_from_slice(&filling.to_le_bytes());
@@ -112,7 +124,10 @@ impl Stored {
         let count = number(12) as usize;
         let fillings_count = if is_old { 0 } else { number(24) as usize };
         let (places, rest) = rest.split_at_checked(count.checked_mul(8)?)?;
-        let (fillings, patches) = rest.split_at_checked(fillings_bytes(fillings_count))?;
+        // Up to version 5 zero.
+        let deletions_len = if is_old { 0 } else { number(28) as usize };
+        let (fillings, rest) = rest.split_at_checked(fillings_bytes(fillings_count))?;
+        let (patches, deletions) = rest.split_at_checked(rest.len().checked_sub(deletions_len)?)?;
         let patches_len = u64::from_le_bytes(head[16..24].try_into().unwrap_or_default());
         let is_known = is_old || head[..8] == MAGIC;
         if !is_known || patches.len() as u64 != patches_len {
@@ -138,6 +153,7 @@ impl Stored {
             locations: locations.collect::<Option<_>>()?,
             fillings,
             patches: decode_patches(patches, geometry, segments)?,
+            deletions: decode_deletions(deletions)?,
         };
         let is_based = |id: &NodeId| {
             let place = stored.locations.get(*id as usize);
@@ -156,6 +172,7 @@ impl Stored {
                 locations: vec![Location::NOWHERE],
                 fillings: Vec::new(),
                 patches: BTreeMap::new(),
+                deletions: Vec::new(),
             });
         }
         let segments = geometry.segments(storage.len_bytes());
@@ -219,11 +236,19 @@ impl Writer {
             self.segments.flush_all(&*storage)?;
         }
         self.unpin_landed();
+        // What no leaf may lack any more is not listed.
+        let needed_from = self.needed_from();
+        let mut deletions = Vec::new();
+        if !is_planted(Bug::ForgetsDeletions) {
+            let all = self.deletions.all();
+            all.for_each(|deletion| push_deletion(&mut deletions, deletion));
+        }
         let new = NewCheckpoint {
             root: self.tree.root(),
             locations: &self.locations,
             fillings: &self.segments.names(),
             patches: &self.encoded_patches(detail),
+            deletions: &deletions,
         };
         let (bytes, used) = new.encode();
         let segments = self.segments.take_for_checkpoint(&*storage, bytes.len())?;
@@ -244,7 +269,7 @@ impl Writer {
             segments,
             written: 0,
             // While the log is taken up its end is not known, and its tail stays.
-            tail: (self.needed_from() + too_late).min(self.log.head()),
+            tail: (needed_from + too_late).min(self.log.head()),
             seq: self.seq,
             emptied: self.segments.emptied(),
             leaves_written: self.unsettled.written(),
@@ -325,7 +350,9 @@ impl Writer {
             self.superblock.opening_at_tail = self.superblock.opening;
         }
         self.superblock.seq_at_tail = checkpoint.seq;
-        self.superblock.log_durable = self.log.durable_below();
+        // While the log is taken up, the superblock knows of more that is durable than was read so far.
+        let log_durable = &mut self.superblock.log_durable;
+        *log_durable = self.log.durable_below().max(*log_durable);
         self.superblock.checkpoint_bytes = checkpoint.used as u64;
         self.superblock.checkpoint_crc = checkpoint.crc;
         self.release_log(checkpoint.tail)?;
@@ -412,6 +439,47 @@ fn decode_patches(
         patches.push(Patch {
             location,
             filter: Filter::from_prints(prints),
+        });
+        bytes = rest;
+    }
+    Some(all)
+}
+
+/// Adds a deletion of a range as it stands in a checkpoint.
+fn push_deletion(bytes: &mut Vec<u8>, deletion: &Deletion) {
+    let Deletion { seq, start, end } = deletion;
+    let end_bytes = end.as_ref().map_or(NO_END, |end| end.len() as u32);
+    bytes.extend_from_slice(&seq.to_le_bytes());
+    bytes.extend_from_slice(&(start.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&end_bytes.to_le_bytes());
+    bytes.extend_from_slice(start);
+    bytes.extend_from_slice(end.as_deref().unwrap_or_default());
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+}
+
+/// Deletions of ranges as they stand in a checkpoint.
+fn decode_deletions(mut bytes: &[u8]) -> Option<Vec<Deletion>> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let (head, rest) = bytes.split_first_chunk::<DELETION_BYTES>()?;
+        let length = |at: usize| Some(u32::from_le_bytes(*head[at..].first_chunk()?));
+        let is_key = |length: &u32| *length as usize <= KEY_BYTES_MAX;
+        let seq = u64::from_le_bytes(*head.first_chunk()?);
+        let start_bytes = length(8).filter(is_key)? as usize;
+        let end_bytes = match length(12)? {
+            NO_END => None,
+            bytes => Some(Some(bytes).filter(is_key)? as usize),
+        };
+        let used = start_bytes + end_bytes.unwrap_or(0);
+        let (keys, rest) = rest.split_at_checked(used.next_multiple_of(8))?;
+        let (start, end) = keys[..used].split_at(start_bytes);
+        if seq >= COUNTS_MAX {
+            return None;
+        }
+        all.push(Deletion {
+            seq,
+            start: start.into(),
+            end: end_bytes.map(|_| end.into()),
         });
         bytes = rest;
     }

@@ -15,6 +15,8 @@ pub(crate) enum Compacting {
     /// others may bring new changes all the time.
     #[default]
     Begun,
+    /// Leaves take in deletions of ranges, as many leaves at most.
+    Deletions(u32),
     Leaves(u32),
     /// Segments are emptied that are not dense, and of which not so many had been begun: where images do not fill
     /// segments well, those that are filled now are no denser.
@@ -28,7 +30,14 @@ impl Writer {
     /// Goes on with a compaction by a step. False if there is nothing left to do.
     pub(crate) fn compact_some(&mut self, at: &mut Compacting) -> Result<bool, Error> {
         *at = match *at {
-            Compacting::Begun => Compacting::Leaves(self.nodes().saturating_mul(2)),
+            Compacting::Begun => Compacting::Deletions(self.nodes().saturating_mul(2)),
+            Compacting::Deletions(left) => match self.take_in_some(LEAVES)? && left > 0 {
+                true => {
+                    self.fold_beyond_budget()?;
+                    Compacting::Deletions(left.saturating_sub(LEAVES as u32))
+                }
+                false => Compacting::Leaves(self.nodes().saturating_mul(2)),
+            },
             Compacting::Leaves(left) => match self.write_leaves_back()? && left > 0 {
                 true => Compacting::Leaves(left.saturating_sub(LEAVES as u32)),
                 false => self.end_leaves()?,

@@ -13,10 +13,10 @@ use crate::limits::blob_bytes_max;
 use crate::node::{
     Delta, Image, KeyRange, Kind, NodeId, ROWS_MAX, Row, Seal, Seq, blob_image, fold,
 };
+use crate::planted::{Bug, is_planted};
 use crate::segments::{Class, Location};
 use crate::tree::Path;
 use crate::tree::blob::Reference;
-use crate::tree::inner::Inner;
 use std::ops::{Bound, Range};
 
 /// Versions of a key in an image, at most.
@@ -291,6 +291,7 @@ impl Writer {
 
     /// Writes what has changed of a leaf, with the leaf or without.
     pub(super) fn write_leaf_back(&mut self, id: NodeId) -> Result<(), Error> {
+        self.take_in_of(id)?;
         if self.write_patch(id)? {
             return Ok(());
         }
@@ -300,6 +301,8 @@ impl Writer {
     /// Writes a leaf anew, with what has changed of it.
     pub(super) fn fold_leaf(&mut self, id: NodeId) -> Result<(), Error> {
         self.has_ids_left()?;
+        // A leaf that may lack deletions takes them in first; else nothing is read for its place that need not be.
+        self.take_in_of(id)?;
         self.scratch.clear();
         let oldest = self.readers.oldest();
         let is_appended = self.gather(id, oldest)?;
@@ -330,7 +333,7 @@ impl Writer {
     }
 
     /// A key that leads to the leaf: one of its own, or one that has been.
-    fn a_key_of(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
+    pub(super) fn a_key_of(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
         if let Some(delta) = &self.tree.slots.get(id).node.read().delta
             && let Some(key) = a_key_in(delta)
         {
@@ -389,7 +392,7 @@ impl Writer {
             return Err(self.misplaced(id, "whose keys belong to another leaf"));
         }
         if self.scratch.rows.is_empty() {
-            return self.beside_nothing(inner, *index, oldest);
+            return self.beside_nothing(path, oldest);
         }
         let bytes = self.scratch.bytes.len();
         let limit = self.options.node_bytes;
@@ -406,6 +409,7 @@ impl Writer {
         if bytes + self.locations[other as usize].bytes() > limit / 4 * 3 {
             return Ok(vec![id]);
         }
+        self.take_in_at(path, other)?;
         self.scratch.clear();
         self.gather(both[0], oldest)?;
         let border = self.scratch.rows.len();
@@ -420,13 +424,12 @@ impl Writer {
         Ok(both.to_vec())
     }
 
-    /// The leaf at `index`, which has no rows, and neighbours up to the first that has some.
-    fn beside_nothing(
-        &mut self,
-        inner: &Inner,
-        index: usize,
-        oldest: Seq,
-    ) -> Result<Vec<NodeId>, Error> {
+    /// The leaf at the end of a path, which has no rows, and neighbours up to the first that has some.
+    fn beside_nothing(&mut self, path: &Path, oldest: Seq) -> Result<Vec<NodeId>, Error> {
+        let Some((_, inner, index)) = path.last() else {
+            return Ok(Vec::new());
+        };
+        let index = *index;
         let (mut start, mut end) = (index, index + 1);
         // The others are empty, so the order in which they are gathered does not matter.
         while self.scratch.rows.is_empty() && end - start < EMPTY_JOINED_MAX {
@@ -439,6 +442,7 @@ impl Writer {
             } else {
                 break;
             };
+            self.take_in_at(path, inner.child(next))?;
             self.gather(inner.child(next), oldest)?;
         }
         Ok((start..end).map(|child| inner.child(child)).collect())
@@ -649,6 +653,9 @@ impl Writer {
                     self.relocate(id, location);
                     self.scratch.unpublished.push((id, location));
                     reference.blobs.push(id);
+                    if is_planted(Bug::PublishesUnwritten) {
+                        self.publish_blobs();
+                    }
                 }
                 Err(error) => {
                     self.free_ids.push(id);

@@ -11,6 +11,7 @@ mod checkpoint;
 mod classes;
 mod clean;
 mod compact;
+mod deletions;
 mod fold;
 mod log_space;
 mod paper;
@@ -27,7 +28,7 @@ use crate::batch::{END, Operation, Operations};
 use crate::error::Error;
 use crate::footer::About;
 use crate::layout::{Geometry, Superblock};
-use crate::log::Log;
+use crate::log::{Frame, Log};
 use crate::node::{Builder, Delta, Kind, NodeId, Row, Seq};
 use crate::options::Options;
 use crate::planted::{Bug, is_planted};
@@ -35,14 +36,15 @@ use crate::readers::Readers;
 use crate::segments::{Class, Location, NewImage, Segments};
 use crate::storage::Storage;
 use crate::tree::Tree;
+use crate::tree::deletions::Deletion;
 use crate::tree::slots::NODES_MAX;
 use checkpoint::Checkpoint;
 use classes::Classes;
 use clean::Cleaning;
+use deletions::WaitingDeletions;
 use fold::Scratch;
 use room::Packing;
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::Bound;
 use std::sync::Arc;
 use unsettled::Unsettled;
 
@@ -74,6 +76,8 @@ pub struct UpkeepFigures {
     pub joins: u64,
     /// Values written out of line.
     pub blobs: u64,
+    /// Leaves that took in deletions of ranges in their turn, because those touched too many leaves to wait for.
+    pub taken_in: u64,
     /// Leaves whose changes were logged again, since the log came round.
     pub carried: u64,
     /// Bytes of images that cleaning moved.
@@ -88,8 +92,6 @@ pub struct UpkeepFigures {
     pub log_rings: u64,
 }
 
-/// A delta that takes more memory than this many images of leaves is written back early.
-const DELTA_NODES_MAX: usize = 8;
 /// Numbers that one change of the tree may need: an even split of a leaf and of every level above.
 const IDS_SPARE: usize = 1 << 12;
 
@@ -116,6 +118,8 @@ pub(crate) struct Writer {
     /// The same by the first position in the log that is needed for them.
     by_log: VecDeque<(u64, NodeId)>,
     deltas_begun: u64,
+    /// Deletions of ranges that leaves may lack.
+    deletions: WaitingDeletions,
     /// Leaves whose deltas have become longer than is good for a lookup or an insertion.
     overgrown: Vec<NodeId>,
     changed_inners: BTreeSet<NodeId>,
@@ -175,6 +179,7 @@ impl Writer {
             by_age: VecDeque::new(),
             by_log: VecDeque::new(),
             deltas_begun: 0,
+            deletions: WaitingDeletions::of(stored.deletions, tail),
             overgrown: Vec::new(),
             changed_inners: BTreeSet::new(),
             changes_since_checkpoint: 0,
@@ -308,21 +313,32 @@ impl Writer {
                 self.change_leaf(key, position, delete)?;
             }
             Operation::DeleteRange { start, end } => {
-                self.delete_range(seq, start, end, position, oldest)?;
+                self.delete_range(seq, (start, end), position)?;
             }
-            Operation::End => {}
+            // The checkpoint has it, or it stands in the log as it was made.
+            Operation::RangeDeleted { .. } | Operation::End => {}
         }
         Ok(())
     }
 
-    /// Makes a change again that is in the log, after a stop. Nobody has read yet.
-    pub(crate) fn replay_operation(
+    /// Deletes a range again that is in the log, after a stop. Nobody has read yet. What is carried was of one leaf.
+    pub(crate) fn replay_deletion(
         &mut self,
         seq: Seq,
-        operation: Operation<'_>,
-        position: u64,
+        (start, end): (&[u8], Option<&[u8]>),
+        frame: &Frame<'_>,
     ) -> Result<(), Error> {
-        self.apply_one(seq, operation, position, seq)
+        match frame.is_carried {
+            true => {
+                let deletion = Deletion {
+                    seq,
+                    start: start.into(),
+                    end: end.map(Into::into),
+                };
+                self.delete_at_once(&deletion, frame.position)
+            }
+            false => self.delete_range(seq, (start, end), frame.position),
+        }
     }
 
     /// Everything up to this batch, and before `end` in the log, has been taken from it.
@@ -354,6 +370,7 @@ impl Writer {
         };
         self.tree.memory.evict(&self.tree.slots);
         self.tree.memory.give_up_kept(&self.tree.slots);
+        self.show_deletions();
         Ok(())
     }
 
@@ -413,13 +430,37 @@ impl Writer {
         }
         // In a replay, which goes by keys, the first change of a leaf need not be the oldest.
         node.logged_at = node.logged_at.min(position);
-        let before = node.delta.as_ref().map_or(0, |delta| delta.memory_bytes());
-        let delta = node.delta.get_or_insert_default();
-        change(delta);
-        let after = delta.memory_bytes();
-        self.tree.memory.change_delta(before, after);
-        let limit = self.options.node_bytes * DELTA_NODES_MAX;
-        if before <= limit && limit < after {
+        let is_overgrown = self
+            .tree
+            .change_delta(&mut node, self.options.node_bytes, change);
+        drop(node);
+        self.note_change(id, is_overgrown);
+    }
+
+    /// Changes the delta of a leaf by something that stands earlier in the log, at `position`, than what other leaves have.
+    fn change_late(&mut self, id: NodeId, position: u64, change: impl FnOnce(&mut Delta)) {
+        let mut node = self.tree.slots.get(id).node.write();
+        let is_new = node.delta.is_none();
+        if is_new {
+            self.deltas_begun += 1;
+            node.dirty_since = self.deltas_begun;
+            self.by_age.push_back((node.dirty_since, id));
+        }
+        if is_new || position < node.logged_at {
+            node.logged_at = position;
+            // Near the front, for it is old.
+            let at = self.by_log.partition_point(|(other, _)| *other <= position);
+            self.by_log.insert(at, (position, id));
+        }
+        let is_overgrown = self
+            .tree
+            .change_delta(&mut node, self.options.node_bytes, change);
+        drop(node);
+        self.note_change(id, is_overgrown);
+    }
+
+    fn note_change(&mut self, id: NodeId, is_overgrown: bool) {
+        if is_overgrown {
             self.overgrown.push(id);
         }
         self.changes_since_checkpoint += 1;
@@ -438,36 +479,6 @@ impl Writer {
             }
         });
         self.changes_since_checkpoint += rows.len() as u64 - 1;
-    }
-
-    /// Every leaf that the range touches gets a note of it.
-    fn delete_range(
-        &mut self,
-        seq: Seq,
-        start: &[u8],
-        end: Option<&[u8]>,
-        position: u64,
-        oldest: Seq,
-    ) -> Result<(), Error> {
-        let mut at: Box<[u8]> = start.into();
-        while end.is_none_or(|end| *at < *end) {
-            // Cut to the leaf, so that it can be logged again for this leaf alone.
-            let edge = self.tree.upper_edge(&at)?;
-            let upper = match (end, &edge) {
-                (Some(end), Some(edge)) => Bound::Excluded(end.min(edge)),
-                (Some(end), None) => Bound::Excluded(end),
-                (None, Some(edge)) => Bound::Excluded(&edge[..]),
-                (None, None) => Bound::Unbounded,
-            };
-            self.change_leaf(&at, position, |delta| {
-                delta.insert_range(Bound::Included(&at), upper, seq, oldest);
-            })?;
-            match edge {
-                Some(edge) => at = edge,
-                None => return Ok(()),
-            }
-        }
-        Ok(())
     }
 
     /// Readers see everything up to `seq`.

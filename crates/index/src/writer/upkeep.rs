@@ -6,6 +6,7 @@
 
 use super::Writer;
 use super::checkpoint::Detail;
+use super::deletions::LEAVES_IN_TURN;
 use crate::error::Error;
 
 /// A checkpoint is taken after so many changes, since that is what opening has to make again at least.
@@ -25,6 +26,7 @@ impl Writer {
         self.unpin_landed();
         self.fold_overgrown()?;
         self.fold_beyond_budget()?;
+        self.take_in_some(LEAVES_IN_TURN)?;
         self.clean_some()?;
         self.move_tail(blocks)?;
         self.unpin_landed();
@@ -96,6 +98,13 @@ impl Writer {
 
     /// Writes all changes back into nodes, and makes that count.
     pub(crate) fn write_back(&mut self) -> Result<(), Error> {
+        while self.take_in_some(LEAVES_IN_TURN)? {
+            self.fold_beyond_budget()?;
+            self.clean_some()?;
+            if self.is_checkpointing() {
+                self.continue_checkpoint()?;
+            }
+        }
         while self.fold_oldest()? {
             self.clean_some()?;
             if self.is_checkpointing() {

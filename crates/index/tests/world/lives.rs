@@ -369,6 +369,79 @@ pub fn example() -> World {
     world
 }
 
+/// A number as a key.
+pub fn key_of(number: u64) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+/// A value that does not pack, so that there are as many leaves as values say by their lengths.
+pub fn value_of(number: u64) -> Vec<u8> {
+    let mut draw = Draw::new(number);
+    (0..5).flat_map(|_| draw.number().to_le_bytes()).collect()
+}
+
+/// An index of so many records, with a leaf for ten of them, and so little memory for changes that leaves are written all
+/// the time.
+pub fn many_leaves(records: u64) -> World {
+    let options = Options {
+        buffer_bytes: 64 << 10,
+        ..small()
+    };
+    let mut world = World::new(options).expect("an index");
+    for first in (0..records).step_by(200) {
+        let puts = first..records.min(first + 200);
+        let puts: Vec<Change> = puts
+            .map(|number| Change::Put(key_of(number), value_of(number)))
+            .collect();
+        world.write(&puts, Durability::Relaxed).expect("a write");
+    }
+    world.db.write_back().expect("a write-back");
+    world
+}
+
+/// Ranges of many leaves are deleted; before all leaves have taken that in there are stops, each after some commits, and
+/// the log goes round several times meanwhile. `at_stop` is shown what the disk has then. Returns how many leaves took
+/// deletions in because it was their turn.
+pub fn long_deletions(seed: u64, records: u64, at_stop: &mut dyn FnMut(&World)) -> u64 {
+    let mut draw = Draw::new(seed);
+    let mut world = many_leaves(records);
+    let mut taken_in = 0;
+    for round in 0..20 {
+        let first = draw.below(records / 2);
+        let change = match round % 3 {
+            0 => Change::DeleteRange(Vec::new(), None),
+            1 => Change::DeleteRange(key_of(first), Some(key_of(first + records / 3))),
+            _ => Change::DeleteRange(key_of(first), None),
+        };
+        // Of one batch the order counts: what stands before the deletion is deleted by it.
+        let put = |number: u64| Change::Put(key_of(number), value_of(round));
+        let changes = [put(first + 1), change, put(first + 2)];
+        world.write(&changes, Durability::Durable).expect("a write");
+        for _ in 0..draw.below(60) {
+            let number = draw.below(records);
+            let change = match draw.below(3) {
+                0 => Change::Delete(key_of(number)),
+                _ => Change::Put(key_of(number), value_of(draw.number())),
+            };
+            world
+                .write(&[change], Durability::Durable)
+                .expect("a write");
+        }
+        match draw.below(4) {
+            0 | 1 => world.db.checkpoint().expect("a checkpoint"),
+            2 => world.check_all().expect("it can be read"),
+            _ => {}
+        }
+        at_stop(&world);
+        taken_in += world.db.figures().upkeep.taken_in;
+        let disk = world.disk.clone();
+        world.reopen(disk).expect("it opens");
+    }
+    world.db.write_back().expect("a write-back");
+    world.check_all().expect("it can be read");
+    taken_in
+}
+
 /// Everything that an index says it has.
 pub fn all(db: &Db) -> Result<Map, Error> {
     let pairs = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)))?;

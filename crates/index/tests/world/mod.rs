@@ -11,6 +11,7 @@ pub mod gate;
 pub mod lives;
 pub mod mishap;
 pub mod past;
+pub mod rebuilt;
 
 pub use bimetal_index::model::{
     Change, Draw, History, Map, NUMBER_KEY, Pairs, Shape, collect, small_growing_options,

@@ -1,0 +1,175 @@
+//! What proves that an image is the newest of its keys, and which keys nothing proves it of.
+//!
+//! Three things do. The log does, where it has every batch after the image. A checkpoint does: it names the images and
+//! patches of all leaves, and the log from its tail on has everything since, so a key is right if the leaf that it is of
+//! then, or a newer one, can be read. Where no superblock is left the segments themselves do, by what their footers list
+//! and by what images say of themselves: a power cut may have taken superblocks and checkpoints for all that can be known,
+//! and an index that it has left must not be called damaged. It must never take an image for the newest because nothing
+//! newer was found while a superblock, which is there, could not be held against the segments.
+
+use super::evidence::{Doubt, WholeLog};
+use super::survey::{Patch, Survey};
+use crate::layout::Superblock;
+use crate::node::{KeyRange, Seal, Seq};
+use crate::segments::Location;
+use crate::storage::Storage;
+use crate::writer::Stored;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The keys that nothing is proven of. Leaves that are proven are marked in the survey. The superblocks are those that are
+/// whole, the newer first.
+pub(super) fn doubts(
+    storage: &dyn Storage,
+    superblocks: &[Superblock],
+    survey: &mut Survey,
+    whole: WholeLog,
+    lacks_needed: bool,
+) -> Vec<Doubt> {
+    if lacks_needed {
+        // Nobody knows of which keys the batches were that are gone.
+        return vec![Doubt::of_all(Seq::MAX)];
+    }
+    let mut all = superblocks.iter();
+    match all.find_map(|superblock| Named::by(storage, superblock, whole)) {
+        Some(named) => named.doubts(survey, whole),
+        None if superblocks.is_empty() => of_segments(survey, whole),
+        None => vec![Doubt::of_all(Seq::MAX)],
+    }
+}
+
+/// Where only segments are left: what could not be read, and patches that are listed and are damaged.
+fn of_segments(survey: &Survey, whole: WholeLog) -> Vec<Doubt> {
+    let mut doubts = vec![Doubt::of_all(survey.missing_up_to)];
+    let damaged = survey.patches.iter();
+    let damaged = damaged.filter(|patch| !patch.is_whole && patch.logged_from < whole.from);
+    doubts.extend(damaged.filter_map(|patch| of_patch(survey, patch)));
+    doubts
+}
+
+/// The keys of a patch are some of those of its leaf: of its newest image before the patch. If there is none, the leaf was
+/// written anew since, and cleaning has taken what it was.
+fn of_patch(survey: &Survey, patch: &Patch) -> Option<Doubt> {
+    let (node, lsn) = (patch.place.node, patch.place.lsn);
+    let leaves = survey.leaves.iter();
+    let before = leaves.filter(|leaf| leaf.place.node == node && leaf.place.lsn < lsn);
+    let newest = before.max_by_key(|leaf| leaf.place.lsn)?;
+    Some(Doubt {
+        range: newest.range.clone(),
+        up_to: lsn,
+    })
+}
+
+/// What a superblock and its checkpoint name.
+struct Named {
+    stored: Stored,
+    /// What is not in the images that are named, or in older ones, is of later batches or in the log.
+    seq: Seq,
+}
+
+impl Named {
+    /// Nothing if the checkpoint is not whole, or the log does not have everything since.
+    fn by(storage: &dyn Storage, superblock: &Superblock, whole: WholeLog) -> Option<Named> {
+        if superblock.log_tail < whole.from {
+            return None;
+        }
+        let stored = Stored::read(storage, superblock).ok()?;
+        let is_image = |location: &Location| !location.is_nowhere();
+        stored.locations.iter().any(is_image).then_some(Named {
+            stored,
+            seq: superblock.seq_at_tail,
+        })
+    }
+
+    fn seal(&self, location: Location) -> Seal {
+        let name = self.stored.fillings.get(location.segment() as usize);
+        Seal {
+            location: location.stored(),
+            filling: name.copied().unwrap_or_default(),
+        }
+    }
+
+    /// The keys of leaves that are named and were not found, and of those with a patch that is lost. What is listed and
+    /// cannot be read is found: the pieces say what of it is lost.
+    fn doubts(&self, survey: &mut Survey, whole: WholeLog) -> Vec<Doubt> {
+        let leaves = survey.leaves.iter().enumerate();
+        let leaves: BTreeMap<_, usize> = leaves
+            .map(|(index, leaf)| (key_of(leaf.place.seal), index))
+            .collect();
+        let patches = survey.patches.iter();
+        let patches = patches.filter(|patch| patch.is_whole || patch.logged_from >= whole.from);
+        let patches: BTreeSet<_> = patches.map(|patch| key_of(patch.place.seal)).collect();
+        let mut ranges = Vec::new();
+        let mut doubted = Vec::new();
+        for (node, location) in (0..).zip(&self.stored.locations) {
+            // Where none is found it is nowhere, an inner node, a blob, or a leaf that is lost.
+            let found = leaves.get(&key_of(self.seal(*location)));
+            let found = found.map(|index| &mut survey.leaves[*index]);
+            let Some(leaf) = found.filter(|leaf| leaf.place.node == node) else {
+                continue;
+            };
+            leaf.is_proven = leaf.is_whole;
+            ranges.push(leaf.range.clone());
+            let over = self.stored.patches.get(&node).into_iter().flatten();
+            let mut over = over.map(|patch| key_of(self.seal(patch.location)));
+            if over.any(|place| !patches.contains(&place)) {
+                doubted.push(leaf.range.clone());
+            }
+        }
+        doubted.extend(between(ranges));
+        let of = |range| Doubt {
+            range,
+            up_to: self.seq,
+        };
+        doubted.into_iter().map(of).collect()
+    }
+}
+
+fn key_of(seal: Seal) -> (u64, u32) {
+    (seal.location, seal.filling)
+}
+
+/// The keys that are in none of the ranges.
+fn between(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
+    ranges.sort_by(|a, b| a.from.cmp(&b.from));
+    let mut all = Vec::new();
+    let mut end = Some(Box::default());
+    for range in ranges {
+        let Some(before) = &end else {
+            break;
+        };
+        if *before < range.from {
+            all.push(KeyRange {
+                from: before.clone(),
+                to: Some(range.from.clone()),
+            });
+        }
+        if range.to.as_ref().is_none_or(|to| before < to) {
+            end = range.to;
+        }
+    }
+    all.extend(end.map(|from| KeyRange { from, to: None }));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(from: &str, to: &str) -> KeyRange {
+        KeyRange {
+            from: from.as_bytes().into(),
+            to: (to != "~").then(|| to.as_bytes().into()),
+        }
+    }
+
+    #[test]
+    fn keys_of_no_leaf_are_those_between_the_ranges_of_all() {
+        let all = [range("", "c"), range("c", "m"), range("m", "~")];
+        assert_eq!(between(all.to_vec()), []);
+        let some = vec![range("p", "t"), range("c", "m"), range("m", "n")];
+        let expected = [range("", "c"), range("n", "p"), range("t", "~")];
+        assert_eq!(between(some), expected);
+        assert_eq!(between(Vec::new()), [range("", "~")]);
+        assert_eq!(between(vec![range("b", "~")]), [range("", "b")]);
+    }
+}

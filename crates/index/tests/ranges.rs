@@ -1,0 +1,181 @@
+//! Deletions of ranges with far more leaves than a commit may wait for: what they cost each commit is counted, and what is
+//! there is held against the model at every step, after stops and rebuilds as well.
+
+use crate::world::lives::{key_of, long_deletions, many_leaves, value_of};
+use crate::world::{Change, Disk, Map, World, collect};
+use bimetal_index::storage::memory::MemoryStorage;
+use bimetal_index::{Batch, Db, Durability, Options, rebuild};
+use std::ops::Bound;
+use std::sync::Arc;
+
+const KEYS: u64 = 30_000;
+
+/// An index of some three thousand leaves, all of them written.
+fn loaded() -> World {
+    let world = many_leaves(KEYS);
+    assert!(world.db.figures().nodes > 2500, "{:?}", world.db.figures());
+    world
+}
+
+fn everything() -> Change {
+    Change::DeleteRange(Vec::new(), None)
+}
+
+/// A commit makes 16 leaves take in what was deleted, beside what its own changes cost: whether it deletes all there is
+/// or is one of those after it.
+#[test]
+fn no_commit_waits_for_the_leaves_of_a_long_range() {
+    let mut world = loaded();
+    let before = world.db.snapshot();
+    let nodes = u64::from(world.db.figures().nodes);
+    let (mut commits, mut last) = (0, world.db.figures());
+    let mut changes = vec![everything()];
+    loop {
+        world.write(&changes, Durability::Durable).expect("a write");
+        let now = world.db.figures();
+        let taken_in = now.upkeep.taken_in - last.upkeep.taken_in;
+        let written =
+            now.upkeep.folds + now.upkeep.patches - last.upkeep.folds - last.upkeep.patches;
+        assert!(
+            taken_in <= 16,
+            "{taken_in} leaves took it in with one commit"
+        );
+        // Each leaf that is written gives back what some sixteen notes take, or more.
+        assert!(
+            written <= 64,
+            "{written} leaves were written with one commit"
+        );
+        // The snapshot keeps all that there was, so what is read is read to be written.
+        let read = now.image_reads - last.image_reads;
+        assert!(
+            read <= 64 * 17 + 16,
+            "{read} images were read with one commit"
+        );
+        let delta_bytes_max = world.options.buffer_bytes + 64 * 1024;
+        assert!(
+            now.delta_bytes <= delta_bytes_max,
+            "{} bytes of changes",
+            now.delta_bytes
+        );
+        if taken_in == 0 && commits > 0 {
+            break;
+        }
+        commits += 1;
+        // Keys come back in what was deleted, in leaves that have taken it in and in others.
+        let number = commits * 7919 % KEYS;
+        changes = vec![Change::Put(key_of(number), value_of(commits))];
+        if commits % 50 == 1 {
+            world.check_all().expect("it can be read");
+        }
+        world.check_get(&key_of(number)).expect("it can be read");
+        world
+            .check_get(&key_of(number + 1))
+            .expect("it can be read");
+        last = world.db.figures();
+    }
+    // With three inner nodes in a hundred, and leaves that were joined before it was their turn.
+    assert!(
+        commits * 16 > nodes / 2,
+        "{commits} commits for {nodes} nodes"
+    );
+    world.check_all().expect("it can be read");
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    let seen = collect(&mut before.scan(all)).expect("a scan");
+    assert_eq!(
+        seen.len() as u64,
+        KEYS + 1,
+        "a snapshot sees all that there was"
+    );
+}
+
+/// What is there is the same after any stop, and in what a rebuild finds then.
+#[test]
+fn a_long_deletion_goes_on_after_any_stop() {
+    let mut at_stop = |world: &World| {
+        let found = rebuilt(&world.disk.content(), &world.options);
+        let differs = |key: &&Vec<u8>| found.get(*key) != world.now().get(*key);
+        let differing: Vec<_> = found
+            .keys()
+            .chain(world.now().keys())
+            .filter(differs)
+            .collect();
+        assert_eq!(
+            differing,
+            Vec::<&Vec<u8>>::new(),
+            "what a rebuild finds, of {}",
+            found.len()
+        );
+    };
+    let taken_in = [1, 2].map(|seed| long_deletions(seed, KEYS, &mut at_stop));
+    assert!(taken_in.iter().all(|leaves| *leaves > 3000), "{taken_in:?}");
+}
+
+/// What a rebuild makes of the content of a disk without its superblocks.
+fn rebuilt(content: &[u8], options: &Options) -> Map {
+    let mut content = content.to_vec();
+    content[..8192].fill(0);
+    let from = MemoryStorage::with_content(content);
+    let made = Disk::default();
+    let found = rebuild(&from, None, made.clone(), 8, options, &mut |_, _, _| {});
+    assert_eq!(found.expect("parts of an index").lost, []);
+    let db = Db::open(made, options).expect("it opens");
+    let rows = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)));
+    rows.expect("a scan").into_iter().collect()
+}
+
+/// Deletions that pile up wait for each other in steps, so that what is kept of them is bounded.
+#[test]
+fn deletions_that_pile_up_wait_for_their_turn() {
+    let world = loaded();
+    let nodes = u64::from(world.db.figures().nodes);
+    let mut batch = Batch::new();
+    for number in 0..500 {
+        batch.clear();
+        batch.delete_range(&key_of(number), Some(&key_of(KEYS - number)));
+        world
+            .db
+            .write(&batch, Durability::Relaxed)
+            .expect("a write");
+    }
+    // A checkpoint lists what leaves may lack: 64 deletions of 16 and 16 bytes at most. The first may complete another.
+    world.db.checkpoint().expect("a checkpoint");
+    let before = world.db.figures().upkeep.checkpoint_bytes;
+    world.db.checkpoint().expect("a checkpoint");
+    let figures = world.db.figures();
+    let listed = figures.upkeep.checkpoint_bytes - before;
+    // It has a place for every number that a node ever had.
+    let places = nodes * 9 + u64::from(figures.space.segments) * 4;
+    assert!(
+        listed <= places + 64 * 32,
+        "{listed} bytes, {places} for places: {figures:?}"
+    );
+    let end = key_of(KEYS);
+    let all = (Bound::Unbounded, Bound::Excluded(&end[..]));
+    assert_eq!(collect(&mut world.db.scan(all)).expect("a scan"), []);
+}
+
+/// Threads that delete long ranges beside threads that write: all of it comes to an end.
+#[test]
+fn threads_that_delete_long_ranges_come_to_an_end() {
+    let db = Arc::new(loaded().db);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let db = Arc::clone(&db);
+            scope.spawn(move || {
+                for round in 0..100 {
+                    let mut batch = Batch::new();
+                    batch.delete_range(
+                        &key_of(thread * 1000),
+                        (thread % 2 == 0).then_some(&key_of(KEYS)),
+                    );
+                    batch.put(&key_of(KEYS + thread), &value_of(round));
+                    db.write(&batch, Durability::Relaxed).expect("a write");
+                }
+            });
+        }
+    });
+    let all = (Bound::Included(&key_of(KEYS)[..]), Bound::Unbounded);
+    let left = collect(&mut db.scan(all)).expect("a scan").len();
+    // Deletions to the end of all keys take those of other threads along, and not their own.
+    assert!((1..=4).contains(&left), "{left} keys");
+}
