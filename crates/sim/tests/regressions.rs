@@ -505,6 +505,24 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
     (16_528, "withstood", "the same (an error of the tester)"),
 ];
 
+/// Seeds that need every class that is on.
+const WITH_ALL_CLASSES: [(u64, &str); 1] = [(
+    5363,
+    "the disk of a program that had lost its power was slow for ever (an error of the tester)",
+)];
+
+#[test]
+fn seeds_that_failed_with_all_classes_do_not_fail_again() {
+    for (seed, what) in WITH_ALL_CLASSES {
+        let options = Options {
+            once: true,
+            ..Options::default()
+        };
+        let report = tester::run(seed, options);
+        assert!(report.finding.is_none(), "{what}: {}", report.summary());
+    }
+}
+
 #[test]
 fn seeds_that_failed_with_classes_do_not_fail_again() {
     for &(seed, classes, what) in WITH_CLASSES {
