@@ -503,7 +503,36 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
     ),
     (8272, "withstood", "the same (an error of the tester)"),
     (16_528, "withstood", "the same (an error of the tester)"),
+    (
+        7926,
+        "withstood",
+        "a rebuild was cut short, and what its side had in the log before it went home over what it had brought",
+    ),
 ];
+
+/// Seeds that need every class that is on.
+const WITH_ALL_CLASSES: [(u64, &str); 2] = [
+    (
+        19_780,
+        "a rebuild was cut short, and what its side had in the log before it counted again",
+    ),
+    (
+        5363,
+        "the disk of a program that had lost its power was slow for ever (an error of the tester)",
+    ),
+];
+
+#[test]
+fn seeds_that_failed_with_all_classes_do_not_fail_again() {
+    for (seed, what) in WITH_ALL_CLASSES {
+        let options = Options {
+            once: true,
+            ..Options::default()
+        };
+        let report = tester::run(seed, options);
+        assert!(report.finding.is_none(), "{what}: {}", report.summary());
+    }
+}
 
 #[test]
 fn seeds_that_failed_with_classes_do_not_fail_again() {

@@ -225,7 +225,7 @@ impl Disk {
         } else {
             ns_min + (ns_max - ns_min) / 8
         };
-        let slower_by = self.switch.slower_by.get();
+        let slower_by = self.switch.slower_by();
         if slower_by > 0 {
             self.switch.count(|c| c.slowed += 1);
         }

@@ -101,7 +101,7 @@ pub struct Switch {
     offline: Cell<bool>,
     dead: Cell<bool>,
     /// 0 is as fast as ever.
-    pub(super) slower_by: Cell<u64>,
+    slower_by: Cell<u64>,
     /// Chances of reads, writes and flushes to fail.
     error_chances: Cell<[f64; 3]>,
     fail_next: Cell<[u32; 3]>,
@@ -187,6 +187,15 @@ impl Switch {
 
     pub(super) fn is_dead(&self) -> bool {
         self.dead.get()
+    }
+
+    /// How many times longer than ever a request takes, beyond the time that it took before. A disk whose
+    /// program has died is as fast as ever: what would end its slowness has died with the program.
+    pub(super) fn slower_by(&self) -> u64 {
+        match self.dead.get() {
+            true => 0,
+            false => self.slower_by.get(),
+        }
     }
 
     pub(super) fn is_offline(&self) -> bool {

@@ -9,7 +9,7 @@ use super::lifecycle::Life;
 use super::opening::{lacking, newest_among, store_device};
 use super::shared::{Shared, VolumeState};
 use super::side::{Side, add};
-use super::store::Store;
+use super::store::{Store, Superseded};
 use super::superblock::{Candidate, Epoch};
 use crate::BLOCK_BYTES;
 use crate::device::Device;
@@ -198,8 +198,10 @@ impl Shared {
         // Of one that was given up since the volume was opened it is known to the block what it lacks;
         // of one that was missing then, by regions.
         let is_known = side.life.get().absent_because().is_some();
+        let mut superseded = Superseded::default();
         if let Some(old) = side.store() {
             old.end().await;
+            superseded = old.superseded();
         }
         if let Some(way) = &side.way {
             way.begin_anew().await?;
@@ -266,7 +268,9 @@ impl Shared {
         lacks.iter().for_each(|range| side.note_lack(range));
         side.out_of_sync.end_at(self.size_bytes());
         let lacks = side.out_of_sync.set();
-        store.begin_rebuilt(member_until, &lacks).await?;
+        store
+            .begin_rebuilt(member_until, &lacks, &superseded)
+            .await?;
         if side.life.is_removed() {
             store.stop().await;
             return Err(IoError::Offline);

@@ -27,7 +27,7 @@ use super::config::MirrorConfig;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
 use super::formatting::{NewSide, make_side};
 use super::lifecycle::Life;
-use super::store::{Store, StoreDevice};
+use super::store::{Store, StoreDevice, Superseded};
 use super::superblock::{
     Candidate, Epoch, NotSeen, Remembered, State, Superblock, Table, Uuid, place_in,
 };
@@ -599,7 +599,9 @@ impl Attempt<'_> {
         };
         let mark = volume.mark_inconsistent(index, behind);
         self.on_side(index, mark).await?;
-        let begun = store.begin_rebuilt(member_until, lacks);
+        // What an earlier rebuild has brought past the log is lacking again, by regions.
+        let superseded = Superseded::default();
+        let begun = store.begin_rebuilt(member_until, lacks, &superseded);
         self.on_side(index, begun).await
     }
 

@@ -11,6 +11,7 @@ use bimetal_rt::yield_now;
 
 use super::Store;
 use super::checksums::{Checksums, Expected};
+use super::superseded::Superseded;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::range_set::RangeSet;
@@ -21,7 +22,8 @@ const ENTRIES_PER_TURN: usize = 64;
 impl Store {
     /// Begins the first run of a side that is going to be rebuilt, and is marked so durably. It has
     /// been no member since the epoch `member_until`, and lacks these ranges; without an epoch it lacks
-    /// everything.
+    /// everything. `superseded` is what an earlier store of this side had forgotten of the log because a
+    /// rebuild brought something newer.
     ///
     /// # Errors
     /// Those of the device.
@@ -29,11 +31,12 @@ impl Store {
         self: &Rc<Self>,
         member_until: Option<u64>,
         lacks: &RangeSet,
+        superseded: &Superseded,
     ) -> Result<(), IoError> {
         match member_until {
             None => self.forget_everything().await?,
             Some(_) => {
-                self.forget_lacking(lacks).await;
+                self.forget_lacking(lacks, superseded).await;
                 self.unsettle().await?;
             }
         }
@@ -88,28 +91,31 @@ impl Store {
 
     /// Forgets what the log has of ranges that the side lacks, on a side that is going to be rebuilt:
     /// what counts there is newer and comes past the log, without waiting until what is older has
-    /// gone home. Before the log lets go of it, the map says where the home may hold something of
-    /// it. Only before the first run.
-    pub(super) async fn forget_lacking(&self, lacks: &RangeSet) {
-        let mut last = None;
-        for at in 0.. {
-            let had = self.log.index.borrow_mut().forget_ranges(at, lacks);
-            let Some(had) = had else { break };
-            if !had.is_empty() {
-                last = Some(at);
-            }
-            for range in had {
-                self.regions.mark(range.clone(), self.epoch.get() + 1);
-                self.unsettled.borrow_mut().insert(range);
-            }
+    /// gone home. It also forgets what was superseded in an earlier rebuild that was cut short, whether the
+    /// side still lacks that or not. Before the log lets go of it, the map says where the home may hold
+    /// something of it. Only before the first run.
+    pub(super) async fn forget_lacking(&self, lacks: &RangeSet, superseded: &Superseded) {
+        let entries = self.log.index.borrow().entries().len();
+        for at in 0..entries {
+            self.forget_in_entry(at, lacks, superseded);
             if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1 {
                 yield_now().await;
             }
         }
-        if let Some(last) = last {
-            self.straight
-                .superseded_before(self.log.index.borrow().entries()[last].end);
+    }
+
+    fn forget_in_entry(&self, at: usize, lacks: &RangeSet, superseded: &Superseded) {
+        let mut index = self.log.index.borrow_mut();
+        let entry = index.entries()[at].position;
+        let mut had = index.forget_ranges(at, lacks);
+        if let Some(before) = superseded.of_entry(entry) {
+            had.extend(index.forget_ranges(at, before));
         }
+        for range in &had {
+            self.regions.mark(range.clone(), self.epoch.get() + 1);
+            self.unsettled.borrow_mut().insert(range.clone());
+        }
+        self.straight.supersede(entry, had);
     }
 
     /// The ranges of what was forgotten, as far as they are in the volume.

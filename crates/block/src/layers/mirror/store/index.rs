@@ -208,17 +208,8 @@ impl Index {
         let Some(entry) = self.entries.pop_front_if(|first| first.end <= position) else {
             return false;
         };
-        for (range, _) in entry.records {
-            let own = |(_, logged): &(Range<u64>, &Logged)| logged.entry == entry.position;
-            let parts: Vec<Range<u64>> = self
-                .newest
-                .overlapping(&range)
-                .filter(own)
-                .map(|(part, _)| part)
-                .collect();
-            for part in parts {
-                self.newest.remove(part);
-            }
+        for (range, _) in &entry.records {
+            self.remove_newest_of(entry.position, range);
         }
         true
     }
@@ -270,13 +261,13 @@ impl Index {
     }
 
     /// Forgets what the entry at a place among all entries has of some ranges. Returns the parts that
-    /// it had there; `None` when there is no such entry.
-    pub(super) fn forget_ranges(
-        &mut self,
-        at: usize,
-        ranges: &RangeSet,
-    ) -> Option<Vec<Range<u64>>> {
-        let entry = self.entries.get_mut(at)?;
+    /// it had there. Older records of the same blocks do not count again.
+    ///
+    /// # Panics
+    /// When there is no such entry.
+    pub(super) fn forget_ranges(&mut self, at: usize, ranges: &RangeSet) -> Vec<Range<u64>> {
+        let entry = &mut self.entries[at];
+        let position = entry.position;
         let mut had = Vec::new();
         for (range, logged) in std::mem::take(&mut entry.records) {
             had.extend(ranges.parts_in(&range));
@@ -286,9 +277,22 @@ impl Index {
             });
             entry.records.extend(kept);
         }
-        had.iter()
-            .for_each(|part| drop(self.newest.remove(part.clone())));
-        Some(had)
+        for part in &had {
+            self.remove_newest_of(position, part);
+        }
+        had
+    }
+
+    /// Removes what the entry at a position has among the newest records in a range.
+    fn remove_newest_of(&mut self, position: u64, range: &Range<u64>) {
+        let of_entry = |(_, logged): &(Range<u64>, &Logged)| logged.entry == position;
+        let inside =
+            |(part, _): (Range<u64>, &Logged)| part.start.max(range.start)..part.end.min(range.end);
+        let newest = self.newest.overlapping(range).filter(of_entry);
+        let parts: Vec<Range<u64>> = newest.map(inside).collect();
+        for part in parts {
+            self.newest.remove(part);
+        }
     }
 
     /// Forgets every record and every entry.

@@ -30,6 +30,7 @@ pub(super) mod regions;
 mod relog;
 mod runs;
 mod straight;
+mod superseded;
 #[cfg(test)]
 mod tests;
 pub(super) mod written;
@@ -53,6 +54,7 @@ use self::pages::{PageBits, WrittenIn};
 use self::progress::Noticed;
 use self::regions::Regions;
 pub(super) use self::straight::Unsettled;
+pub(super) use self::superseded::Superseded;
 use self::written::Written;
 use super::digest::BlockDigest;
 use super::superblock::{FIRST_CHANGE, Layout, Uuid};

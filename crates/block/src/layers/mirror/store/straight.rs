@@ -20,6 +20,7 @@ use bimetal_rt::sync::Event;
 use super::Store;
 use super::destage::HomeWrite;
 use super::digests::Digests;
+use super::superseded::Superseded;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::superblock::areas::{
@@ -57,9 +58,8 @@ pub(super) struct Straight {
     settling: RefCell<RangeSet>,
     /// Of these ranges the map says durably that they may have been written past the log.
     announced: RefCell<RangeSet>,
-    /// What the log has that is older than what a rebuild brings lies before this position. It was
-    /// forgotten, and would be found again after a crash.
-    superseded_before: Cell<u64>,
+    /// What the log has that is older than what a rebuild brings.
+    superseded: RefCell<Superseded>,
     /// Writes that have begun and that have ended, and one has ended.
     begun: Cell<u64>,
     ended: Cell<u64>,
@@ -102,9 +102,9 @@ impl Straight {
         self.one_has_ended.until(|| self.ended.get() >= begun).await;
     }
 
-    /// What the log has that is older than what a rebuild brings lies before a position.
-    pub(super) fn superseded_before(&self, position: u64) {
-        self.superseded_before.set(position);
+    /// The entry of the log at a position had these ranges, of which a rebuild brings what is newer.
+    pub(super) fn supersede(&self, entry: u64, ranges: Vec<Range<u64>>) {
+        self.superseded.borrow_mut().note(entry, ranges);
     }
 }
 
@@ -229,7 +229,8 @@ impl Store {
     /// # Errors
     /// Those of the device.
     pub(in super::super) async fn drop_superseded(self: &Rc<Self>) -> Result<(), IoError> {
-        while self.log.tail() < self.straight.superseded_before.get() {
+        let last = self.straight.superseded.borrow().last_entry();
+        while last.is_some_and(|last| self.log.tail() <= last) {
             if !self.make_space().await? {
                 let tail = self.log.tail();
                 let moved = self.log.changed.until(|| self.log.tail() > tail);
@@ -237,6 +238,16 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// What was forgotten of the entries that the log has not let go of. Another store that reads this
+    /// log finds it again, and must forget it as well: what a rebuild has brought past the log in its
+    /// place is newer, and may not be lacking any more.
+    pub(in super::super) fn superseded(&self) -> Superseded {
+        self.straight
+            .superseded
+            .borrow()
+            .without_before(self.log.tail())
     }
 
     /// What the side holds and may lose, because it is not known to be durable: in its log, also under

@@ -93,7 +93,7 @@ fn what_the_log_held_before_a_rebuild_is_not_found_again_after_it() {
         let lacking = 9 * BLOCK_BYTES..12 * BLOCK_BYTES;
         let mut lacks = RangeSet::new();
         lacks.insert(lacking.clone());
-        store.forget_lacking(&lacks).await;
+        store.forget_lacking(&lacks, &Superseded::default()).await;
         store.begin_mixing(Some(0));
         store.begin().await.expect("it begins");
         store.release(u64::MAX, false);
@@ -117,6 +117,64 @@ fn what_the_log_held_before_a_rebuild_is_not_found_again_after_it() {
         let store = Store::open(&rt, &on(&device)).await.expect("it opens");
         assert_eq!(get(&store, 8..12).await, Ok(vec![1, 7, 7, 7]));
         assert_eq!(get(&store, 20..21).await, Ok(vec![2]));
+        store.stop().await;
+    });
+}
+
+/// What was brought past the log is not lacking any more when a rebuild is cut short. The log has not
+/// let go of what it had there before, and is read again when the side comes back: that must neither
+/// count nor take with it what has come to the log since.
+#[test]
+fn what_the_log_held_before_a_rebuild_that_was_cut_short_does_not_count_again() {
+    let rt = rt();
+    let device = memory(&rt);
+    rt.block_on(async {
+        let (store, next) = opened(&rt, &device).await;
+        for block in 8..12 {
+            put(&rt, &store, &next, block, &[1]).await;
+        }
+        store.flush(next.get()).await.expect("durable");
+        store.stop().await;
+
+        let mut lacks = RangeSet::new();
+        lacks.insert(9 * BLOCK_BYTES..12 * BLOCK_BYTES);
+        let mut superseded = Superseded::default();
+        for (change, expected) in [(5, [1, 7, 5, 7]), (6, [1, 7, 6, 7])] {
+            let store = Store::open(&rt, &on(&device)).await.expect("it opens");
+            let begun = store.begin_rebuilt(Some(0), &lacks, &superseded);
+            begun.await.expect("it begins");
+            for range in lacks.iter() {
+                let announced = store.announce(vec![range.clone()]);
+                announced.await.expect("announced");
+                let kept = store.begin_straight(&range);
+                let kept = kept.expect("what is forgotten is not in its way");
+                let data = Payload::from(rt.pool().copy_of(&[7; 3 * BLOCK_BYTES as usize]));
+                store.write_straight(kept, data).await.expect("written");
+            }
+            store.settle().await.expect("durable");
+            put(&rt, &store, &next, 10, &[change]).await;
+            store.flush(0).await.expect("durable");
+            assert_eq!(get(&store, 8..12).await, Ok(expected.to_vec()));
+            store.end().await;
+            // Nothing is lacking when the side comes back.
+            lacks.clear();
+            superseded = store.superseded();
+        }
+
+        let store = Store::open(&rt, &on(&device)).await.expect("it opens");
+        let begun = store.begin_rebuilt(Some(0), &lacks, &superseded);
+        begun.await.expect("it begins");
+        assert_eq!(get(&store, 8..12).await, Ok(vec![1, 7, 6, 7]));
+        store.release(u64::MAX, false);
+        store
+            .drop_superseded()
+            .await
+            .expect("the log lets go of it");
+        store.end_mixing();
+        store.stop().await;
+
+        let store = Store::open(&rt, &on(&device)).await.expect("it opens");
+        assert_eq!(get(&store, 8..12).await, Ok(vec![1, 7, 6, 7]));
         store.stop().await;
     });
 }

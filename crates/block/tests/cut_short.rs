@@ -1,0 +1,114 @@
+//! Rebuilds that are cut short: the side is given up again before it is whole, and comes back.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::common::sides::{blank, byte_at, open_without, put};
+use crate::common::{virtual_rt, write};
+use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
+use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::superblock::Candidate;
+use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, SideStatus, SideToOpen};
+use bimetal_block::units::Time;
+use bimetal_block::{Device, IoError, Op, Request};
+use bimetal_rt::Rt;
+
+const BLOCK: u64 = 4096;
+const MIB: u64 = 1 << 20;
+
+/// A side that can be made to fail.
+fn fault_of(rt: &Rt, side: &Candidate) -> (SideToOpen, Rc<FaultControl>) {
+    let fault = Fault::new(rt, Rc::clone(&side.device), FaultPlan::default(), 1);
+    let control = fault.control();
+    let side = SideToOpen {
+        name: side.name.clone(),
+        device: Ok(Rc::new(fault) as Rc<dyn Device>),
+    };
+    (side, control)
+}
+
+/// Waits until the second side is like this.
+async fn until(rt: &Rt, mirror: &Mirror, is_so: impl Fn(&SideStatus) -> bool) {
+    for _ in 0..60_000 {
+        if is_so(&mirror.status().sides[1]) {
+            return;
+        }
+        rt.sleep(Duration::from_millis(1)).await;
+    }
+    panic!("it does not become so: {:?}", mirror.status());
+}
+
+/// Takes the second side away until the volume does without it.
+async fn lose(rt: &Rt, mirror: &Mirror, second: &FaultControl) {
+    second.set_error(Some(IoError::Offline));
+    put(rt, mirror, 0, 1).await;
+    until(rt, mirror, |side| side.health == "absent").await;
+}
+
+/// What a rebuild brings goes past the log, which may still have an older change of the same blocks
+/// then. When the rebuild is cut short the side does not lack them any more, and its log is read
+/// again: the older change must not count.
+#[test]
+fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short() {
+    let rt = virtual_rt(7926);
+    rt.block_on(async {
+        let blanks = ["first", "second"].map(|name| blank(&rt, name));
+        let formatting = Formatting {
+            log_bytes: Some(4 * MIB),
+            ..Formatting::default()
+        };
+        let made = formatting::format(&rt, "vol", &blanks, &formatting).await;
+        made.expect("the sides are fit");
+        let (first, of_first) = fault_of(&rt, &blanks[0]);
+        let (second, of_second) = fault_of(&rt, &blanks[1]);
+        let mut config = MirrorConfig::of(vec![first.name.clone(), second.name.clone()]);
+        config.absent_after = Some(Time(Duration::from_secs(2)));
+        let options = OpenOptions::default();
+        let opened = Mirror::open(&rt, &config, vec![first, second], &options).await;
+        let mirror = opened.expect("it opens");
+        let place = 8 * MIB;
+
+        // The older change is the last thing in the log of the second side, which is slow to bring
+        // home what comes before it.
+        let filler = write(&rt, 4 * MIB, 2 * MIB as usize, 9);
+        mirror.submit(filler).await.expect("taken");
+        put(&rt, &mirror, place, 1).await;
+        until(&rt, &mirror, |side| {
+            side.waiting_bytes + side.in_flight_bytes == 0
+        })
+        .await;
+        mirror.submit(Request::flush()).await.expect("durable");
+        of_second.set_delay(Op::Write, Duration::from_millis(500));
+
+        // The newer change goes home on the first side while the second one is away.
+        lose(&rt, &mirror, &of_second).await;
+        put(&rt, &mirror, place, 2).await;
+        rt.sleep(Duration::from_secs(5)).await;
+
+        // It comes back, is given everything, and waits for a flush of the first side before it counts.
+        of_first.set_delay(Op::Flush, Duration::from_secs(30));
+        put(&rt, &mirror, BLOCK, 3).await;
+        of_second.set_error(None);
+        until(&rt, &mirror, |side| {
+            side.health == "resyncing" && side.stale_bytes == 0
+        })
+        .await;
+        rt.sleep(Duration::from_secs(5)).await;
+        assert_eq!(mirror.status().sides[1].health, "resyncing");
+        lose(&rt, &mirror, &of_second).await;
+        // All that was brought is durable: the side lacks only what it has just failed to take.
+        assert_eq!(mirror.status().sides[1].stale_bytes, BLOCK);
+
+        of_first.set_delay(Op::Flush, Duration::ZERO);
+        of_second.set_delay(Op::Write, Duration::ZERO);
+        of_second.set_error(None);
+        until(&rt, &mirror, |side| side.health == "healthy").await;
+        mirror.close().await.expect("both are whole");
+
+        let sides = [&blanks[0], &blanks[1]];
+        let alone = open_without(&rt, &sides, &[0], &options).await;
+        let alone = alone.expect("the second side is whole");
+        assert_eq!(byte_at(&alone, place).await, Ok(2));
+        alone.close().await.expect("closed");
+    });
+}
