@@ -382,7 +382,7 @@ fn an_index_of_another_version_is_refused() {
     }
     std::fs::write(&index, content).unwrap();
     for verb in verbs(&index) {
-        assert_refused(&verb, 1, &["v.index", "version 9", "knows 5"]);
+        assert_refused(&verb, 1, &["v.index", "version 9", "knows 6"]);
     }
 }
 

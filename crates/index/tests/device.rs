@@ -98,6 +98,8 @@ fn fill(db: &Db, seed: u64, batches: u64, mut map: Map) -> Map {
         }
     }
     db.sync().expect("a sync");
+    // Leaves were written and read, however few of them the last deletion of a range has left.
+    assert!(db.figures().upkeep.folds > 20, "{:?}", db.figures());
     map
 }
 
@@ -116,7 +118,7 @@ fn an_index_on_a_mirror_of_files_is_there_when_the_volume_is_opened_again() {
     }
     let verified = verify(&scratch.volume(), &mut |_, _| {}).expect("an index");
     assert_eq!(verified.problems, []);
-    assert!(verified.leaves > 5, "{verified:?}");
+    assert!(verified.leaves > 0, "{verified:?}");
 }
 
 #[test]
