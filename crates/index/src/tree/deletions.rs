@@ -7,12 +7,14 @@
 
 use crate::node::{Delta, Image, Seq};
 use crate::planted::{Bug, is_planted};
-use crate::scan::ScanBounds;
 use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use std::borrow::Cow;
 use std::ops::Bound;
 use std::sync::Arc;
+
+/// Where a range of keys begins and where it ends.
+pub(crate) type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 /// The deletion of all keys from `start` to before `end`, or to the end of all keys, by the batch `seq`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +25,7 @@ pub(crate) struct Deletion {
 }
 
 impl Deletion {
-    pub(crate) fn bounds(&self) -> ScanBounds<'_> {
+    pub(crate) fn bounds(&self) -> Bounds<'_> {
         let end = self
             .end
             .as_deref()
@@ -131,7 +133,7 @@ fn is_about(deletion: &Deletion, delta: Option<&Delta>, image: Option<&Image>) -
 pub(crate) fn take_in(
     delta: &mut Delta,
     deletion: &Deletion,
-    (start, end): ScanBounds<'_>,
+    (start, end): Bounds<'_>,
     lsn: Seq,
     prune_at: Seq,
 ) {

@@ -13,9 +13,8 @@ use crate::error::Error;
 use crate::limits::Limits;
 use crate::node::{KeyRange, NodeId, Seq};
 use crate::planted::{Bug, is_planted};
-use crate::scan::ScanBounds;
 use crate::tree::Path;
-use crate::tree::deletions::{Deletion, take_in};
+use crate::tree::deletions::{Bounds, Deletion, take_in};
 use std::ops::Bound;
 
 /// A deletion that touches no more leaves than this is taken in at once.
@@ -328,7 +327,7 @@ impl Writer {
 }
 
 /// The bounds of what a deletion deletes of the keys of a leaf: with a start that is in the leaf.
-fn shared<'a>(deletion: &'a Deletion, range: &'a KeyRange) -> Option<ScanBounds<'a>> {
+fn shared<'a>(deletion: &'a Deletion, range: &'a KeyRange) -> Option<Bounds<'a>> {
     let start = deletion.start.as_ref().max(range.from.as_ref());
     let (end, edge) = (deletion.end.as_deref(), range.to.as_deref());
     let is_empty = |end: Option<&[u8]>| end.is_some_and(|end| end <= start);
