@@ -130,7 +130,8 @@ impl Batch {
         self.push(key, Operation::Delete { key });
     }
 
-    /// All keys from `start` to before `end` are gone; without an end, all from `start` on.
+    /// All keys from `start` to before `end` are gone; without an end, all from `start` on. What the deletion of a long range
+    /// costs is spread over this batch and later ones (docs/index.md, "Ranges"); every reader after it sees it whole.
     pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) {
         let longer = end.filter(|end| end.len() > start.len()).unwrap_or(start);
         self.ranges += usize::from(longer.len() <= KEY_BYTES_MAX);

@@ -108,11 +108,11 @@ impl Writer {
             start: start.into(),
             end: end.map(Into::into),
         };
-        match self.options.paper.is_none() && self.has_many_leaves(start, end)? {
-            true => self.let_wait(deletion, position),
-            false => return self.delete_at_once(&deletion, position),
+        if self.options.paper.is_none() && self.has_many_leaves(start, end)? {
+            self.let_wait(deletion, position);
+            return Ok(());
         }
-        Ok(())
+        self.delete_at_once(&deletion, position)
     }
 
     fn has_many_leaves(&self, start: &[u8], end: Option<&[u8]>) -> Result<bool, Error> {
