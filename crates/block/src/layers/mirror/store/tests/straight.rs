@@ -97,14 +97,7 @@ fn what_the_log_held_before_a_rebuild_is_not_found_again_after_it() {
         store.begin_mixing(Some(0));
         store.begin().await.expect("it begins");
         store.release(u64::MAX, false);
-        store
-            .announce(vec![lacking.clone()])
-            .await
-            .expect("announced");
-        let kept = store.begin_straight(&lacking);
-        let kept = kept.expect("what is forgotten is not in its way");
-        let data = Payload::from(rt.pool().copy_of(&[7; 3 * BLOCK_BYTES as usize]));
-        store.write_straight(kept, data).await.expect("written");
+        bring(&rt, &store, lacking).await;
         store.end_straight();
         store.settle().await.expect("durable");
         store
@@ -119,6 +112,16 @@ fn what_the_log_held_before_a_rebuild_is_not_found_again_after_it() {
         assert_eq!(get(&store, 20..21).await, Ok(vec![2]));
         store.stop().await;
     });
+}
+
+/// Brings three blocks of the byte 7 past the log, where the log has what is forgotten.
+async fn bring(rt: &Rt, store: &Rc<Store>, range: Range<u64>) {
+    let announced = store.announce(vec![range.clone()]);
+    announced.await.expect("announced");
+    let kept = store.begin_straight(&range);
+    let kept = kept.expect("what is forgotten is not in its way");
+    let data = Payload::from(rt.pool().copy_of(&[7; 3 * BLOCK_BYTES as usize]));
+    store.write_straight(kept, data).await.expect("written");
 }
 
 /// What was brought past the log is not lacking any more when a rebuild is cut short. The log has not
@@ -144,12 +147,7 @@ fn what_the_log_held_before_a_rebuild_that_was_cut_short_does_not_count_again() 
             let begun = store.begin_rebuilt(Some(0), &lacks, &superseded);
             begun.await.expect("it begins");
             for range in lacks.iter() {
-                let announced = store.announce(vec![range.clone()]);
-                announced.await.expect("announced");
-                let kept = store.begin_straight(&range);
-                let kept = kept.expect("what is forgotten is not in its way");
-                let data = Payload::from(rt.pool().copy_of(&[7; 3 * BLOCK_BYTES as usize]));
-                store.write_straight(kept, data).await.expect("written");
+                bring(&rt, &store, range).await;
             }
             store.settle().await.expect("durable");
             put(&rt, &store, &next, 10, &[change]).await;
