@@ -1,11 +1,11 @@
 //! Deletions of ranges, a few leaves at a time.
 //!
 //! A deletion that touches a few leaves is taken in by them at once. A longer one counts at once as well, for readers look
-//! for it beside the leaves ([`Deletions`](crate::tree::deletions::Deletions)), and every group of batches, and every leaf
-//! that is written or logged again, makes some leaves take it in. So no commit waits for a deletion, whatever its
-//! range, and no leaf is read for one that it would not be read for anyway. Checkpoints list the deletions that leaves
-//! may lack, and the log has them behind its tail, for a rebuild. A leaf must never get an image, or be logged again, as
-//! of a batch after a deletion that it has not taken in.
+//! for it beside the leaves ([`Deletions`](crate::tree::deletions::Deletions)). Each group of batches makes some leaves take
+//! it in, and each leaf that is written or logged again takes it in first. So no commit waits for more than those, whatever
+//! the range. A leaf is read for it only if the deletion is of an earlier opening, for then the image may be newer.
+//! Checkpoints list the deletions that leaves may lack, and the log has them behind its tail, for a rebuild. A leaf must
+//! never get an image, or be logged again, as of a batch after a deletion that it has not taken in.
 
 use super::Writer;
 use crate::batch::{Operation, push_operation};
@@ -26,7 +26,8 @@ const WAITING_MAX: usize = 64;
 /// Their bytes, as a share of the log, which has to have all of them.
 const WAITING_SHARE: usize = 16;
 
-/// A deletion that leaves may lack, or whose leaves have it from here only.
+/// A deletion that leaves may lack. One that every leaf has taken in stays until none of them needs the log for it: a
+/// program that opens the index then finds these leaves without it.
 #[derive(Debug)]
 struct Waiting {
     deletion: Deletion,
@@ -179,11 +180,12 @@ impl Writer {
 
     /// Makes room for more deletions, by a step.
     pub(crate) fn advance_deletions(&mut self) -> Result<(), Error> {
-        if !self.take_in_some(LEAVES_IN_TURN)? {
+        if self.deletions.is_done() {
             // Every leaf has them, but from the log alone: where these leaves are written, none is needed any more.
             self.fold_oldest()?;
             self.needed_from();
         }
+        // In which leaves take them in.
         self.keep_house(1, 0)
     }
 
