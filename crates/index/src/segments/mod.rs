@@ -8,7 +8,7 @@
 
 mod place;
 
-pub(crate) use place::{Fillings, Location};
+pub(crate) use place::{Fillings, Location, Spot};
 
 use crate::error::{At, Error};
 use crate::footer::{About, Entry, Filling, HEAD_BYTES, footer_bytes, name_of};

@@ -3,6 +3,7 @@
 use super::GRANULE_BYTES;
 use crate::layout::Geometry;
 use crate::node::Seal;
+use crate::planted::{Bug, is_planted};
 use crate::sync::RwLock;
 
 /// Where an image is: segment, first granule in it, granules. Zero is nowhere.
@@ -58,10 +59,34 @@ impl Location {
     }
 }
 
-/// By which name the images of each segment call its filling: 0 where they were written without.
+/// A place, and the name of the filling of its segment. The same place in a later filling is another.
 ///
-/// Who has found a place reads this after it: if the segment was filled anew in between, the node has moved,
-/// and the reader looks again.
+/// What a reader has read counts, and what it could not read is damaged, only if the node has the same [`Spot`] after the
+/// reading as before: its image may have been moved meanwhile, its segment filled anew, and the node moved back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    pub location: Location,
+    filling: u32,
+}
+
+impl Spot {
+    /// What the image here is sealed for.
+    pub(crate) fn seal(self) -> Seal {
+        Seal {
+            location: self.location.stored(),
+            filling: self.filling,
+        }
+    }
+}
+
+impl PartialEq for Spot {
+    fn eq(&self, other: &Spot) -> bool {
+        let is_same_filling = self.filling == other.filling || is_planted(Bug::OverlooksFillings);
+        self.location == other.location && is_same_filling
+    }
+}
+
+/// By which name the images of each segment call its filling: 0 where they were written without.
 #[derive(Debug)]
 pub(crate) struct Fillings(RwLock<Vec<u32>>);
 
@@ -71,16 +96,22 @@ impl Fillings {
         Fillings(RwLock::new(names))
     }
 
-    /// What an image at this place has to be sealed for.
-    pub(crate) fn seal_of(&self, location: Location) -> Seal {
+    /// The spot of an image that is at this place now. A reader asks for it while it holds the lock of the node that
+    /// names the place: until the lock is given up, the segment is in use and not filled anew.
+    pub(crate) fn spot(&self, location: Location) -> Spot {
         let names = self.0.read();
-        Seal {
-            location: location.stored(),
+        Spot {
+            location,
             filling: names
                 .get(location.segment() as usize)
                 .copied()
                 .unwrap_or_default(),
         }
+    }
+
+    /// What an image at this place has to be sealed for. For the writer, beside whom no segment is filled anew.
+    pub(crate) fn seal_of(&self, location: Location) -> Seal {
+        self.spot(location).seal()
     }
 
     pub(super) fn set(&self, segment: u32, name: u32) {

@@ -9,7 +9,7 @@ use super::Tree;
 use super::slots::Content;
 use crate::error::Error;
 use crate::node::NodeId;
-use crate::segments::Location;
+use crate::segments::Spot;
 use crate::storage::{Aligned, BLOCK_BYTES, round_up};
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const GAP_BYTES_MAX: u64 = 32 << 10;
 struct Run {
     offset: u64,
     end: u64,
-    nodes: Vec<(NodeId, Location)>,
+    nodes: Vec<(NodeId, Spot)>,
 }
 
 impl Tree {
@@ -56,29 +56,32 @@ impl Tree {
 
     /// Reads those of these nodes that are not in memory, as far as memory has room.
     fn read_together(&self, ids: impl Iterator<Item = NodeId>) {
-        let mut absent: Vec<(u64, Location, NodeId)> = ids
+        let mut absent: Vec<(u64, Spot, NodeId)> = ids
             .filter_map(|id| {
                 let node = self.slots.get(id).node.read();
                 let is_absent = matches!(node.content, Content::Absent);
                 let is_read = is_absent && !node.location.is_nowhere() && node.delta.is_none();
-                is_read.then(|| (self.offset(node.location), node.location, id))
+                is_read.then(|| {
+                    let spot = self.fillings.spot(node.location);
+                    (self.offset(node.location), spot, id)
+                })
             })
             .collect();
         absent.sort_unstable_by_key(|(offset, ..)| *offset);
         let mut runs: Vec<Run> = Vec::new();
-        for (offset, location, id) in absent {
-            let end = offset + location.bytes() as u64;
+        for (offset, spot, id) in absent {
+            let end = offset + spot.location.bytes() as u64;
             match runs.last_mut() {
                 Some(run)
                     if offset <= run.end + GAP_BYTES_MAX && end - run.offset <= READ_BYTES_MAX =>
                 {
                     run.end = end;
-                    run.nodes.push((id, location));
+                    run.nodes.push((id, spot));
                 }
                 _ => runs.push(Run {
                     offset,
                     end,
-                    nodes: vec![(id, location)],
+                    nodes: vec![(id, spot)],
                 }),
             }
         }
@@ -95,17 +98,18 @@ impl Tree {
         if self.storage.read(first, &mut blocks).is_err() {
             return;
         }
-        for (id, location) in &run.nodes {
-            let at = (self.offset(*location) - first) as usize;
-            let bytes = &blocks[at..at + location.bytes()];
-            let Ok(content) = self.content_of(*id, *location, bytes) else {
+        for (id, spot) in &run.nodes {
+            let at = (self.offset(spot.location) - first) as usize;
+            let bytes = &blocks[at..at + spot.location.bytes()];
+            let Ok(content) = self.content_of(*id, *spot, bytes) else {
                 continue;
             };
             let slot = self.slots.get(*id);
             let mut node = slot.node.write();
-            let is_still_there =
-                node.location == *location && matches!(node.content, Content::Absent);
-            if is_still_there && matches!(content, Content::Inner(_)) {
+            let is_there =
+                !node.location.is_nowhere() && self.fillings.spot(node.location) == *spot;
+            let is_absent = matches!(node.content, Content::Absent);
+            if is_there && is_absent && matches!(content, Content::Inner(_)) {
                 self.memory.put_content(*id, slot, &mut node, content);
                 slot.touch();
             }

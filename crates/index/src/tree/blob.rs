@@ -10,8 +10,7 @@ use super::load::ATTEMPTS_MAX;
 use super::slots::{Content, Node};
 use crate::error::Error;
 use crate::node::{Image, NodeId, parse_blob};
-use crate::planted::{Bug, is_planted};
-use crate::segments::Location;
+use crate::segments::Spot;
 
 /// The bytes of a reference before the numbers.
 const HEAD_BYTES: usize = 12;
@@ -97,23 +96,21 @@ impl Tree {
     /// The content of one blob; `None` if it is not there any more. Cleaning may move it meanwhile, which is
     /// no reason for a reader who is entitled to it to go without.
     fn read_where_it_is(&self, blob: NodeId) -> Result<Option<Vec<u8>>, Error> {
-        // The same number may have the same place again in a later filling of the segment, so both are compared. While
-        // the lock is held, the segment of a part that is in use is not filled anew.
-        let place = || {
+        let spot = || {
             let node = self.slots.get(blob).node.read();
             let is_gone = node.location.is_nowhere() || is_used_again(&node);
-            (!is_gone).then(|| (node.location, self.filling_of(node.location)))
+            (!is_gone).then(|| self.fillings.spot(node.location))
         };
         if !self.has(blob) {
             return Ok(None);
         }
-        let mut now = place();
+        let mut now = spot();
         for _ in 0..ATTEMPTS_MAX {
             let Some(tried) = now else {
                 return Ok(None);
             };
-            let read = self.read_part(blob, tried.0);
-            now = place();
+            let read = self.read_part(blob, tried);
+            now = spot();
             match read {
                 Ok(part) => return Ok(part),
                 Err(error) if now == Some(tried) => return Err(error),
@@ -123,20 +120,12 @@ impl Tree {
         Ok(None)
     }
 
-    /// The name of the filling that an image in use here belongs to.
-    fn filling_of(&self, location: Location) -> u32 {
-        match is_planted(Bug::OverlooksFillings) {
-            true => 0,
-            false => self.fillings.seal_of(location).filling,
-        }
-    }
-
     /// The content of one blob; `None` if a node has its number now.
-    fn read_part(&self, blob: NodeId, location: Location) -> Result<Option<Vec<u8>>, Error> {
-        let bytes = self.read_image(location)?;
-        let offset = self.offset(location);
+    fn read_part(&self, blob: NodeId, spot: Spot) -> Result<Option<Vec<u8>>, Error> {
+        let bytes = self.read_image(spot.location)?;
+        let offset = self.offset(spot.location);
         let damaged = |what: String| Error::Damaged { what, offset };
-        let meant = self.fillings.seal_of(location);
+        let meant = spot.seal();
         match parse_blob(&bytes, meant) {
             Ok(read) if read.node == blob => Ok(Some(read.content.to_vec())),
             Ok(read) => Err(damaged(format!("blob {blob}, where blob {} is", read.node))),

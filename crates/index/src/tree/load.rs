@@ -1,17 +1,18 @@
 //! Reading images of nodes: a whole one into its slot, or the one piece that a reader needs.
 //!
-//! No lock is held while the storage is asked, so a node may have moved when the answer is there, and its
-//! place may be another's: what was read counts only if the node is still where it was. Where memory is
-//! short a node may be given up before whoever has read it looks again; so it gets what was read, too.
+//! No lock is held while the storage is asked, so a node may have moved when the answer is there, and its place may be
+//! another's. What was read counts, and what could not be read is damage, only if the node is at the same [`Spot`] as
+//! before. Where memory is short a node may be given up before the thread that has read it looks again, so that thread
+//! gets what was read, too.
 
 use super::Tree;
 use super::inner::Inner;
-use super::patch::{Patch, Placed, merged, placed};
+use super::patch::{Placed, merged, placed};
 use super::slots::{Content, Node, Slot};
 use crate::error::{At, Error};
 use crate::node::{Image, NodeId, ROWS_MAX, Seq};
 use crate::planted::{Bug, is_planted};
-use crate::segments::Location;
+use crate::segments::{Fillings, Location, Spot};
 use crate::storage::{Aligned, BLOCK_BYTES};
 use crate::sync::atomic::Ordering;
 use std::collections::BTreeSet;
@@ -25,13 +26,13 @@ impl Tree {
     /// be given up again before the next look.
     pub(super) fn load(&self, id: NodeId, slot: &Slot) -> Result<Option<Loaded>, Error> {
         for _ in 0..ATTEMPTS_MAX {
-            let Some(places) = Places::of(&slot.node.read()) else {
+            let Some(places) = Places::of(&slot.node.read(), &self.fillings) else {
                 return Ok(None);
             };
             let read = self.read_whole(id, &places);
             let mut node = slot.node.write();
             // If it has moved, what was read may be anything.
-            let is_there = Places::of(&node).as_ref() == Some(&places);
+            let is_there = Places::of(&node, &self.fillings).as_ref() == Some(&places);
             if is_there || is_planted(Bug::BelievesOldReads) {
                 let (content, drops_blobs) = read?;
                 self.memory
@@ -56,7 +57,7 @@ impl Tree {
     /// together.
     fn read_whole(&self, id: NodeId, places: &Places) -> Result<(Content, bool), Error> {
         if places.patches.is_empty() {
-            return Ok((self.read_content(id, places.location)?, false));
+            return Ok((self.read_content(id, places.image)?, false));
         }
         let mut drops_blobs = false;
         let image = self.read_merged(id, places, &mut |_| drops_blobs = true)?;
@@ -69,21 +70,21 @@ impl Tree {
         places: &Places,
         freed: &mut dyn FnMut(&[u8]),
     ) -> Result<Image, Error> {
-        let read = |location: &Location| match placed(&places.unlanded, *location) {
+        let read = |spot: &Spot| match placed(&places.unlanded, spot.location) {
             Some(image) => Ok(image.clone()),
-            None => self.read_piece(id, *location),
+            None => self.read_piece(id, *spot),
         };
-        let image = read(&places.location)?;
+        let image = read(&places.image)?;
         let patches: Vec<Image> = places.patches.iter().map(read).collect::<Result<_, _>>()?;
         let rows = patches.iter().map(|patch| patch.rows()).sum::<usize>() + image.rows();
         let is_leaf = !image.is_patch() && image.level() == 0 && rows <= ROWS_MAX;
         if !is_leaf || !patches.iter().all(|patch| patch.is_patch()) {
             return Err(Error::Damaged {
                 what: format!("node {id}, which should be a leaf with patches"),
-                offset: self.offset(places.location),
+                offset: self.offset(places.image.location),
             });
         }
-        Ok(merged(&image, &patches, places.location, freed))
+        Ok(merged(&image, &patches, places.image.location, freed))
     }
 
     /// A key that an image or a patch of a leaf says something of. For the one that changes.
@@ -93,12 +94,12 @@ impl Tree {
             if node.patches().is_empty() {
                 return Ok(None);
             }
-            Places::at(&node)
+            Places::at(&node, &self.fillings)
         };
-        for location in places.patches.iter().chain([&places.location]) {
-            let image = match placed(&places.unlanded, *location) {
+        for spot in places.patches.iter().chain([&places.image]) {
+            let image = match placed(&places.unlanded, spot.location) {
                 Some(image) => image.clone(),
-                None => self.read_piece(id, *location)?,
+                None => self.read_piece(id, *spot)?,
             };
             if image.rows() > 0 {
                 let mut key = Vec::new();
@@ -117,7 +118,7 @@ impl Tree {
             let node = self.slots.get(id).node.read();
             let drops = node.patched.as_ref().is_some_and(|p| p.drops_blobs);
             if drops {
-                Places::at(&node)
+                Places::at(&node, &self.fillings)
             } else {
                 return Ok(dropped);
             }
@@ -148,16 +149,16 @@ impl Tree {
     }
 
     /// One image of a node: all of it, or a patch.
-    fn read_piece(&self, id: NodeId, location: Location) -> Result<Image, Error> {
-        let bytes = self.read_image(location)?;
-        self.piece_of(id, location, &bytes)
+    fn read_piece(&self, id: NodeId, spot: Spot) -> Result<Image, Error> {
+        let bytes = self.read_image(spot.location)?;
+        self.piece_of(id, spot, &bytes)
     }
 
-    /// The image of a node that was read from its place.
-    fn piece_of(&self, id: NodeId, location: Location, bytes: &[u8]) -> Result<Image, Error> {
-        let offset = self.offset(location);
+    /// The image of a node that was read from this spot.
+    fn piece_of(&self, id: NodeId, spot: Spot, bytes: &[u8]) -> Result<Image, Error> {
+        let offset = self.offset(spot.location);
         let damaged = |what: String| Error::Damaged { what, offset };
-        let image = Image::parse(bytes, self.fillings.seal_of(location))
+        let image = Image::parse(bytes, spot.seal())
             .map_err(|error| damaged(format!("node {id}: {error}")))?;
         if image.node() != id {
             return Err(damaged(format!(
@@ -168,20 +169,20 @@ impl Tree {
         Ok(image)
     }
 
-    fn read_content(&self, id: NodeId, location: Location) -> Result<Content, Error> {
-        let bytes = self.read_image(location)?;
-        self.content_of(id, location, &bytes)
+    fn read_content(&self, id: NodeId, spot: Spot) -> Result<Content, Error> {
+        let bytes = self.read_image(spot.location)?;
+        self.content_of(id, spot, &bytes)
     }
 
-    /// What a node has in memory whose image was read from its place.
+    /// What a node has in memory whose image was read from this spot.
     pub(super) fn content_of(
         &self,
         id: NodeId,
-        location: Location,
+        spot: Spot,
         bytes: &[u8],
     ) -> Result<Content, Error> {
-        let image = self.piece_of(id, location, bytes)?;
-        let offset = self.offset(location);
+        let image = self.piece_of(id, spot, bytes)?;
+        let offset = self.offset(spot.location);
         if image.is_patch() {
             return Err(Error::Damaged {
                 what: format!("node {id}: a patch where its image belongs"),
@@ -214,8 +215,8 @@ impl Tree {
     pub(super) fn fetch(
         &self,
         id: NodeId,
-        location: Location,
-        at_hand: &mut AtHand,
+        spot: Spot,
+        at_hand: &mut AtHand<'_>,
     ) -> Result<(), Error> {
         let slot = self.slots.get(id);
         let is_patched = !slot.node.read().patches().is_empty();
@@ -223,13 +224,15 @@ impl Tree {
             at_hand.whole = self.load(id, slot)?;
             return Ok(());
         }
-        match self.read_piece(id, location) {
-            Ok(image) => at_hand.pieces.push((location, image)),
+        match self.read_piece(id, spot) {
+            Ok(image) => at_hand.pieces.push((spot, image)),
             Err(error) => {
                 // If it is not there any more, the next look says where to go.
                 let node = slot.node.read();
-                let is_there = |patch: &Patch| patch.location == location;
-                if node.location == location || node.patches().iter().any(is_there) {
+                let mut places = node.patches().iter().map(|patch| patch.location);
+                let is_named = node.location == spot.location
+                    || places.any(|location| location == spot.location);
+                if is_named && self.fillings.spot(spot.location) == spot {
                     return Err(error);
                 }
             }
@@ -239,15 +242,32 @@ impl Tree {
 }
 
 /// What one reader has read of a leaf, for its next look.
-#[derive(Default)]
-pub(super) struct AtHand {
+pub(super) struct AtHand<'a> {
+    fillings: &'a Fillings,
     pub whole: Option<Loaded>,
-    pub pieces: Vec<Placed>,
+    pieces: Vec<(Spot, Image)>,
 }
 
-impl AtHand {
+impl<'a> AtHand<'a> {
+    /// Nothing yet.
+    pub fn new(fillings: &'a Fillings) -> AtHand<'a> {
+        AtHand {
+            fillings,
+            whole: None,
+            pieces: Vec::new(),
+        }
+    }
+
+    /// The image or patch at this place, which the node that is being looked at names; else the spot to read it from.
+    pub fn piece(&self, location: Location) -> Result<&Image, Spot> {
+        let spot = self.fillings.spot(location);
+        let mut pieces = self.pieces.iter();
+        let found = pieces.find(|(at, _)| *at == spot);
+        found.map(|(_, image)| image).ok_or(spot)
+    }
+
     /// The image of a whole leaf, `Some(None)` for one that has none; `None` if it is not at hand.
-    pub fn image_of<'a>(&'a self, node: &'a Node) -> Option<Option<&'a Image>> {
+    pub fn image_of<'n>(&'n self, node: &'n Node) -> Option<Option<&'n Image>> {
         match &node.content {
             Content::Leaf(image) => return Some(Some(image)),
             Content::Inner(_) => return Some(None),
@@ -258,7 +278,7 @@ impl AtHand {
             Some(Loaded {
                 places,
                 content: Content::Leaf(image),
-            }) if *places == Places::at(node) => Some(Some(image)),
+            }) if *places == Places::at(node, self.fillings) => Some(Some(image)),
             _ => None,
         }
     }
@@ -273,32 +293,33 @@ pub(super) struct Loaded {
 /// Where the images of a node are that is not in memory, and as of when.
 #[derive(Debug)]
 pub(super) struct Places {
-    location: Location,
-    patches: Vec<Location>,
+    image: Spot,
+    patches: Vec<Spot>,
     unlanded: Vec<Placed>,
-    /// A place may have been freed and taken again by the same node.
     folded_at: Seq,
 }
 
 impl PartialEq for Places {
     fn eq(&self, other: &Places) -> bool {
         // Landing changes nothing of what they say.
-        (self.location, self.folded_at) == (other.location, other.folded_at)
+        (self.image, self.folded_at) == (other.image, other.folded_at)
             && self.patches == other.patches
     }
 }
 
 impl Places {
     /// `None` if there is nothing to be read.
-    fn of(node: &Node) -> Option<Places> {
+    fn of(node: &Node, fillings: &Fillings) -> Option<Places> {
         let is_read = !matches!(node.content, Content::Absent) || node.location.is_nowhere();
-        (!is_read).then(|| Places::at(node))
+        (!is_read).then(|| Places::at(node, fillings))
     }
 
-    fn at(node: &Node) -> Places {
+    /// The lock of the node is held.
+    fn at(node: &Node, fillings: &Fillings) -> Places {
+        let patches = node.patches().iter();
         Places {
-            location: node.location,
-            patches: node.patches().iter().map(|p| p.location).collect(),
+            image: fillings.spot(node.location),
+            patches: patches.map(|patch| fillings.spot(patch.location)).collect(),
             unlanded: node.unlanded().to_vec(),
             folded_at: node.folded_at,
         }

@@ -19,14 +19,14 @@ use crate::error::Error;
 use crate::layout::Geometry;
 use crate::node::{Delta, Found, Image, Kind, NodeId, Rows, Seq, View, view};
 use crate::planted::{Bug, is_planted};
-use crate::segments::{Fillings, Location};
+use crate::segments::{Fillings, Spot};
 use crate::storage::Storage;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use deletions::{Deletions, Seen};
 use inner::Inner;
 use load::{ATTEMPTS_MAX, AtHand, Loaded};
 pub(crate) use memory::Memory;
-use patch::{Placed, placed};
+use patch::placed;
 use slots::{Content, Node, Slot, Slots};
 use std::sync::{Arc, OnceLock};
 
@@ -63,7 +63,7 @@ enum Answer {
     Value,
     Nothing,
     /// This image is needed, which is one of several of a leaf with patches.
-    Unread(Location),
+    Unread(Spot),
     /// The value is out of line; the reference is in the buffer.
     OutOfLine,
     /// What this reader would see is not kept any more.
@@ -356,7 +356,7 @@ impl Tree {
         reader: AsOf,
         out: &mut Vec<u8>,
     ) -> Result<Option<bool>, Error> {
-        let mut at_hand = AtHand::default();
+        let mut at_hand = AtHand::new(&self.fillings);
         for _ in 0..ATTEMPTS_MAX {
             let (id, answer) = self.at_leaf(Place::Of(key), |id, slot, node| {
                 slot.touch();
@@ -373,7 +373,7 @@ impl Tree {
                 Answer::Value => return Ok(Some(true)),
                 Answer::Nothing => return Ok(Some(false)),
                 Answer::TooOld => return Ok(None),
-                Answer::Unread(location) => self.fetch(id, location, &mut at_hand)?,
+                Answer::Unread(spot) => self.fetch(id, spot, &mut at_hand)?,
                 Answer::OutOfLine => {
                     if self.read_blob(out)? {
                         return Ok(Some(true));
@@ -391,7 +391,7 @@ impl Tree {
     /// Whether a batch after `since` has changed `key`; `None` if that is not kept any more. A key that
     /// was not there then and is not there now may have been there meanwhile.
     pub(crate) fn has_changed(&self, key: &[u8], since: Seq) -> Result<Option<bool>, Error> {
-        let mut at_hand = AtHand::default();
+        let mut at_hand = AtHand::new(&self.fillings);
         loop {
             let looked = self.at_leaf(Place::Of(key), |id, _, node| {
                 let is_kept = self.is_kept(node, since);
@@ -408,7 +408,7 @@ impl Tree {
 
     /// Appends to `out` what a reader sees of a scan's keys in one leaf, and says how it goes on.
     pub(crate) fn scan_leaf(&self, scan: &LeafScan<'_>, out: &mut Rows) -> Result<Next, Error> {
-        let mut at_hand = AtHand::default();
+        let mut at_hand = AtHand::new(&self.fillings);
         loop {
             let version = self.settled()?;
             let mut edge = None;
@@ -549,7 +549,7 @@ fn look_up(
     node: &Node,
     key: &[u8],
     (reader, deleted): (AsOf, Option<Seq>),
-    at_hand: &AtHand,
+    at_hand: &AtHand<'_>,
     out: &mut Vec<u8>,
 ) -> Answer {
     if matches!(reader, AsOf::Passing(seq) if seq < node.folded_at) {
@@ -575,7 +575,7 @@ fn look_up(
     match at_hand.image_of(node) {
         Some(Some(image)) => look_in(image, &asked, out).unwrap_or(Answer::Nothing),
         Some(None) => Answer::Nothing,
-        None => look_in_pieces(node, &asked, &at_hand.pieces, out),
+        None => look_in_pieces(node, &asked, at_hand, out),
     }
 }
 
@@ -587,11 +587,19 @@ struct Asked<'a> {
     deleted: Option<Seq>,
 }
 
-fn look_in_pieces(node: &Node, asked: &Asked<'_>, pieces: &[Placed], out: &mut Vec<u8>) -> Answer {
+fn look_in_pieces(
+    node: &Node,
+    asked: &Asked<'_>,
+    at_hand: &AtHand<'_>,
+    out: &mut Vec<u8>,
+) -> Answer {
     for location in node.places_of(asked.key) {
-        let unlanded = placed(node.unlanded(), location);
-        let Some(image) = unlanded.or_else(|| placed(pieces, location)) else {
-            return Answer::Unread(location);
+        let image = match placed(node.unlanded(), location) {
+            Some(image) => image,
+            None => match at_hand.piece(location) {
+                Ok(image) => image,
+                Err(spot) => return Answer::Unread(spot),
+            },
         };
         if let Some(answer) = look_in(image, asked, out) {
             return answer;
@@ -617,7 +625,7 @@ fn look_in(image: &Image, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Answer
 
 /// The batch that has changed `key` last, `deleted` if that is newer and not in the leaf yet; `None` if the image is needed
 /// to say it.
-fn newest_in(node: &Node, key: &[u8], deleted: Option<Seq>, at_hand: &AtHand) -> Option<Seq> {
+fn newest_in(node: &Node, key: &[u8], deleted: Option<Seq>, at_hand: &AtHand<'_>) -> Option<Seq> {
     let in_delta = node.delta.as_ref().and_then(|delta| delta.newest_seq(key));
     if in_delta.is_some() {
         return in_delta.max(deleted);
@@ -637,7 +645,7 @@ fn view_leaf(
     node: &Node,
     scan: &LeafScan<'_>,
     deletions: &Seen,
-    at_hand: &AtHand,
+    at_hand: &AtHand<'_>,
     out: &mut Rows,
 ) -> Option<bool> {
     let image = at_hand.image_of(node)?;
