@@ -174,7 +174,7 @@ impl Db {
         }
         replay.finish(&mut writer)?;
         writer.end_replay()?;
-        writer.begin_log(log.known_durable())?;
+        writer.begin_log()?;
         Ok(Db {
             shared: Arc::new(Shared::new(tree, readers, writer, options.group_wait_us)),
         })

@@ -112,7 +112,7 @@ impl Replay {
             }
             Ok(())
         })?;
-        writer.replayed(last, frame.end);
+        writer.replayed(last, frame);
         Ok(())
     }
 

@@ -1,10 +1,17 @@
 //! The process that writes is killed, again and again, with several threads writing, leaves being written
-//! back and checkpoints on their way. What it had acknowledged is there, and no batch by half.
+//! back and checkpoints on their way; or at any moment from its start to its end, with another process waiting for the same
+//! file. What it had acknowledged is there, and no batch by half.
+//!
+//! `BIMETAL_KILLS=1000 cargo test --release -p bimetal-index --test all kill::` is the long campaign.
 
-use bimetal_index::{Batch, Db, Durability, Error, Options};
+use crate::world::Draw;
+use bimetal_index::storage::file::{FileStorage, Presence};
+use bimetal_index::{Batch, Db, Durability, Error, ErrorKind, Options};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
 
 const THREADS: usize = 4;
 const KEYS: u64 = 200;
@@ -129,27 +136,34 @@ fn check(db: &Db, durable: &[u64; THREADS]) -> Result<(), Error> {
     Ok(())
 }
 
+/// So many times, unless the environment says how often.
+fn kills() -> u64 {
+    let wanted = std::env::var("BIMETAL_KILLS").ok();
+    wanted.and_then(|kills| kills.parse().ok()).unwrap_or(25)
+}
+
+/// A folder that goes when the test has passed.
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("bimetal-index-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+/// What is in the file is whole.
+fn assert_whole(path: &Path, round: u64) {
+    let storage = FileStorage::open(path, Presence::Existing).expect("the file");
+    let verified = bimetal_index::verify(&storage, &mut |_, _| {}).expect("an index");
+    assert_eq!(verified.problems, [], "round {round}");
+}
+
 #[test]
 fn what_was_durable_survives_every_kill() {
-    let folder = std::env::temp_dir().join(format!("bimetal-index-kill-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let path: PathBuf = folder.join("db");
-    let rounds = match std::env::var("BIMETAL_KILLS").map(|kills| kills.parse()) {
-        Ok(Ok(kills)) => kills,
-        _ => 25,
-    };
+    let folder = folder("kill");
+    let path = folder.join("db");
     let mut live_bytes = 0;
-    for round in 0..rounds {
-        let durable = run_and_kill(&path, 20 + (round * 97) % 400);
-        let whole = bimetal_index::verify(
-            &bimetal_index::storage::file::FileStorage::open(
-                &path,
-                bimetal_index::storage::file::Presence::Existing,
-            )
-            .expect("the file"),
-            &mut |_, _| {},
-        );
-        assert_eq!(whole.expect("an index").problems, [], "round {round}");
+    for round in 0..kills() {
+        let durable = run_and_kill(&path, 20 + (round as usize * 97) % 400);
+        assert_whole(&path, round);
         let db = Db::open_path(&path, &small()).expect("it opens");
         check(&db, &durable).expect("it reads");
         live_bytes += db.figures().space.live_bytes;
@@ -157,6 +171,153 @@ fn what_was_durable_survives_every_kill() {
     assert!(
         live_bytes > 0,
         "children wrote leaves back, and checkpoints"
+    );
+    std::fs::remove_dir_all(&folder).expect("the folder goes");
+}
+
+/// Batches that a process writes in its life.
+const LIFE_BATCHES: u64 = 60;
+const LIFE: &str = "BIMETAL_INDEX_LIFE";
+
+/// A whole life: waits until no other process has the file, makes the index or opens it, writes, compacts and closes. Not
+/// a test of its own: the other one starts it.
+#[test]
+fn life() {
+    let Some(path) = std::env::var_os(LIFE) else {
+        return;
+    };
+    let db = loop {
+        match Db::open_path(Path::new(&path), &small()) {
+            Ok(db) => break db,
+            Err(error) if error.kind() == ErrorKind::Busy => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let first = last(&db, 0) + 1;
+    for number in first..first + LIFE_BATCHES {
+        let mut batch = Batch::new();
+        batch.put(&key(0, number), &value(number));
+        batch.put(&last_key(0), &value(number));
+        db.write(&batch, Durability::Durable).expect("a write");
+        println!("durable {number}");
+    }
+    db.compact(|_| {}).expect("a compaction");
+    db.close().expect("it is closed");
+    println!("closed");
+}
+
+/// A process that lives its life, and what it has said.
+struct Living {
+    child: Child,
+    lines: Receiver<String>,
+    /// The last batch that it has called durable.
+    durable: u64,
+    has_closed: bool,
+}
+
+impl Living {
+    fn start(path: &Path) -> Living {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "kill::life", "--nocapture"])
+            .env(LIFE, path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a child");
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        let (tell, lines) = channel();
+        std::thread::spawn(move || {
+            let lines = output.lines().map(|line| line.expect("text"));
+            // Nobody listens any more when the test has failed.
+            lines
+                .take_while(|line| tell.send(line.clone()).is_ok())
+                .count()
+        });
+        Living {
+            child,
+            lines,
+            durable: 0,
+            has_closed: false,
+        }
+    }
+
+    /// Listens until this moment, or until the process has ended.
+    fn listen(&mut self, until: Instant) {
+        while let Ok(line) = self
+            .lines
+            .recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
+            self.take(&line);
+        }
+    }
+
+    fn take(&mut self, line: &str) {
+        self.has_closed |= line == "closed";
+        let number = line.strip_prefix("durable ");
+        // A line may be cut short by the kill: then the number is less than it was.
+        if let Some(Ok(number)) = number.map(str::parse) {
+            self.durable = self.durable.max(number);
+        }
+    }
+
+    /// Listens to the end. A process that was not killed must have closed its index.
+    fn end(mut self, was_killed: bool) -> u64 {
+        while let Ok(line) = self.lines.recv() {
+            self.take(&line);
+        }
+        let status = self.child.wait().expect("it has ended");
+        assert!(
+            was_killed || (status.success() && self.has_closed),
+            "{status}"
+        );
+        self.durable
+    }
+}
+
+/// Two processes want one file, which is not there in every third round, and one of them or both are killed at a moment that
+/// is drawn from the time that two lives take. The one that is left has its life, and what either has called durable is
+/// there.
+#[test]
+fn a_process_can_be_killed_from_its_start_to_its_end_while_another_waits() {
+    let folder = folder("lives");
+    let path = folder.join("db");
+    let mut draw = Draw::new(1);
+    let begun = Instant::now();
+    for _ in 0..2 {
+        assert_eq!(Living::start(&path).end(false) % LIFE_BATCHES, 0);
+    }
+    let two_lives = begun.elapsed();
+    let mut last_durable = 2 * LIFE_BATCHES;
+    let mut closed = 0;
+    for round in 0..kills() {
+        if round % 3 == 0 {
+            std::fs::remove_file(&path).expect("the file goes");
+            last_durable = 0;
+        }
+        let moment = Instant::now() + two_lives.mul_f64(draw.below(1000) as f64 / 1000.0);
+        let mut both = [Living::start(&path), Living::start(&path)];
+        for living in &mut both {
+            living.listen(moment);
+        }
+        // The first, the second, or both.
+        let killed = [[true, false], [false, true], [true, true]][draw.below(3) as usize];
+        for (living, is_killed) in both.iter_mut().zip(killed) {
+            if is_killed {
+                living.child.kill().expect("it can be killed, or has ended");
+            }
+        }
+        for (living, was_killed) in both.into_iter().zip(killed) {
+            closed += u64::from(living.has_closed);
+            last_durable = last_durable.max(living.end(was_killed));
+        }
+        let db = Db::open_path(&path, &small()).expect("it opens");
+        check(&db, &[last_durable, 0, 0, 0]).expect("it reads");
+        last_durable = last(&db, 0);
+        db.close().expect("it is closed");
+        assert_whole(&path, round);
+    }
+    assert!(
+        closed < 2 * kills(),
+        "some were killed before they had closed"
     );
     std::fs::remove_dir_all(&folder).expect("the folder goes");
 }

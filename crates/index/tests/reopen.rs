@@ -1,5 +1,6 @@
 //! What opening an index after a stop costs, counted: bytes and calls, not time.
 
+use crate::world::cached::Cached;
 use bimetal_index::storage::memory::{Counts, Faults, MemoryStorage};
 use bimetal_index::{Batch, Db, Durability, Options};
 use std::sync::Arc;
@@ -172,50 +173,66 @@ fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     assert_eq!(db.get(b"key").expect("a get"), Some(found));
 }
 
-/// A checkpoint may be taken and completed while the log is taken up. Rings of the log of which everything was read are
-/// given back then, but nothing that was not read yet: after a power cut at any time of the opening the next one finds
-/// all changes.
-#[test]
-fn a_checkpoint_during_a_replay_gives_back_only_what_was_read() {
-    const KEYS: u64 = 12_000;
-    const ROUNDS: u64 = 3;
-    const CUTS: u64 = 8;
-    let roomy = Options {
+/// Keys of a round.
+const ROUND_KEYS: u64 = 12_000;
+const ROUNDS: u64 = 3;
+
+/// All changes of all rounds have room in memory and in the log.
+fn roomy() -> Options {
+    Options {
         memory_bytes: 64 << 20,
         buffer_bytes: 48 << 20,
         log_bytes: 32 << 20,
         node_bytes: 4096,
         ..options()
-    };
-    let write = |db: &Db, round: u64| {
-        let mut batch = Batch::new();
-        for number in 0..KEYS {
-            // The factor has no divisor in common with the number of keys, so each is written once.
-            let key = number * 7919 % KEYS;
-            batch.put(&key.to_be_bytes(), &unpackable(key, round));
-            if batch.len() == 100 {
-                db.write(&batch, Durability::Relaxed).expect("a write");
-                batch.clear();
-            }
+    }
+}
+
+/// Much less than the changes take, so that leaves are written back while the log is taken up.
+fn short_of_memory() -> Options {
+    Options {
+        memory_bytes: 512 << 10,
+        buffer_bytes: 64 << 10,
+        ..roomy()
+    }
+}
+
+/// The keys in the order in which a round writes them, a hundred with each batch.
+fn round_keys() -> impl Iterator<Item = u64> {
+    // The factor has no divisor in common with the number of keys, so each is there once.
+    (0..ROUND_KEYS).map(|number| number * 7919 % ROUND_KEYS)
+}
+
+/// Every key gets another value.
+fn write_round(db: &Db, round: u64) {
+    let mut batch = Batch::new();
+    for key in round_keys() {
+        batch.put(&key.to_be_bytes(), &unpackable(key, round));
+        if batch.len() == 100 {
+            db.write(&batch, Durability::Relaxed).expect("a write");
+            batch.clear();
         }
-    };
+    }
+}
+
+/// A checkpoint may be taken and completed while the log is taken up. Rings of the log of which everything was read are
+/// given back then, but nothing that was not read yet: after a power cut at any time of the opening the next one finds
+/// all changes.
+#[test]
+fn a_checkpoint_during_a_replay_gives_back_only_what_was_read() {
+    const CUTS: u64 = 8;
     let disk = Arc::new(MemoryStorage::new());
-    let db = Db::create(disk.clone(), 5, &roomy).expect("an index");
-    write(&db, 0);
+    let db = Db::create(disk.clone(), 5, &roomy()).expect("an index");
+    write_round(&db, 0);
     db.write_back().expect("a write-back");
-    (1..=ROUNDS).for_each(|round| write(&db, round));
+    (1..=ROUNDS).for_each(|round| write_round(&db, round));
     db.sync().expect("a sync");
     let rings = db.log_ranges().len();
     assert_eq!(rings, 3, "it has grown twice");
     db.abandon();
-    // Much less than the changes take, so that leaves are written back while the log is taken up.
-    let little = Options {
-        memory_bytes: 512 << 10,
-        buffer_bytes: 64 << 10,
-        ..roomy
-    };
+    let little = short_of_memory();
     let assert_all_there = |db: &Db| {
-        for key in (0..KEYS).step_by(7) {
+        for key in (0..ROUND_KEYS).step_by(7) {
             let found = db.get(&key.to_be_bytes()).expect("a get");
             assert_eq!(found, Some(unpackable(key, ROUNDS).to_vec()), "{key}");
         }
@@ -235,6 +252,60 @@ fn a_checkpoint_during_a_replay_gives_back_only_what_was_read() {
         let after = disk.after_power_cut(&mut || 0);
         assert_all_there(&Db::open(after, &little).expect("nothing durable is lost"));
     }
+}
+
+/// A sync has failed, so what stands in the system's cache passes for saved and is not. An index that is opened by another
+/// program then, with little memory, writes leaves and checkpoints while it takes up the log. Whenever the power is cut
+/// meanwhile, what is left is an index as it was between two batches.
+#[test]
+fn nothing_of_the_cache_is_believed_while_a_log_is_taken_up() {
+    const CUTS: u64 = 24;
+    let storage = Cached::default();
+    let db = Db::create(storage.clone(), 5, &roomy()).expect("an index");
+    write_round(&db, 0);
+    db.write_back().expect("a write-back");
+    (1..=ROUNDS).for_each(|round| write_round(&db, round));
+    storage.fail_sync();
+    assert!(db.sync().is_err(), "the device has said so");
+    db.abandon();
+    let whole = storage.copied();
+    let before = whole.calls();
+    let db = Db::open(whole.clone(), &short_of_memory()).expect("it opens");
+    let calls = whole.calls() - before;
+    assert!(db.figures().upkeep.checkpoints > 0, "{:?}", db.figures());
+    assert_eq!(batches_there(&db), (ROUNDS + 1) * ROUND_KEYS / 100);
+    db.abandon();
+    for cut in 1..=CUTS {
+        let storage = storage.copied();
+        storage.cut_power_after(calls * cut / (CUTS + 1));
+        let opened = Db::open(storage.clone(), &short_of_memory());
+        assert!(opened.is_err(), "cut {cut}");
+        let after = MemoryStorage::with_content(storage.disk.content());
+        let found = Db::open(after, &roomy());
+        let found = found.unwrap_or_else(|error| panic!("cut {cut}: {error}"));
+        assert!(batches_there(&found) >= ROUND_KEYS / 100, "cut {cut}");
+    }
+}
+
+/// How many batches of the rounds an index has, which must be the first ones.
+fn batches_there(db: &Db) -> u64 {
+    let round_of = |key: u64| {
+        let found = db.get(&key.to_be_bytes()).expect("a get");
+        let found = found.expect("a key of the first round");
+        let is_of = |round: &u64| found == unpackable(key, *round);
+        (0..=ROUNDS).find(is_of).expect("a value of a round")
+    };
+    let rounds: Vec<u64> = round_keys().map(round_of).collect();
+    let last = rounds[0];
+    let of_last = rounds.iter().take_while(|round| **round == last).count() as u64;
+    let are_before = rounds[of_last as usize..]
+        .iter()
+        .all(|round| round + 1 == last);
+    assert!(
+        are_before && of_last.is_multiple_of(100),
+        "no batch is there in part"
+    );
+    last * ROUND_KEYS / 100 + of_last / 100
 }
 
 /// A value that does not pack.

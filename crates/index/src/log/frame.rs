@@ -145,6 +145,7 @@ impl Header {
             is_carried: self.is_carried,
             position: self.position,
             end: self.position + self.blocks(),
+            durable_below: self.durable_below,
             operations: &bytes[self.bytes..self.bytes + self.payload_bytes as usize],
             offset: self.offset(geometry),
         }
@@ -167,6 +168,8 @@ pub(crate) struct Frame<'a> {
     pub position: u64,
     /// Where the next one begins.
     pub end: u64,
+    /// Everything before this was durable when the frame was written.
+    pub durable_below: u64,
     /// Its operations.
     pub operations: &'a [u8],
     /// Its first byte on the storage.

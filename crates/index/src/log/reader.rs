@@ -28,8 +28,6 @@ pub(crate) struct Reader<'a> {
     generation: u64,
     /// The log is durable up to here, as the superblock says.
     durable: u64,
-    /// The same, as frames say that were read.
-    durable_by_frames: u64,
     window: Aligned,
     window_at: u64,
     window_blocks: u64,
@@ -62,7 +60,6 @@ impl<'a> Reader<'a> {
             opening_beyond: opening,
             generation,
             durable: log_durable,
-            durable_by_frames: tail,
             window: Aligned::zeroed(WINDOW_BYTES),
             window_at: 0,
             window_blocks: 0,
@@ -160,15 +157,9 @@ impl<'a> Reader<'a> {
         };
         self.position += header.blocks();
         self.opening = header.opening;
-        self.durable_by_frames = self.durable_by_frames.max(header.durable_below);
         let start = (position - self.window_at) as usize * BLOCK_BYTES;
         let frame = &self.window[start..start + header.blocks() as usize * BLOCK_BYTES];
         Ok(Some(header.frame(&self.geometry, frame)))
-    }
-
-    /// What was read is durable up to here, as far as anything says. Of the rest it is not known.
-    pub(crate) fn known_durable(&self) -> u64 {
-        self.durable.max(self.durable_by_frames).min(self.position)
     }
 
     /// The superblock proves that the device has lost what it had promised, if it says that more of the

@@ -3,6 +3,7 @@
 use super::frame::{HEADER_BYTES, Header};
 use crate::error::{At, Error};
 use crate::layout::{Geometry, LOG_OFFSET};
+use crate::planted::{Bug, is_planted};
 use crate::rings::{Place, Rings};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up, sync};
 
@@ -29,6 +30,8 @@ pub(crate) struct Log {
     tail: u64,
     /// Everything before this survives a power cut.
     durable_below: u64,
+    /// Everything before this was read, not written by this opening.
+    read_below: u64,
     frame: Aligned,
     /// End of the batches in `frame`; [`HEADER_BYTES`] without any.
     filled: usize,
@@ -49,6 +52,7 @@ impl Log {
             head,
             tail,
             durable_below: head,
+            read_below: head,
             frame: Aligned::zeroed(16 * BLOCK_BYTES),
             filled: HEADER_BYTES,
             first_seq: 0,
@@ -72,13 +76,16 @@ impl Log {
         self.durable_below
     }
 
-    /// Everything before this stands in the log, whether it is durable or not: it was read.
-    pub(crate) fn go_on_from(&mut self, head: u64) {
+    /// Everything before `head` stands in the log: it was read. Before `known_durable` it is durable, and of the rest that
+    /// is not known.
+    pub(crate) fn go_on_from(&mut self, head: u64, known_durable: u64) {
         assert!(
             self.head <= head && !self.has_pending(),
             "frames follow each other"
         );
         self.head = head;
+        self.read_below = head;
+        self.durable_below = self.durable_below.max(known_durable.min(head));
     }
 
     /// Nothing before `tail` is needed any more, and the log is in these rings; the superblock of this generation
@@ -219,22 +226,26 @@ impl Log {
             }
         }
         if durable && self.durable_below < self.head {
+            self.write_again(storage)?;
             sync(storage).at("making the log durable", LOG_OFFSET)?;
             self.durable_below = self.head;
         }
         Ok(())
     }
 
-    /// Writes everything from `position` on once more, as it is read. Where a sync had failed, the system may
-    /// have in its cache what is not on the device and take it for saved: a sync alone would save nothing of it
-    /// (fsync(2) of Linux reports a failed write-back once and keeps the pages as clean ones).
-    pub(crate) fn write_again(&self, storage: &dyn Storage, position: u64) -> Result<(), Error> {
-        let mut at = position;
+    /// Writes what was read and may not be durable once more, as it is read. Where a sync had failed, the system may have in
+    /// its cache what is not on the device and take it for saved: a sync alone would save nothing of it (fsync(2) of Linux
+    /// reports a failed write-back once and keeps the pages as clean ones).
+    fn write_again(&self, storage: &dyn Storage) -> Result<(), Error> {
+        if is_planted(Bug::BelievesTheCache) {
+            return Ok(());
+        }
+        let mut at = self.durable_below;
         let mut piece = Aligned::default();
-        while at < self.head {
+        while at < self.read_below {
             let (ring, end) = self.rings.at(at);
             let before_end = (ring.blocks - at % ring.blocks).min(end - at);
-            let blocks = AGAIN_BLOCKS.min(before_end).min(self.head - at);
+            let blocks = AGAIN_BLOCKS.min(before_end).min(self.read_below - at);
             let bytes = blocks as usize * BLOCK_BYTES;
             piece.reserve(bytes);
             let (offset, piece) = (ring.offset_of(&self.geometry, at), &mut piece[..bytes]);

@@ -341,10 +341,11 @@ impl Writer {
         }
     }
 
-    /// Everything up to this batch, and before `end` in the log, has been taken from it.
-    pub(crate) fn replayed(&mut self, seq: Seq, end: u64) {
+    /// Everything up to this batch, and to the end of this frame of the log, has been taken from it.
+    pub(crate) fn replayed(&mut self, seq: Seq, frame: &Frame<'_>) {
         self.seq = self.seq.max(seq);
-        self.log.go_on_from(end);
+        let known_durable = frame.durable_below.max(self.superblock.log_durable);
+        self.log.go_on_from(frame.end, known_durable);
         self.readers.publish(self.seq);
     }
 
@@ -387,11 +388,8 @@ impl Writer {
 
     /// The log goes on after what was replayed, in a new opening. What was replayed may have been written by
     /// a process that was killed before it made it durable: readers see it from here on, and what is durable
-    /// next must not stand behind a gap. It is durable before `known_durable`, as was read.
-    pub(crate) fn begin_log(&mut self, known_durable: u64) -> Result<(), Error> {
-        if !is_planted(Bug::BelievesTheCache) {
-            self.log.write_again(&*self.tree.storage, known_durable)?;
-        }
+    /// next must not stand behind a gap.
+    pub(crate) fn begin_log(&mut self) -> Result<(), Error> {
         self.write_log(true)?;
         self.log.end_here(&*self.tree.storage)?;
         let head = self.log.head();

@@ -2,6 +2,7 @@
 //! leaves pages that differ from the disk and pass for saved (fsync(2): the error is reported once).
 
 use super::Disk;
+use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::storage::{Aligned, BLOCK_BYTES, Storage, StorageError};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -23,12 +24,52 @@ struct State {
     /// Blocks that the next sync saves, by their offsets.
     dirty: BTreeSet<u64>,
     sync_fails: bool,
+    /// Calls until the power is cut; none that is to be cut.
+    calls_left: Option<u64>,
+    calls: u64,
 }
 
 impl Cached {
     /// The next sync fails, and saves nothing.
     pub fn fail_sync(&self) {
         self.state.lock().expect("a lock").sync_fails = true;
+    }
+
+    /// Another disk with a cache of its own, with the same in both.
+    pub fn copied(&self) -> Cached {
+        let copied = |disk: &Disk| Disk::new(MemoryStorage::with_content(disk.content()));
+        let state = self.state.lock().expect("a lock");
+        Cached {
+            cache: copied(&self.cache),
+            disk: copied(&self.disk),
+            state: Arc::new(Mutex::new(State {
+                dirty: state.dirty.clone(),
+                ..State::default()
+            })),
+        }
+    }
+
+    /// The power is cut after so many calls. From then on all fail, and nothing of them is done.
+    pub fn cut_power_after(&self, calls: u64) {
+        self.state.lock().expect("a lock").calls_left = Some(calls);
+    }
+
+    /// Calls so far that read or changed something.
+    pub fn calls(&self) -> u64 {
+        self.state.lock().expect("a lock").calls
+    }
+
+    fn call(&self) -> Result<(), StorageError> {
+        let mut state = self.state.lock().expect("a lock");
+        state.calls += 1;
+        match &mut state.calls_left {
+            None => Ok(()),
+            Some(0) => Err(IO_ERROR),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+        }
     }
 
     fn save(&self, offset: u64) -> Result<(), StorageError> {
@@ -44,10 +85,12 @@ impl Storage for Cached {
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
+        self.call()?;
         self.cache.read(offset, buffer)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.call()?;
         self.cache.write(offset, data)?;
         let blocks = (offset..offset + data.len() as u64).step_by(BLOCK_BYTES);
         self.state.lock().expect("a lock").dirty.extend(blocks);
@@ -55,11 +98,13 @@ impl Storage for Cached {
     }
 
     fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.call()?;
         self.cache.write(offset, data)?;
         self.disk.write_durable(offset, data)
     }
 
     fn sync(&self) -> Result<(), StorageError> {
+        self.call()?;
         let (dirty, fails) = {
             let mut state = self.state.lock().expect("a lock");
             let fails = std::mem::take(&mut state.sync_fails);
@@ -76,6 +121,7 @@ impl Storage for Cached {
     }
 
     fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
+        self.call()?;
         self.cache.resize(len_bytes)?;
         self.disk.resize(len_bytes)?;
         self.disk.sync()
