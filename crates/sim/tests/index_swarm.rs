@@ -13,6 +13,18 @@ fn only(classes: &[Class]) -> Options {
     }
 }
 
+/// All classes that there were when the seeds below found something: a seed does another thing with one more.
+fn early() -> Options {
+    let later = [Class::GrowingLog, Class::HugeValues];
+    Options {
+        classes: Class::ALL
+            .into_iter()
+            .filter(|class| !later.contains(class))
+            .collect(),
+        ..Options::default()
+    }
+}
+
 /// What seeds have found; each is mended. With what they were about in a line.
 #[test]
 fn seeds_that_have_found_something_find_nothing() {
@@ -37,7 +49,7 @@ fn seeds_that_have_found_something_find_nothing() {
         // its place was cut.
         27_837, 27_944,
     ] {
-        let report = index_tester::run(seed, Options::default());
+        let report = index_tester::run(seed, early());
         assert_eq!(report.finding, None, "{}", report.summary());
     }
     for (seed, classes) in [
@@ -89,6 +101,7 @@ fn a_slice_of_seeds_finds_nothing_and_reaches_everything() {
         "leaf patched",
         "leaf split",
         "leaves joined",
+        "log in another ring",
         "opening failed",
         "power cut",
         "power cut while opening",
@@ -100,6 +113,7 @@ fn a_slice_of_seeds_finds_nothing_and_reaches_everything() {
         "stopped cleanly",
         "transactions in conflict",
         "transactions that took too long",
+        "value of a mebibyte",
         "value out of line",
     ] {
         assert!(

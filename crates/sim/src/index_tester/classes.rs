@@ -38,6 +38,10 @@ pub enum Class {
     MisdirectedReads,
     /// Writes to the segments are lost or land elsewhere.
     LostNodes,
+    /// The log begins shorter than it may be, grows, and is made short again.
+    GrowingLog,
+    /// Some values have a mebibyte or more, beside a log that takes them.
+    HugeValues,
 }
 
 /// A set of classes.
@@ -45,7 +49,7 @@ pub type Classes = ClassSet<Class>;
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 15] = [
+    pub const ALL: [Class; 17] = [
         Class::PowerCut,
         Class::CutOpening,
         Class::Kill,
@@ -61,6 +65,8 @@ impl Class {
         Class::MisdirectedWrites,
         Class::MisdirectedReads,
         Class::LostNodes,
+        Class::GrowingLog,
+        Class::HugeValues,
     ];
 }
 
@@ -91,6 +97,8 @@ impl FaultClass for Class {
             Class::MisdirectedWrites => "misdirected-writes",
             Class::MisdirectedReads => "misdirected-reads",
             Class::LostNodes => "lost-nodes",
+            Class::GrowingLog => "growing-log",
+            Class::HugeValues => "huge-values",
         }
     }
 

@@ -3,7 +3,7 @@
 //! An error is right only where something has gone wrong that explains it: the disk has failed a call,
 //! it is full, or bytes of it are not what was written. A wrong answer never is.
 
-use bimetal_index::model::batch_of;
+use bimetal_index::model::{Change, batch_of};
 use bimetal_index::storage::Storage;
 use bimetal_index::storage::memory::Faults;
 use bimetal_index::{Db, Error};
@@ -14,6 +14,8 @@ use super::world::{Checked, World, check_scan, lend, same};
 
 /// A program goes on for so many steps after its disk has failed for good or it may not write.
 const STEPS_AFTER_THE_END: u64 = 8;
+
+const MIB: usize = 1 << 20;
 
 /// Segments that are being filled at one time.
 const STREAMS: u64 = 4;
@@ -127,6 +129,11 @@ impl<'w, 'a> Program<'w, 'a> {
         let failures = world.disk.counts().failures;
         let answer = self.db.write(&batch_of(&changes), durability);
         world.judge_write(&answer, failures)?;
+        let is_huge =
+            |change: &Change| matches!(change, Change::Put(_, value) if value.len() >= MIB);
+        if answer.is_ok() && changes.iter().any(is_huge) {
+            world.reach("value of a mebibyte");
+        }
         world
             .history
             .wrote(changes, durability, answer.as_ref().err());

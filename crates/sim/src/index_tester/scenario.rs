@@ -9,6 +9,11 @@ use serde::{Serialize, Serializer};
 
 use super::classes::{Class, Classes};
 
+/// The longest values of [`Class::HugeValues`]: a log of 16 MiB takes them.
+const HUGE_VALUE_BYTES_MAX: u64 = (1 << 20) + (1 << 19);
+/// Long batches are drawn as if the log were no longer than this.
+const LONG_BATCH_LOG_BYTES: u64 = 1 << 20;
+
 /// What a program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Step {
@@ -150,6 +155,8 @@ pub struct Scenario {
     pub weights: Vec<(Step, u64)>,
     /// One in so many batches is about as long as the log takes; none if 0.
     pub long_batch_in: u64,
+    /// One in so many batches has a value of up to [`HUGE_VALUE_BYTES_MAX`] bytes; none if 0.
+    pub huge_value_in: u64,
     /// Of the batches, so many in sixteen are not to be durable.
     pub relaxed_of_16: u64,
     /// The lives.
@@ -185,6 +192,15 @@ impl Scenario {
         if classes.has(Class::OldSnapshots) {
             options.snapshot_batches_max = stream_of(!seed, Class::OldSnapshots).magnitude(8);
         }
+        let is_paper = classes.has(Class::Paper);
+        if classes.has(Class::GrowingLog) && !is_paper {
+            options.log_bytes = stream_of(!seed, Class::GrowingLog).one_of(&[4 << 20, 16 << 20]);
+        }
+        let mut huge_value_in = 0;
+        if classes.has(Class::HugeValues) && !is_paper {
+            options.log_bytes = 16 << 20;
+            huge_value_in = stream_of(!seed, Class::HugeValues).one_of(&[8, 64]);
+        }
         let weights = Step::ALL.map(|step| (step, draw.one_of(step.weights())));
         let mut scenario = Scenario {
             seed,
@@ -193,6 +209,7 @@ impl Scenario {
             shape: Shape::draw(&mut draw),
             weights: weights.to_vec(),
             long_batch_in: draw.one_of(&[0, 0, 4, 64]),
+            huge_value_in,
             relaxed_of_16: draw.one_of(&[0, 2, 8, 16]),
             lives: Vec::new(),
         };
@@ -222,6 +239,9 @@ impl Scenario {
     /// The changes of a batch.
     pub fn batch(&self, draw: &mut Draw) -> Vec<Change> {
         let mut batch = self.shape.batch(draw);
+        if self.huge_value_in > 0 && draw.once_in(self.huge_value_in) {
+            batch.push(Change::Put(self.shape.key(draw), huge_value(draw)));
+        }
         if self.long_batch_in == 0 || !draw.once_in(self.long_batch_in) {
             return batch;
         }
@@ -229,8 +249,9 @@ impl Scenario {
             Change::Put(key, value) => key.len() + value.len(),
             Change::Delete(key) | Change::DeleteRange(key, _) => key.len(),
         };
-        // A little less than the eighth of the log that is taken, or a little more.
-        let wanted = draw.below(self.options.log_bytes / 7) as usize;
+        // A little less than the eighth of a short log that is taken, or a little more.
+        let log_bytes = self.options.log_bytes.min(LONG_BATCH_LOG_BYTES);
+        let wanted = draw.below(log_bytes / 7) as usize;
         let mut bytes = 0;
         while bytes < wanted {
             let more = self.shape.batch(draw);
@@ -252,6 +273,17 @@ impl Scenario {
         }
         Step::Write
     }
+}
+
+/// A value that is read in many parts, and that does not pack.
+fn huge_value(draw: &mut Draw) -> Vec<u8> {
+    let len = draw.below(HUGE_VALUE_BYTES_MAX) as usize;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&draw.number().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
 }
 
 fn life(draw: &mut Draw) -> Life {

@@ -297,6 +297,7 @@ impl World<'_> {
             ("changes carried", figures.carried),
             ("segment cleaned", figures.cleaned_segments),
             ("checkpoint", figures.checkpoints),
+            ("log in another ring", figures.log_rings),
         ] {
             self.reach_times(state, times);
         }
