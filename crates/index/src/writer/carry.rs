@@ -8,6 +8,7 @@
 
 use super::Writer;
 use super::deletions::LEAVES_IN_TURN;
+use super::dirty::Logged;
 use crate::batch::{Operation, push_operation};
 use crate::error::Error;
 use crate::limits::Limits;
@@ -33,15 +34,8 @@ impl Writer {
 
     /// The first position in the log that some leaf needs, if one does.
     fn leaves_needed_from(&mut self) -> Option<u64> {
-        while let Some((position, id)) = self.by_log.front() {
-            let node = self.tree.slots.get(*id).node.read();
-            if node.delta.is_some() && node.logged_at == *position {
-                return Some(*position);
-            }
-            drop(node);
-            self.by_log.pop_front();
-        }
-        None
+        let first = self.dirty.first_logged(&self.tree.slots);
+        first.map(|(position, _)| position)
     }
 
     fn is_needed_before(&mut self, target: u64) -> bool {
@@ -83,7 +77,7 @@ impl Writer {
 
     /// Writes the leaf back whose changes are first in the log.
     fn fold_first_logged(&mut self) -> Result<(), Error> {
-        if let Some((_, id)) = self.by_log.front().copied() {
+        if let Some((_, id)) = self.dirty.first_logged(&self.tree.slots) {
             // It is in the queue until it is written: what is needed of the log is known by that.
             self.write_leaf_back(id)?;
         }
@@ -96,52 +90,37 @@ impl Writer {
         self.log.write_out(&*storage, false)?;
         let frame_bytes = self.frame_bytes();
         let mut records = Vec::with_capacity(frame_bytes * 2);
-        let mut leaves: Vec<(u64, NodeId)> = Vec::new();
+        let mut leaves: Vec<Logged> = Vec::new();
         let longest = Limits::of(&self.geometry).batch_bytes_max;
-        while records.len() < frame_bytes && self.is_needed_before(target) {
-            if let Some((_, id)) = self.by_log.front().copied() {
-                // What is logged again is as of now. This may bring it forward.
-                self.take_in_of(id)?;
-                self.leaves_needed_from();
-            }
-            let Some(first) = self.by_log.front().copied() else {
-                break;
-            };
+        while records.len() < frame_bytes
+            && let Some((position, id)) = self.dirty.first_logged(&self.tree.slots)
+            && position < target
+        {
+            // What is logged again is as of now. This may bring it forward, and it stays the first.
+            self.take_in_of(id)?;
             let before = records.len();
-            self.push_delta(first.1, &mut records);
+            self.push_delta(id, &mut records);
             if records.len() > longest {
                 records.truncate(before);
                 break;
             }
-            self.by_log.pop_front();
-            leaves.push(first);
+            leaves.extend(self.dirty.take_first_logged(&self.tree.slots));
         }
         let blocks = (records.len() / BLOCK_BYTES + 2) as u64;
         if leaves.is_empty() || self.log.free_blocks() < blocks {
             // The first is too long for any frame, or they are for what room there is.
-            self.put_back(leaves);
+            self.dirty.put_back(leaves);
             return self.fold_first_logged();
         }
         let position = self.log.head();
         self.log.carry(self.seq, &records);
         if let Err(error) = self.log.write_out(&*storage, false) {
-            self.put_back(leaves);
+            self.dirty.put_back(leaves);
             return Err(error);
         }
         self.figures.carried += leaves.len() as u64;
-        for (_, id) in leaves {
-            self.tree.slots.get(id).node.write().logged_at = position;
-            self.by_log.push_back((position, id));
-        }
+        self.dirty.logged_again(leaves, &self.tree.slots, position);
         Ok(())
-    }
-
-    /// Puts leaves back that were not carried, in front and in their order.
-    fn put_back(&mut self, leaves: Vec<(u64, NodeId)>) {
-        leaves
-            .into_iter()
-            .rev()
-            .for_each(|leaf| self.by_log.push_front(leaf));
     }
 
     /// Appends the newest of every key of a leaf's delta.

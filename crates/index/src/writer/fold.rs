@@ -210,20 +210,11 @@ pub(super) struct Written {
 impl Writer {
     /// Writes back the leaf that has been dirty longest. False if none is.
     pub(super) fn fold_oldest(&mut self) -> Result<bool, Error> {
-        while let Some((since, id)) = self.by_age.pop_front() {
-            let is_current = {
-                let node = self.tree.slots.get(id).node.read();
-                node.delta.is_some() && node.dirty_since == since
-            };
-            if is_current {
-                if let Err(error) = self.write_leaf_back(id) {
-                    self.by_age.push_front((since, id));
-                    return Err(error);
-                }
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        let Some(id) = self.dirty.oldest(&self.tree.slots) else {
+            return Ok(false);
+        };
+        self.write_leaf_back(id)?;
+        Ok(true)
     }
 
     /// Merges the image and the delta of a leaf into the scratch, after what is there. True if the delta

@@ -12,6 +12,7 @@ mod classes;
 mod clean;
 mod compact;
 mod deletions;
+mod dirty;
 mod fold;
 mod log_space;
 mod paper;
@@ -42,9 +43,10 @@ use checkpoint::Checkpoint;
 use classes::Classes;
 use clean::Cleaning;
 use deletions::WaitingDeletions;
+use dirty::DirtyLeaves;
 use fold::Scratch;
 use room::Packing;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use unsettled::Unsettled;
 
@@ -113,19 +115,12 @@ pub(crate) struct Writer {
     /// Leaves with patches.
     patched: BTreeSet<NodeId>,
     free_ids: Vec<NodeId>,
-    /// Leaves with changes, those that have had them longest first. An entry counts if the leaf still has its number.
-    by_age: VecDeque<(u64, NodeId)>,
-    /// The same by the first position in the log that is needed for them.
-    by_log: VecDeque<(u64, NodeId)>,
-    deltas_begun: u64,
+    /// Leaves with changes, and how much memory these may take.
+    dirty: DirtyLeaves,
     /// Deletions of ranges that leaves may lack.
     deletions: WaitingDeletions,
-    /// Leaves whose deltas have become longer than is good for a lookup or an insertion.
-    overgrown: Vec<NodeId>,
     changed_inners: BTreeSet<NodeId>,
     changes_since_checkpoint: u64,
-    /// Memory that changes may take for the time being, because so many were found in the log, in bytes.
-    taken_up_bytes: u64,
     /// How many segments there were when there was no room for a longer log.
     log_refused_at: Option<usize>,
     checkpoint: Option<Checkpoint>,
@@ -176,14 +171,10 @@ impl Writer {
             locations: stored.locations,
             patched: stored.patches.into_keys().collect(),
             free_ids,
-            by_age: VecDeque::new(),
-            by_log: VecDeque::new(),
-            deltas_begun: 0,
+            dirty: DirtyLeaves::new(),
             deletions: WaitingDeletions::of(stored.deletions, tail),
-            overgrown: Vec::new(),
             changed_inners: BTreeSet::new(),
             changes_since_checkpoint: 0,
-            taken_up_bytes: 0,
             log_refused_at: None,
             checkpoint: None,
             unsettled: Unsettled::default(),
@@ -353,9 +344,9 @@ impl Writer {
     /// it takes more: a full disk must not keep anybody from reading and deleting.
     pub(crate) fn keep_house_in_replay(&mut self) -> Result<(), Error> {
         if self.options.paper.is_none() {
-            self.taken_up_bytes = self.options.memory_bytes / 4 * 3;
+            self.dirty.lend(self.options.memory_bytes / 4 * 3);
         }
-        self.order_by_log();
+        self.dirty.order_by_log(&self.tree.slots);
         self.unpin_landed();
         unless_full(self.fold_beyond_budget())
     }
@@ -365,25 +356,14 @@ impl Writer {
     /// opening need not wait for it.
     pub(crate) fn end_replay(&mut self) -> Result<(), Error> {
         self.keep_house_in_replay()?;
-        self.taken_up_bytes = match self.options.paper {
+        self.dirty.lend(match self.options.paper {
             Some(_) => 0,
             None => self.tree.memory.delta_bytes(),
-        };
+        });
         self.tree.memory.evict(&self.tree.slots);
         self.tree.memory.give_up_kept(&self.tree.slots);
         self.show_deletions();
         Ok(())
-    }
-
-    /// Brings the leaves into the order in which the log is needed for them: a replay goes by keys.
-    fn order_by_log(&mut self) {
-        let slots = &self.tree.slots;
-        self.by_log.retain_mut(|(position, id)| {
-            let node = slots.get(*id).node.read();
-            *position = node.logged_at;
-            node.delta.is_some()
-        });
-        self.by_log.make_contiguous().sort_unstable();
     }
 
     /// The log goes on after what was replayed, in a new opening. What was replayed may have been written by
@@ -419,15 +399,7 @@ impl Writer {
     /// Changes the delta of a leaf.
     fn change_delta(&mut self, id: NodeId, position: u64, change: impl FnOnce(&mut Delta)) {
         let mut node = self.tree.slots.get(id).node.write();
-        if node.delta.is_none() {
-            self.deltas_begun += 1;
-            node.dirty_since = self.deltas_begun;
-            node.logged_at = position;
-            self.by_age.push_back((node.dirty_since, id));
-            self.by_log.push_back((position, id));
-        }
-        // In a replay, which goes by keys, the first change of a leaf need not be the oldest.
-        node.logged_at = node.logged_at.min(position);
+        self.dirty.note(id, &mut node, position);
         let is_overgrown = self
             .tree
             .change_delta(&mut node, self.options.node_bytes, change);
@@ -438,18 +410,7 @@ impl Writer {
     /// Changes the delta of a leaf by something that stands earlier in the log, at `position`, than what other leaves have.
     fn change_late(&mut self, id: NodeId, position: u64, change: impl FnOnce(&mut Delta)) {
         let mut node = self.tree.slots.get(id).node.write();
-        let is_new = node.delta.is_none();
-        if is_new {
-            self.deltas_begun += 1;
-            node.dirty_since = self.deltas_begun;
-            self.by_age.push_back((node.dirty_since, id));
-        }
-        if is_new || position < node.logged_at {
-            node.logged_at = position;
-            // Near the front, for it is old.
-            let at = self.by_log.partition_point(|(other, _)| *other <= position);
-            self.by_log.insert(at, (position, id));
-        }
+        self.dirty.note_late(id, &mut node, position);
         let is_overgrown = self
             .tree
             .change_delta(&mut node, self.options.node_bytes, change);
@@ -459,7 +420,7 @@ impl Writer {
 
     fn note_change(&mut self, id: NodeId, is_overgrown: bool) {
         if is_overgrown {
-            self.overgrown.push(id);
+            self.dirty.note_overgrown(id);
         }
         self.changes_since_checkpoint += 1;
     }

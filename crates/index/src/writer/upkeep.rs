@@ -12,17 +12,10 @@ use crate::error::Error;
 /// A checkpoint is taken after so many changes, since that is what opening has to make again at least.
 const CHANGES_MAX: u64 = 1 << 20;
 
-/// How much less memory changes may have after a group, by the bytes of its changes: more than what they
-/// take in memory themselves.
-const PAID_OFF_SHARE: u64 = 8;
-/// The least that it is, so that it ends. A leaf gives back some five times as much, and writing one in every
-/// commit after an opening made those commits a fifth slower.
-const PAID_OFF_BYTES: u64 = 256;
-
 impl Writer {
     /// Keeps house after a group that took `blocks` blocks of the log for changes of so many bytes.
     pub(crate) fn keep_house(&mut self, blocks: u64, changes_bytes: u64) -> Result<(), Error> {
-        self.pay_off(changes_bytes);
+        self.dirty.pay_off(changes_bytes);
         self.unpin_landed();
         self.fold_overgrown()?;
         self.fold_beyond_budget()?;
@@ -35,16 +28,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes back from the changes what memory they were given when the index was opened, faster than a
-    /// group can bring new ones, but not so fast that a commit of one change waits for many leaves.
-    fn pay_off(&mut self, changes_bytes: u64) {
-        let paid_bytes = (changes_bytes * PAID_OFF_SHARE).max(PAID_OFF_BYTES);
-        self.taken_up_bytes = self.taken_up_bytes.saturating_sub(paid_bytes);
-    }
-
     /// Writes leaves back until changes take no more memory than they may.
     pub(super) fn fold_beyond_budget(&mut self) -> Result<(), Error> {
-        let bytes_max = self.buffer_bytes().max(self.taken_up_bytes);
+        let bytes_max = self.dirty.bytes_max(self.buffer_bytes());
         while self.tree.memory.delta_bytes() > bytes_max && self.fold_oldest()? {
             self.clean_some()?;
             // There may be many of them, after an opening, and what each leaves in memory can be read again.
@@ -55,13 +41,13 @@ impl Writer {
     }
 
     fn fold_overgrown(&mut self) -> Result<(), Error> {
-        while let Some(id) = self.overgrown.last().copied() {
+        while let Some(id) = self.dirty.last_overgrown() {
             let has_delta = self.tree.slots.get(id).node.read().delta.is_some();
             // It may have been written back since, and its number may be another node's.
             if has_delta {
                 self.fold_leaf(id)?;
             }
-            self.overgrown.pop();
+            self.dirty.pop_overgrown();
             self.clean_some()?;
         }
         Ok(())
