@@ -206,10 +206,11 @@ impl Stored {
 impl Writer {
     /// The patches of all leaves, as they stand in a checkpoint.
     fn encoded_patches(&self, detail: Detail) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.patched.len() * PATCH_BYTES * 2);
-        for id in &self.patched {
-            let node = self.tree.slots.get(*id).node.read();
-            push_patches(&mut bytes, *id, node.patches(), detail);
+        let patched = self.nodes.patched();
+        let mut bytes = Vec::with_capacity(patched.len() * PATCH_BYTES * 2);
+        for id in patched {
+            let node = self.tree.slots.get(id).node.read();
+            push_patches(&mut bytes, id, node.patches(), detail);
         }
         bytes
     }
@@ -217,7 +218,8 @@ impl Writer {
     /// Bytes of one with places alone, about.
     pub(super) fn checkpoint_bytes(&self) -> usize {
         let names_bytes = fillings_bytes(self.segments.count());
-        self.locations.len() * 8 + names_bytes + self.patched.len() * PATCH_BYTES * 2
+        let patches_bytes = self.nodes.patched().len() * PATCH_BYTES * 2;
+        self.nodes.locations().len() * 8 + names_bytes + patches_bytes
     }
 
     /// True while one is on its way.
@@ -245,7 +247,7 @@ impl Writer {
         }
         let new = NewCheckpoint {
             root: self.tree.root(),
-            locations: &self.locations,
+            locations: self.nodes.locations(),
             fillings: &self.segments.names(),
             patches: &self.encoded_patches(detail),
             deletions: &deletions,
@@ -281,8 +283,8 @@ impl Writer {
     /// superblock nor checkpoint tell that nothing is missing before the log.
     fn write_first_image(&mut self) -> Result<(), Error> {
         let root = self.tree.root();
-        let is_leaf = !self.changed_inners.contains(&root);
-        let is_nowhere = self.locations[root as usize].is_nowhere();
+        let is_leaf = !self.nodes.is_changed(root);
+        let is_nowhere = self.nodes.location(root).is_nowhere();
         match is_leaf && is_nowhere && self.options.paper.is_none() {
             true => self.fold_leaf(root),
             false => Ok(()),
@@ -291,7 +293,7 @@ impl Writer {
 
     /// Writes the inner nodes that have changed.
     pub(super) fn write_inners(&mut self) -> Result<(), Error> {
-        while let Some(id) = self.changed_inners.first().copied() {
+        while let Some(id) = self.nodes.first_changed() {
             let content = self.tree.slots.get(id).node.read().content.clone();
             let Content::Inner(inner) = content else {
                 unreachable!("what has changed is in memory and no leaf");
@@ -302,7 +304,7 @@ impl Writer {
             let location = self.append(stream, id, self.seq, &mut bytes, About::Inner)?;
             self.tree.slots.get(id).node.write().location = location;
             self.relocate(id, location);
-            self.changed_inners.pop_first();
+            self.nodes.note_written(id);
         }
         Ok(())
     }

@@ -165,7 +165,7 @@ impl Writer {
     /// The image at the start of `rest`, if it is one that is in use.
     fn live_at(&self, cleaning: &Cleaning, rest: &[u8]) -> Option<(Peek, Location)> {
         let peek = Image::peek(rest)?;
-        let image = *self.locations.get(peek.node as usize)?;
+        let image = self.nodes.find(peek.node)?;
         let location = if image.stored() == peek.seal.location {
             image
         } else {
@@ -199,7 +199,7 @@ impl Writer {
             return self.move_bytes(peek, bytes, Content::Absent, about, stream);
         }
         let image = Image::parse(&bytes, meant).map_err(|error| damaged(error.to_string()))?;
-        if self.patched.contains(&id) {
+        if self.nodes.is_patched(id) {
             return self.move_piece(peek, from, bytes, about, stream);
         }
         let content = match image.level() {

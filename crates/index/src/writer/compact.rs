@@ -54,7 +54,7 @@ impl Writer {
         for _ in 0..LEAVES {
             let is_done = if self.fold_oldest()? {
                 false
-            } else if let Some(id) = self.patched.first().copied() {
+            } else if let Some(id) = self.nodes.first_patched() {
                 self.fold_leaf(id)?;
                 false
             } else {

@@ -363,7 +363,7 @@ impl Writer {
     fn misplaced(&self, id: NodeId, how: &str) -> Error {
         Error::Damaged {
             what: format!("leaf {id}, {how}"),
-            offset: self.tree.offset(self.locations[id as usize]),
+            offset: self.tree.offset(self.nodes.location(id)),
         }
     }
 
@@ -397,7 +397,7 @@ impl Writer {
         };
         let both = [inner.child(start), inner.child(start + 1)];
         let other = if both[0] == id { both[1] } else { both[0] };
-        if bytes + self.locations[other as usize].bytes() > limit / 4 * 3 {
+        if bytes + self.nodes.location(other).bytes() > limit / 4 * 3 {
             return Ok(vec![id]);
         }
         self.take_in_at(path, other)?;
@@ -578,7 +578,7 @@ impl Writer {
             }
             Err(error) => {
                 if known.is_none() {
-                    self.free_ids.push(id);
+                    self.nodes.free_id(id);
                 }
                 Err(error)
             }
@@ -590,7 +590,7 @@ impl Writer {
         for image in written {
             self.segments.release(image.location);
             if !ids.contains(&image.id) {
-                self.free_ids.push(image.id);
+                self.nodes.free_id(image.id);
             }
         }
         for reference in std::mem::take(&mut self.scratch.new_blobs) {
@@ -649,7 +649,7 @@ impl Writer {
                     }
                 }
                 Err(error) => {
-                    self.free_ids.push(id);
+                    self.nodes.free_id(id);
                     self.free_blobs(&reference.encode());
                     return Err(error);
                 }
@@ -667,7 +667,7 @@ impl Writer {
             return;
         };
         for id in reference.blobs {
-            if (id as usize) < self.locations.len() && !self.locations[id as usize].is_nowhere() {
+            if self.nodes.find(id).is_some() {
                 self.forget(id);
             }
         }

@@ -15,6 +15,7 @@ mod deletions;
 mod dirty;
 mod fold;
 mod log_space;
+mod nodes;
 mod paper;
 pub(crate) mod patch;
 mod room;
@@ -38,15 +39,14 @@ use crate::segments::{Class, Location, NewImage, Segments};
 use crate::storage::Storage;
 use crate::tree::Tree;
 use crate::tree::deletions::Deletion;
-use crate::tree::slots::NODES_MAX;
 use checkpoint::Checkpoint;
 use classes::Classes;
 use clean::Cleaning;
 use deletions::WaitingDeletions;
 use dirty::DirtyLeaves;
 use fold::Scratch;
+use nodes::NodeTable;
 use room::Packing;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use unsettled::Unsettled;
 
@@ -110,16 +110,12 @@ pub(crate) struct Writer {
     superblock: Superblock,
     /// Where the log goes on in this opening; beyond everything until that is known.
     opened_at: u64,
-    /// Where each node is, as the slots have it: what a checkpoint copies.
-    locations: Vec<Location>,
-    /// Leaves with patches.
-    patched: BTreeSet<NodeId>,
-    free_ids: Vec<NodeId>,
+    /// Where each node is, and what of it no image has.
+    nodes: NodeTable,
     /// Leaves with changes, and how much memory these may take.
     dirty: DirtyLeaves,
     /// Deletions of ranges that leaves may lack.
     deletions: WaitingDeletions,
-    changed_inners: BTreeSet<NodeId>,
     changes_since_checkpoint: u64,
     /// How many segments there were when there was no room for a longer log.
     log_refused_at: Option<usize>,
@@ -151,12 +147,7 @@ impl Writer {
         let tail = superblock.log_tail;
         let rings = superblock.rings.clone();
         let log = Log::new(geometry, superblock.opening, rings, tail, tail);
-        let root = stored.root;
-        let is_free = |(id, location): (usize, &Location)| {
-            (location.is_nowhere() && id as NodeId != root).then_some(id as NodeId)
-        };
-        let free_ids = stored.locations.iter().enumerate().rev();
-        let free_ids = free_ids.filter_map(is_free).collect();
+        let patched = stored.patches.into_keys().collect();
         let classes = Classes::new(options.hot_share);
         Writer {
             seq: superblock.seq_at_tail,
@@ -168,12 +159,9 @@ impl Writer {
             segments,
             superblock,
             opened_at: u64::MAX,
-            locations: stored.locations,
-            patched: stored.patches.into_keys().collect(),
-            free_ids,
+            nodes: NodeTable::new(stored.locations, patched, stored.root),
             dirty: DirtyLeaves::new(),
             deletions: WaitingDeletions::of(stored.deletions, tail),
-            changed_inners: BTreeSet::new(),
             changes_since_checkpoint: 0,
             log_refused_at: None,
             checkpoint: None,
@@ -193,7 +181,7 @@ impl Writer {
 
     /// Nodes there are, parts of long values among them.
     pub(crate) fn nodes(&self) -> u32 {
-        (self.locations.len() - self.free_ids.len()) as u32
+        self.nodes.count()
     }
 
     /// Number of the last batch taken.
@@ -447,30 +435,25 @@ impl Writer {
 
     /// Refuses to go on when numbers of nodes may run out.
     fn has_ids_left(&self) -> Result<(), Error> {
-        let needed = IDS_SPARE.saturating_sub(self.free_ids.len()) as NodeId;
-        if self.locations.len() as NodeId > NODES_MAX - needed {
-            return Err(Error::Full {
+        match self.nodes.has_ids_left(IDS_SPARE) {
+            true => Ok(()),
+            false => Err(Error::Full {
                 len_bytes: self.tree.storage.len_bytes(),
-            });
+            }),
         }
-        Ok(())
     }
 
     /// A number for a new node. [`has_ids_left`](Self::has_ids_left) was asked.
     fn new_id(&mut self) -> NodeId {
-        self.free_ids.pop().unwrap_or_else(|| {
-            let id = self.locations.len() as NodeId;
-            self.locations.push(Location::NOWHERE);
-            self.tree.set_nodes(id + 1);
-            id
-        })
+        let id = self.nodes.take_id();
+        self.tree.set_nodes(self.nodes.end());
+        id
     }
 
     /// A node is gone: its slot is empty, its place and its number are free.
     fn forget(&mut self, id: NodeId) {
         self.empty(id);
-        self.changed_inners.remove(&id);
-        self.free_ids.push(id);
+        self.nodes.free_id(id);
     }
 
     /// A node has nothing any more.
@@ -486,14 +469,14 @@ impl Writer {
 
     /// The image of a node is here now; where it was is free.
     fn relocate(&mut self, id: NodeId, location: Location) {
-        let before = std::mem::replace(&mut self.locations[id as usize], location);
+        let before = self.nodes.relocate(id, location);
         self.segments.release(before);
     }
 
     /// What has landed can be read again, so it need not stay in memory.
     fn unpin_landed(&mut self) {
         for (id, location) in self.segments.take_landed() {
-            if self.changed_inners.contains(&id) {
+            if self.nodes.is_changed(id) {
                 continue;
             }
             self.patch_landed(id, location);

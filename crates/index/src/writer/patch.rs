@@ -129,7 +129,7 @@ impl Writer {
             location,
             filter: Filter::of(&image),
         };
-        self.patched.insert(id);
+        self.nodes.note_patched(id);
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();
         let before = node.content_bytes();
@@ -151,7 +151,7 @@ impl Writer {
 
     /// The patches of a leaf as it was are in its image now, or the leaf is gone.
     pub(super) fn release_patches(&mut self, id: NodeId, before: &Node) {
-        self.patched.remove(&id);
+        self.nodes.note_whole(id);
         for patch in before.patches() {
             self.segments.release(patch.location);
         }

@@ -214,7 +214,7 @@ impl Writer {
         let content = Content::Inner(Arc::new(inner));
         self.tree.memory.put_content(id, slot, &mut node, content);
         drop(node);
-        self.changed_inners.insert(id);
+        self.nodes.note_changed(id);
     }
 }
 
