@@ -361,7 +361,7 @@ impl Writer {
         self.unsettled.settle(checkpoint.leaves_written);
         for segment in checkpoint.emptied.into_iter().chain(before) {
             self.segments.free(segment);
-            self.stop_cleaning(segment);
+            self.cleaner.stop(segment);
         }
         self.figures.checkpoints += 1;
         self.figures.checkpoint_bytes += checkpoint.used as u64;

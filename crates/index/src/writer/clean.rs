@@ -3,17 +3,16 @@
 //! a whole segment.
 
 use super::Writer;
+use super::cleaner::Cleaning;
 use super::fold::range_of;
 use super::patch::PATCHES_MAX;
 use crate::error::{At, Error};
-use crate::footer::{About, Entry, Listed};
+use crate::footer::About;
 use crate::node::{Image, Peek, Sort, parse_blob};
 use crate::segments::{Class, GRANULE_BYTES, Location};
 use crate::storage::Aligned;
 use crate::tree::slots::Content;
-use std::iter::Peekable;
 use std::sync::Arc;
-use std::vec;
 
 /// Bytes of a segment looked through at a time.
 const PIECE_BYTES: usize = 64 << 10;
@@ -22,24 +21,6 @@ const FOLD_WORK: usize = 4;
 /// A leaf that is away is read when its image would be moved, if it has so many patches.
 const PATCHES_WORTH_READING: usize = 2;
 
-/// A segment that is being cleaned.
-#[derive(Debug)]
-pub(super) struct Cleaning {
-    segment: u32,
-    bytes: Aligned,
-    at: usize,
-    /// What its footers say of images from `at` on, by place.
-    said: Peekable<vec::IntoIter<Entry>>,
-}
-
-impl Cleaning {
-    /// What the footers say of the image that is next.
-    fn said_of_next(&mut self) -> Option<Entry> {
-        while self.said.next_if(|entry| entry.at < self.at).is_some() {}
-        self.said.next_if(|entry| entry.at == self.at)
-    }
-}
-
 impl Writer {
     /// Cleans one segment of a cluster of fixed size that is overfull, if one is worth it. Not more at a
     /// time: where images do not fill segments well, a cluster may never keep to its size.
@@ -47,7 +28,7 @@ impl Writer {
         if self.overfull_cluster().is_none() || !self.clean_piece()? {
             return Ok(());
         }
-        while self.cleaning.is_some() {
+        while self.cleaner.is_under_way() {
             self.clean_piece()?;
         }
         Ok(())
@@ -55,50 +36,44 @@ impl Writer {
 
     /// Cleans a piece of the segment with the least in use. False if none is worth it.
     pub(super) fn clean_piece(&mut self) -> Result<bool, Error> {
-        let mut cleaning = match self.cleaning.take() {
+        let mut cleaning = match self.cleaner.take() {
             Some(cleaning) => cleaning,
             None => match self.begin_cleaning()? {
                 Some(cleaning) => cleaning,
                 None => return Ok(false),
             },
         };
-        let stream = self.survivor_stream(cleaning.segment);
-        let mut end = (cleaning.at + PIECE_BYTES).min(cleaning.bytes.len());
-        while cleaning.at < end {
-            let rest = &cleaning.bytes[cleaning.at..];
-            let Some((peek, location)) = self.live_at(&cleaning, rest) else {
-                cleaning.at += GRANULE_BYTES;
+        let stream = self.survivor_stream(cleaning.segment());
+        let mut end = cleaning.piece_end(PIECE_BYTES);
+        while cleaning.at() < end {
+            let Some((peek, location)) = self.next_live(&cleaning) else {
+                cleaning.pass(GRANULE_BYTES);
                 continue;
             };
             if self.is_worth_folding(&peek) {
-                cleaning.at += peek.len_bytes;
+                cleaning.pass(peek.len_bytes);
                 end = end.saturating_sub(peek.len_bytes * (FOLD_WORK - 1));
                 self.fold_leaf(peek.node)?;
                 continue;
             }
-            let image = rest[..peek.len_bytes].to_vec();
-            let said = cleaning
-                .said_of_next()
-                .filter(|said| (said.node, said.lsn) == (peek.node, peek.lsn));
-            let about = match said {
-                Some(said) => said.about,
+            let image = cleaning.rest()[..peek.len_bytes].to_vec();
+            let about = match cleaning.said_of_next(&peek) {
+                Some(about) => about,
                 None => self.about(&peek, location, &image)?,
             };
-            cleaning.at += peek.len_bytes;
+            cleaning.pass(peek.len_bytes);
             self.move_image(&peek, location, image, about, stream)?;
         }
-        if cleaning.at < cleaning.bytes.len() {
-            self.cleaning = Some(cleaning);
-        } else {
-            self.figures.cleaned_segments += 1;
-        }
+        let is_done = self.cleaner.give_back(cleaning);
+        self.figures.cleaned_segments += u64::from(is_done);
         Ok(true)
     }
 
     /// Moves everything that is in use out of a segment.
     pub(super) fn clean_whole(&mut self, segment: u32) -> Result<(), Error> {
-        self.cleaning = Some(self.read_segment(segment)?);
-        while self.cleaning.is_some() {
+        let cleaning = self.read_segment(segment)?;
+        self.cleaner.begin(cleaning);
+        while self.cleaner.is_under_way() {
             self.clean_piece()?;
         }
         self.unpin_landed();
@@ -120,16 +95,7 @@ impl Writer {
         let offset = self.geometry.segment_offset(segment);
         let read = self.tree.storage.read(offset, &mut bytes);
         read.at("cleaning a segment", offset)?;
-        let listed = Listed::of(&bytes, &self.geometry, segment);
-        let entries = listed.footers.into_iter().flat_map(|footer| footer.entries);
-        let mut said: Vec<Entry> = entries.collect();
-        said.sort_by_key(|entry| entry.at);
-        Ok(Cleaning {
-            segment,
-            bytes,
-            at: 0,
-            said: said.into_iter().peekable(),
-        })
+        Ok(Cleaning::new(segment, bytes, &self.geometry))
     }
 
     /// What is to be said of an image that no footer lists: inner nodes are in none, and a footer may be
@@ -162,9 +128,9 @@ impl Writer {
         })
     }
 
-    /// The image at the start of `rest`, if it is one that is in use.
-    fn live_at(&self, cleaning: &Cleaning, rest: &[u8]) -> Option<(Peek, Location)> {
-        let peek = Image::peek(rest)?;
+    /// The image that is next in a segment, if it is one that is in use.
+    fn next_live(&self, cleaning: &Cleaning) -> Option<(Peek, Location)> {
+        let peek = Image::peek(cleaning.rest())?;
         let image = self.nodes.find(peek.node)?;
         let location = if image.stored() == peek.seal.location {
             image
@@ -173,10 +139,10 @@ impl Writer {
             let mut patches = node.patches().iter().map(|patch| patch.location);
             patches.find(|location| location.stored() == peek.seal.location)?
         };
-        let is_here = location.segment() == cleaning.segment
-            && location.at() == cleaning.at
+        let is_here = location.segment() == cleaning.segment()
+            && location.at() == cleaning.at()
             && location.bytes() == peek.len_bytes
-            && peek.len_bytes <= rest.len();
+            && peek.len_bytes <= cleaning.rest().len();
         is_here.then_some((peek, location))
     }
 
@@ -280,11 +246,5 @@ impl Writer {
         }
         self.relocate(id, location);
         Ok(())
-    }
-
-    /// A segment may be written anew, so what was read of it says nothing any more.
-    pub(super) fn stop_cleaning(&mut self, segment: u32) {
-        self.cleaning
-            .take_if(|cleaning| cleaning.segment == segment);
     }
 }

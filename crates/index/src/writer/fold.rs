@@ -568,7 +568,7 @@ impl Writer {
         let mut bytes = (self.builder).finish_padded(id, 0, self.seq, interval, least_bytes);
         match self.append(class, id, self.seq, &mut bytes, about) {
             Ok(location) => {
-                self.packing.note(rows_bytes, location.bytes());
+                self.cleaner.note_packed(rows_bytes, location.bytes());
                 Ok(Written {
                     id,
                     separator,

@@ -10,6 +10,7 @@ mod carry;
 mod checkpoint;
 mod classes;
 mod clean;
+mod cleaner;
 mod compact;
 mod deletions;
 mod dirty;
@@ -41,12 +42,11 @@ use crate::tree::Tree;
 use crate::tree::deletions::Deletion;
 use checkpoint::Checkpoint;
 use classes::Classes;
-use clean::Cleaning;
+use cleaner::Cleaner;
 use deletions::WaitingDeletions;
 use dirty::DirtyLeaves;
 use fold::Scratch;
 use nodes::NodeTable;
-use room::Packing;
 use std::sync::Arc;
 use unsettled::Unsettled;
 
@@ -121,8 +121,8 @@ pub(crate) struct Writer {
     log_refused_at: Option<usize>,
     checkpoint: Option<Checkpoint>,
     unsettled: Unsettled,
-    cleaning: Option<Cleaning>,
-    packing: Packing,
+    /// The segment that is being cleaned, and what says whether one should be.
+    cleaner: Cleaner,
     classes: Classes,
     builder: Builder,
     scratch: Scratch,
@@ -166,8 +166,7 @@ impl Writer {
             log_refused_at: None,
             checkpoint: None,
             unsettled: Unsettled::default(),
-            cleaning: None,
-            packing: Packing::default(),
+            cleaner: Cleaner::default(),
             classes,
             builder: Builder::new(false),
             scratch: Scratch::default(),

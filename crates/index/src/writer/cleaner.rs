@@ -1,0 +1,273 @@
+//! What is kept of cleaning from one piece of it to the next: the segment that is under way, and how well leaves have
+//! packed of late, by which it is judged whether cleaning is worth it.
+//!
+//! It knows what was read of a segment and how far that has been looked through, and moves nothing itself. It must never
+//! go on with what was read of a segment that has become free: that may be written anew.
+
+use crate::footer::{About, Entry, Listed};
+use crate::layout::Geometry;
+use crate::node::Peek;
+use crate::storage::Aligned;
+use std::iter::Peekable;
+use std::vec;
+
+/// However well rows pack, segments are cleaned when less than so much of them is in use.
+const UTILISATION_MIN: f64 = 0.7;
+/// Bytes of images after which what was seen of packing counts half.
+const REMEMBERED_BYTES: u64 = 64 << 20;
+
+/// A segment that is being cleaned.
+#[derive(Debug)]
+pub(super) struct Cleaning {
+    segment: u32,
+    bytes: Aligned,
+    /// Everything before this was looked through.
+    at: usize,
+    /// What its footers say of images from `at` on, by place.
+    said: Peekable<vec::IntoIter<Entry>>,
+}
+
+impl Cleaning {
+    /// Of a segment with these bytes, from its start on.
+    pub(super) fn new(segment: u32, bytes: Aligned, geometry: &Geometry) -> Cleaning {
+        let listed = Listed::of(&bytes, geometry, segment);
+        let entries = listed.footers.into_iter().flat_map(|footer| footer.entries);
+        Cleaning::of(segment, bytes, entries.collect())
+    }
+
+    fn of(segment: u32, bytes: Aligned, mut said: Vec<Entry>) -> Cleaning {
+        said.sort_by_key(|entry| entry.at);
+        Cleaning {
+            segment,
+            bytes,
+            at: 0,
+            said: said.into_iter().peekable(),
+        }
+    }
+
+    pub(super) fn segment(&self) -> u32 {
+        self.segment
+    }
+
+    /// How far it was looked through, in bytes.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// What was not looked through yet.
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.bytes[self.at..]
+    }
+
+    /// Where a piece of so many bytes ends that is next.
+    pub(super) fn piece_end(&self, bytes: usize) -> usize {
+        (self.at + bytes).min(self.bytes.len())
+    }
+
+    /// So many bytes have been seen to.
+    pub(super) fn pass(&mut self, bytes: usize) {
+        self.at += bytes;
+        assert!(self.at <= self.bytes.len(), "images are in their segment");
+    }
+
+    /// What the footers say of the image that is next, if they mean the same one.
+    pub(super) fn said_of_next(&mut self, image: &Peek) -> Option<About> {
+        while self.said.next_if(|entry| entry.at < self.at).is_some() {}
+        let said = self.said.next_if(|entry| entry.at == self.at);
+        let said = said.filter(|said| (said.node, said.lsn) == (image.node, image.lsn));
+        said.map(|said| said.about)
+    }
+
+    /// True if all of it was looked through.
+    pub(super) fn is_done(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+}
+
+/// What leaves were packed from and to of late, in bytes.
+#[derive(Debug, Default)]
+struct Packing {
+    rows: u64,
+    images: u64,
+}
+
+impl Packing {
+    fn note(&mut self, rows_bytes: usize, image_bytes: usize) {
+        if self.images >= REMEMBERED_BYTES {
+            self.rows /= 2;
+            self.images /= 2;
+        }
+        self.rows += rows_bytes as u64;
+        self.images += image_bytes as u64;
+    }
+
+    /// Bytes of an image for each byte of its rows; 1 as long as that is not known.
+    fn packed_part(&self) -> f64 {
+        match self.rows {
+            0 => 1.0,
+            rows => self.images as f64 / rows as f64,
+        }
+    }
+}
+
+/// What is kept of cleaning.
+#[derive(Debug, Default)]
+pub(super) struct Cleaner {
+    under_way: Option<Cleaning>,
+    packing: Packing,
+}
+
+impl Cleaner {
+    /// True between two pieces of a segment.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// A segment is the one to clean from now on, instead of any that is under way.
+    pub(super) fn begin(&mut self, cleaning: Cleaning) {
+        self.under_way = Some(cleaning);
+    }
+
+    /// Takes the segment that is under way to clean a piece of it. Who fails at that does not give it back: cleaning
+    /// begins anew then.
+    pub(super) fn take(&mut self) -> Option<Cleaning> {
+        self.under_way.take()
+    }
+
+    /// A piece of a segment was cleaned. True if that was the last.
+    pub(super) fn give_back(&mut self, cleaning: Cleaning) -> bool {
+        assert!(self.under_way.is_none(), "one segment at a time");
+        let is_done = cleaning.is_done();
+        if !is_done {
+            self.under_way = Some(cleaning);
+        }
+        is_done
+    }
+
+    /// A segment may be written anew, so what was read of it says nothing any more.
+    pub(super) fn stop(&mut self, segment: u32) {
+        self.under_way
+            .take_if(|cleaning| cleaning.segment == segment);
+    }
+
+    /// Keys and values of `rows_bytes` have become an image.
+    pub(super) fn note_packed(&mut self, rows_bytes: usize, image_bytes: usize) {
+        self.packing.note(rows_bytes, image_bytes);
+    }
+
+    /// The least part of the segments that should be in use, where the options ask for `utilisation`.
+    pub(super) fn utilisation(&self, utilisation: f64) -> f64 {
+        let packed_part = self.packing.packed_part();
+        packed_part.max(UTILISATION_MIN).min(utilisation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::{Seal, Sort};
+
+    fn entry(at: usize, node: u32) -> Entry {
+        Entry {
+            at,
+            bytes: 64,
+            node,
+            lsn: 5,
+            about: About::Patch {
+                logged_from: u64::from(node) * 100,
+            },
+        }
+    }
+
+    fn image(node: u32, lsn: u64) -> Peek {
+        Peek {
+            node,
+            lsn,
+            len_bytes: 64,
+            seal: Seal {
+                location: 0,
+                filling: 0,
+            },
+            sort: Sort::Patch,
+            level: 0,
+            interval: 0,
+        }
+    }
+
+    /// A segment of 256 bytes, whose footers list three images.
+    fn cleaning(segment: u32) -> Cleaning {
+        let said = vec![entry(192, 3), entry(64, 1), entry(128, 2)];
+        Cleaning::of(segment, Aligned::zeroed(256), said)
+    }
+
+    #[test]
+    fn footers_are_believed_of_the_image_that_they_mean() {
+        let mut cleaning = cleaning(9);
+        assert_eq!(cleaning.said_of_next(&image(1, 5)), None, "nothing at 0");
+        // What is at 64 was not asked for, and is passed over.
+        cleaning.pass(128);
+        let about = About::Patch { logged_from: 200 };
+        assert_eq!(cleaning.said_of_next(&image(2, 5)), Some(about));
+        cleaning.pass(64);
+        assert_eq!(cleaning.said_of_next(&image(3, 6)), None, "a newer one");
+    }
+
+    #[test]
+    fn a_segment_is_looked_through_to_its_end() {
+        let mut cleaning = cleaning(9);
+        assert_eq!(cleaning.piece_end(100), 100);
+        cleaning.pass(192);
+        assert_eq!((cleaning.at(), cleaning.rest().len()), (192, 64));
+        assert_eq!(cleaning.piece_end(100), 256);
+        assert!(!cleaning.is_done());
+        let mut cleaner = Cleaner::default();
+        assert!(!cleaner.give_back(cleaning));
+        let mut cleaning = cleaner.take().expect("it is under way");
+        cleaning.pass(64);
+        assert!(cleaner.give_back(cleaning), "it is done");
+        assert!(!cleaner.is_under_way());
+    }
+
+    #[test]
+    #[should_panic(expected = "images are in their segment")]
+    fn an_image_does_not_reach_beyond_its_segment() {
+        cleaning(9).pass(320);
+    }
+
+    #[test]
+    fn a_segment_that_may_be_written_anew_is_not_gone_on_with() {
+        let mut cleaner = Cleaner::default();
+        cleaner.begin(cleaning(9));
+        cleaner.stop(8);
+        assert!(cleaner.is_under_way());
+        cleaner.stop(9);
+        assert!(!cleaner.is_under_way());
+    }
+
+    #[test]
+    fn what_packing_saves_is_left_to_segments_down_to_a_bound() {
+        let mut cleaner = Cleaner::default();
+        assert_eq!(cleaner.utilisation(0.85), 0.85, "nothing is known");
+        cleaner.note_packed(1000, 980);
+        assert_eq!(cleaner.utilisation(0.85), 0.85, "nothing is saved");
+        assert_eq!(cleaner.utilisation(0.5), 0.5, "who asks for less gets it");
+        cleaner.note_packed(1000, 520);
+        assert_eq!(cleaner.utilisation(0.85), 0.75);
+        cleaner.note_packed(8000, 1000);
+        assert_eq!(cleaner.utilisation(0.85), UTILISATION_MIN);
+    }
+
+    #[test]
+    fn what_was_long_ago_counts_less() {
+        let mut packing = Packing::default();
+        let mib = 1 << 20;
+        for _ in 0..64 {
+            packing.note(mib, mib);
+        }
+        for _ in 0..96 {
+            packing.note(2 * mib, mib);
+        }
+        // 64 are halved to 32; 32 later all 64 are halved once more: 16 and 16, then 64 more... less than a tenth is old.
+        assert!(packing.packed_part() < 0.58, "{}", packing.packed_part());
+    }
+}
