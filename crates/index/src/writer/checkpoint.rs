@@ -6,6 +6,7 @@
 //! log-structured file systems and of the Bw-tree; here it is what lets a node move without its parent.
 
 use super::Writer;
+use super::checkpointer::{TakenCheckpoint, WrittenCheckpoint};
 use super::patch::PATCHES_MAX;
 use crate::error::{At, Error};
 use crate::footer::About;
@@ -33,8 +34,6 @@ const UNKNOWN: u32 = u32::MAX;
 const DELETION_BYTES: usize = 16;
 /// Instead of the length of an end: the range goes on to the end of all keys.
 const NO_END: u32 = u32::MAX;
-/// Written at a time.
-const PIECE_BYTES: usize = 512 << 10;
 
 /// What a checkpoint says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,23 +55,6 @@ pub(super) enum Detail {
     Places,
     /// Filters as well: for one that is taken to be opened from.
     Filters,
-}
-
-/// A checkpoint on its way.
-#[derive(Debug)]
-pub(super) struct Checkpoint {
-    bytes: Aligned,
-    used: usize,
-    crc: u32,
-    segments: Vec<u32>,
-    written: usize,
-    /// Where the log is needed from, with it.
-    tail: u64,
-    seq: u64,
-    /// Segments of which nothing was in use when it was taken.
-    emptied: Vec<u32>,
-    /// Leaves that had been written when it was taken.
-    leaves_written: u64,
 }
 
 /// What is written of a checkpoint.
@@ -224,12 +206,12 @@ impl Writer {
 
     /// True while one is on its way.
     pub(super) fn is_checkpointing(&self) -> bool {
-        self.checkpoint.is_some()
+        self.checkpointer.is_under_way()
     }
 
     /// Takes a checkpoint: everything it names is on the storage when this returns, though not durable.
     pub(super) fn take_checkpoint(&mut self, detail: Detail) -> Result<(), Error> {
-        assert!(self.checkpoint.is_none(), "one checkpoint at a time");
+        assert!(!self.is_checkpointing(), "one checkpoint at a time");
         let storage = self.storage();
         self.write_log(true)?;
         self.write_first_image()?;
@@ -262,20 +244,17 @@ impl Writer {
                 len_bytes: storage.len_bytes(),
             });
         }
-        self.changes_since_checkpoint = 0;
         let too_late = u64::from(is_planted(Bug::TailTooLate));
-        self.checkpoint = Some(Checkpoint {
-            crc: crc32c::crc32c(&bytes[..used]),
+        let taken = TakenCheckpoint {
             bytes,
             used,
             segments,
-            written: 0,
             // While the log is taken up its end is not known, and its tail stays.
             tail: (needed_from + too_late).min(self.log.head()),
             seq: self.seq,
             emptied: self.segments.emptied(),
-            leaves_written: self.unsettled.written(),
-        });
+        };
+        self.checkpointer.begin(taken, &self.geometry);
         Ok(())
     }
 
@@ -311,15 +290,13 @@ impl Writer {
 
     /// Goes on with the checkpoint, by one piece or by one sync.
     pub(super) fn continue_checkpoint(&mut self) -> Result<(), Error> {
-        let Some(mut checkpoint) = self.checkpoint.take() else {
-            return Ok(());
-        };
-        if checkpoint.written < checkpoint.bytes.len() {
-            self.write_piece(&mut checkpoint)?;
-            self.checkpoint = Some(checkpoint);
+        let storage = self.storage();
+        if self.checkpointer.write_piece(&*storage, &self.geometry)? {
             return Ok(());
         }
-        let storage = self.storage();
+        let Some(checkpoint) = self.checkpointer.take_written() else {
+            return Ok(());
+        };
         if !is_planted(Bug::UnsyncedCheckpoint) {
             let synced = sync(&*storage);
             synced.at("making a checkpoint durable", 0)?;
@@ -327,24 +304,8 @@ impl Writer {
         self.complete(checkpoint)
     }
 
-    fn write_piece(&self, checkpoint: &mut Checkpoint) -> Result<(), Error> {
-        let segment_bytes = self.geometry.segment_bytes as usize;
-        let at = checkpoint.written % segment_bytes;
-        let segment = checkpoint.segments[checkpoint.written / segment_bytes];
-        let rest = checkpoint.bytes.len() - checkpoint.written;
-        let len = PIECE_BYTES.min(segment_bytes - at).min(rest);
-        let offset = self.geometry.segment_offset(segment) + at as u64;
-        let piece = &checkpoint.bytes[checkpoint.written..checkpoint.written + len];
-        self.tree
-            .storage
-            .write(offset, piece)
-            .at("writing a checkpoint", offset)?;
-        checkpoint.written += len;
-        Ok(())
-    }
-
     /// Makes a checkpoint count, and frees what only the one before needed.
-    fn complete(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
+    fn complete(&mut self, checkpoint: WrittenCheckpoint) -> Result<(), Error> {
         let storage = self.storage();
         let before = std::mem::replace(&mut self.superblock.checkpoint, checkpoint.segments);
         self.superblock.log_tail = checkpoint.tail;
@@ -355,16 +316,16 @@ impl Writer {
         // While the log is taken up, the superblock knows of more that is durable than was read so far.
         let log_durable = &mut self.superblock.log_durable;
         *log_durable = self.log.durable_below().max(*log_durable);
-        self.superblock.checkpoint_bytes = checkpoint.used as u64;
+        self.superblock.checkpoint_bytes = checkpoint.used_bytes;
         self.superblock.checkpoint_crc = checkpoint.crc;
         self.release_log(checkpoint.tail)?;
-        self.unsettled.settle(checkpoint.leaves_written);
+        self.checkpointer.settle(checkpoint.leaves_written);
         for segment in checkpoint.emptied.into_iter().chain(before) {
             self.segments.free(segment);
             self.cleaner.stop(segment);
         }
         self.figures.checkpoints += 1;
-        self.figures.checkpoint_bytes += checkpoint.used as u64;
+        self.figures.checkpoint_bytes += checkpoint.used_bytes;
         let spare = self.spare_segments() * 2;
         self.segments.shrink(&*storage, spare)
     }

@@ -304,10 +304,10 @@ impl Writer {
         let leaves = self.with_neighbours(id, &path, oldest)?;
         let range = range_of(&path, &leaves);
         self.check_rows_are_within(id, &range)?;
-        let origin = (self.unsettled).trace(&self.scratch.bases, self.scratch.logged_from);
+        let origin = (self.checkpointer).trace(&self.scratch.bases, self.scratch.logged_from);
         let written = self.write_leaves(&leaves, &range, &origin, is_appended)?;
         for leaf in &written {
-            self.unsettled.note(leaf.id, origin.clone());
+            self.checkpointer.note_leaf(leaf.id, origin.clone());
         }
         self.figures.folds += 1;
         self.figures.splits += u64::from(written.len() > leaves.len());

@@ -141,7 +141,7 @@ impl Writer {
         let ring = self.log.ring_blocks();
         let is_nearly_full = self.log.used_blocks() >= ring / 4 * 3;
         if !is_nearly_full || self.lengthen_log(0)? {
-            return match self.is_checkpoint_due() {
+            return match self.checkpointer.is_due() {
                 true => self.take_checkpoint(Detail::Places),
                 false => Ok(()),
             };

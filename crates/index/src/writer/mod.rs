@@ -8,6 +8,7 @@
 
 mod carry;
 mod checkpoint;
+mod checkpointer;
 mod classes;
 mod clean;
 mod cleaner;
@@ -40,7 +41,7 @@ use crate::segments::{Class, Location, NewImage, Segments};
 use crate::storage::Storage;
 use crate::tree::Tree;
 use crate::tree::deletions::Deletion;
-use checkpoint::Checkpoint;
+use checkpointer::Checkpointer;
 use classes::Classes;
 use cleaner::Cleaner;
 use deletions::WaitingDeletions;
@@ -48,7 +49,6 @@ use dirty::DirtyLeaves;
 use fold::Scratch;
 use nodes::NodeTable;
 use std::sync::Arc;
-use unsettled::Unsettled;
 
 /// When a batch survives a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,11 +116,10 @@ pub(crate) struct Writer {
     dirty: DirtyLeaves,
     /// Deletions of ranges that leaves may lack.
     deletions: WaitingDeletions,
-    changes_since_checkpoint: u64,
     /// How many segments there were when there was no room for a longer log.
     log_refused_at: Option<usize>,
-    checkpoint: Option<Checkpoint>,
-    unsettled: Unsettled,
+    /// The checkpoint that is on its way, and what has happened since the last.
+    checkpointer: Checkpointer,
     /// The segment that is being cleaned, and what says whether one should be.
     cleaner: Cleaner,
     classes: Classes,
@@ -162,10 +161,8 @@ impl Writer {
             nodes: NodeTable::new(stored.locations, patched, stored.root),
             dirty: DirtyLeaves::new(),
             deletions: WaitingDeletions::of(stored.deletions, tail),
-            changes_since_checkpoint: 0,
             log_refused_at: None,
-            checkpoint: None,
-            unsettled: Unsettled::default(),
+            checkpointer: Checkpointer::default(),
             cleaner: Cleaner::default(),
             classes,
             builder: Builder::new(false),
@@ -409,7 +406,7 @@ impl Writer {
         if is_overgrown {
             self.dirty.note_overgrown(id);
         }
-        self.changes_since_checkpoint += 1;
+        self.checkpointer.note_changes(1);
     }
 
     /// Makes changes of one leaf again that are in the log, the newest of each key, at `position` or later.
@@ -424,7 +421,7 @@ impl Writer {
                 delta.insert(row.key, row.seq, row.kind, row.value, row.seq);
             }
         });
-        self.changes_since_checkpoint += rows.len() as u64 - 1;
+        self.checkpointer.note_changes(rows.len() as u64 - 1);
     }
 
     /// Readers see everything up to `seq`.

@@ -9,9 +9,6 @@ use super::checkpoint::Detail;
 use super::deletions::LEAVES_IN_TURN;
 use crate::error::Error;
 
-/// A checkpoint is taken after so many changes, since that is what opening has to make again at least.
-const CHANGES_MAX: u64 = 1 << 20;
-
 impl Writer {
     /// Keeps house after a group that took `blocks` blocks of the log for changes of so many bytes.
     pub(crate) fn keep_house(&mut self, blocks: u64, changes_bytes: u64) -> Result<(), Error> {
@@ -75,11 +72,6 @@ impl Writer {
     fn is_worth_a_checkpoint(&self) -> bool {
         let emptied = self.segments.emptied_count() * self.geometry.segment_bytes as usize;
         emptied > (self.checkpoint_bytes() * 6).max(self.geometry.segment_bytes as usize * 2)
-    }
-
-    /// True if opening would have to make too many changes again.
-    pub(super) fn is_checkpoint_due(&self) -> bool {
-        self.changes_since_checkpoint >= CHANGES_MAX
     }
 
     /// Writes all changes back into nodes, and makes that count.

@@ -1,0 +1,283 @@
+//! The checkpoint that is on its way, and what has happened since the last one: how many changes, and what leaves were
+//! made of that were written.
+//!
+//! A checkpoint is taken in one moment and written in pieces beside the commits. It must never be completed before all
+//! its pieces are written, and what was written after it was taken must never be taken for a part of it.
+
+use super::unsettled::{Origin, Unsettled};
+use crate::error::{At, Error};
+use crate::footer::Base;
+use crate::layout::Geometry;
+use crate::node::{NodeId, Seq};
+use crate::storage::{Aligned, Storage};
+
+/// A checkpoint is taken after so many changes, since that is what opening has to make again at least.
+const CHANGES_MAX: u64 = 1 << 20;
+/// Written at a time.
+const PIECE_BYTES: usize = 512 << 10;
+
+/// A checkpoint that was taken.
+#[derive(Debug)]
+pub(super) struct TakenCheckpoint {
+    /// Whole blocks.
+    pub bytes: Aligned,
+    /// How many of their bytes it has.
+    pub used: usize,
+    /// Where it is written to: enough of them for all bytes.
+    pub segments: Vec<u32>,
+    /// Where the log is needed from, with it.
+    pub tail: u64,
+    /// Number of the last batch before it.
+    pub seq: Seq,
+    /// Segments of which nothing was in use when it was taken.
+    pub emptied: Vec<u32>,
+}
+
+/// What a superblock says of a checkpoint that is written, and what no other one needs any more.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct WrittenCheckpoint {
+    pub segments: Vec<u32>,
+    pub used_bytes: u64,
+    pub crc: u32,
+    pub tail: u64,
+    pub seq: Seq,
+    pub emptied: Vec<u32>,
+    /// Leaves that had been written when it was taken.
+    pub leaves_written: u64,
+}
+
+/// A checkpoint on its way.
+#[derive(Debug)]
+struct UnderWay {
+    bytes: Aligned,
+    written: usize,
+    /// What is true once all of them are written.
+    then: WrittenCheckpoint,
+}
+
+/// The checkpoint that is on its way, and what has happened since the last one.
+#[derive(Debug, Default)]
+pub(super) struct Checkpointer {
+    under_way: Option<UnderWay>,
+    /// Changes of leaves since one was taken.
+    changes: u64,
+    unsettled: Unsettled,
+}
+
+impl Checkpointer {
+    /// True while one is on its way.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// So many changes of leaves were made.
+    pub(super) fn note_changes(&mut self, count: u64) {
+        self.changes += count;
+    }
+
+    /// True if opening would have to make too many changes again.
+    pub(super) fn is_due(&self) -> bool {
+        self.changes >= CHANGES_MAX
+    }
+
+    /// A checkpoint was taken: everything it names is on the storage, though not durable.
+    pub(super) fn begin(&mut self, taken: TakenCheckpoint, geometry: &Geometry) {
+        assert!(!self.is_under_way(), "one checkpoint at a time");
+        let room = taken.segments.len() * geometry.segment_bytes as usize;
+        assert!(
+            taken.used <= taken.bytes.len() && taken.bytes.len() <= room,
+            "it has room in its segments"
+        );
+        self.changes = 0;
+        self.under_way = Some(UnderWay {
+            written: 0,
+            then: WrittenCheckpoint {
+                segments: taken.segments,
+                used_bytes: taken.used as u64,
+                crc: crc32c::crc32c(&taken.bytes[..taken.used]),
+                tail: taken.tail,
+                seq: taken.seq,
+                emptied: taken.emptied,
+                leaves_written: self.unsettled.written(),
+            },
+            bytes: taken.bytes,
+        });
+    }
+
+    /// Writes the next piece of the one that is on its way. False if all of them are written, or there is none.
+    ///
+    /// # Errors
+    ///
+    /// Those of the storage: then it is on its way no longer.
+    pub(super) fn write_piece(
+        &mut self,
+        storage: &dyn Storage,
+        geometry: &Geometry,
+    ) -> Result<bool, Error> {
+        let Some(mut checkpoint) = self.under_way.take() else {
+            return Ok(false);
+        };
+        let (bytes, written) = (&checkpoint.bytes, checkpoint.written);
+        let is_left = written < bytes.len();
+        if is_left {
+            let segment_bytes = geometry.segment_bytes as usize;
+            let at = written % segment_bytes;
+            let segment = checkpoint.then.segments[written / segment_bytes];
+            let rest = bytes.len() - written;
+            let len = PIECE_BYTES.min(segment_bytes - at).min(rest);
+            let offset = geometry.segment_offset(segment) + at as u64;
+            let piece = &bytes[written..written + len];
+            storage
+                .write(offset, piece)
+                .at("writing a checkpoint", offset)?;
+            checkpoint.written += len;
+        }
+        self.under_way = Some(checkpoint);
+        Ok(is_left)
+    }
+
+    /// Takes the one that is on its way, all of which is written: it is to be made durable, and to be named.
+    pub(super) fn take_written(&mut self) -> Option<WrittenCheckpoint> {
+        let checkpoint = self.under_way.take()?;
+        assert!(
+            checkpoint.written == checkpoint.bytes.len(),
+            "all of it is written"
+        );
+        Some(checkpoint.then)
+    }
+
+    /// A checkpoint counts now, durably, that was taken when so many leaves had been written.
+    pub(super) fn settle(&mut self, leaves_written: u64) {
+        self.unsettled.settle(leaves_written);
+    }
+
+    /// The origin of what is made of leaves now, as far back as is known.
+    pub(super) fn trace(&self, bases: &[Base], logged_from: u64) -> Origin {
+        self.unsettled.trace(bases, logged_from)
+    }
+
+    /// A leaf was written.
+    pub(super) fn note_leaf(&mut self, leaf: NodeId, origin: Origin) {
+        self.unsettled.note(leaf, origin);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::memory::MemoryStorage;
+
+    /// Segments of 1 MiB, the first of which begins at 1 MiB.
+    fn geometry() -> Geometry {
+        let geometry = Geometry::new(1, 1 << 12, 1 << 20);
+        assert_eq!(geometry.segment_offset(0), 1 << 20);
+        geometry
+    }
+
+    /// So many KiB, each filled with the rest of its number by 251; of the last, one byte is used.
+    fn checkpoint(kib: usize, segments: Vec<u32>) -> TakenCheckpoint {
+        let mut bytes = Aligned::zeroed(kib << 10);
+        for (number, part) in bytes.chunks_mut(1 << 10).enumerate() {
+            part.fill((number % 251) as u8);
+        }
+        TakenCheckpoint {
+            bytes,
+            used: ((kib - 1) << 10) + 1,
+            segments,
+            tail: 30,
+            seq: 40,
+            emptied: vec![6],
+        }
+    }
+
+    fn begin(checkpointer: &mut Checkpointer, kib: usize, segments: Vec<u32>) {
+        checkpointer.begin(checkpoint(kib, segments), &geometry());
+    }
+
+    #[test]
+    fn a_checkpoint_is_written_in_pieces_that_end_where_segments_do() {
+        let storage = MemoryStorage::with_content(vec![0xFF; 5 << 20]);
+        let mut checkpointer = Checkpointer::default();
+        // 1 MiB and 100 KiB in segments 3 and 1: two pieces of 512 KiB, and one of 100 KiB.
+        begin(&mut checkpointer, 1124, vec![3, 1]);
+        let ends = [(4 << 20) + (512 << 10), 5 << 20, (2 << 20) + (100 << 10)];
+        for end in ends {
+            assert_eq!(storage.content()[end - 1], 0xFF);
+            let written = checkpointer.write_piece(&storage, &geometry());
+            assert_eq!(written, Ok(true));
+            let content = storage.content();
+            assert_ne!(content[end - 1], 0xFF);
+            assert!(content.get(end).is_none_or(|byte| *byte == 0xFF));
+        }
+        assert_eq!(checkpointer.write_piece(&storage, &geometry()), Ok(false));
+        let content = storage.content();
+        // KiB 1023 is the last of segment 3, and KiB 1024 the first of segment 1; 1023 is 4 * 251 + 19.
+        assert_eq!(content[(5 << 20) - 1], 19);
+        assert_eq!(content[2 << 20], 20);
+        assert_eq!(content[(2 << 20) + (100 << 10)], 0xFF, "and no more");
+        let written = checkpointer.take_written().expect("it is on its way");
+        assert_eq!((written.tail, written.seq), (30, 40));
+        assert_eq!(written.used_bytes, 1123 * 1024 + 1);
+        assert_eq!(written.segments, [3, 1]);
+        assert!(!checkpointer.is_under_way());
+    }
+
+    #[test]
+    #[should_panic(expected = "all of it is written")]
+    fn no_checkpoint_counts_before_it_is_written() {
+        let storage = MemoryStorage::with_content(vec![0; 5 << 20]);
+        let mut checkpointer = Checkpointer::default();
+        begin(&mut checkpointer, 600, vec![0]);
+        let written = checkpointer.write_piece(&storage, &geometry());
+        assert_eq!(written, Ok(true));
+        checkpointer.take_written();
+    }
+
+    #[test]
+    #[should_panic(expected = "one checkpoint at a time")]
+    fn no_checkpoint_is_forgotten_for_another() {
+        let mut checkpointer = Checkpointer::default();
+        begin(&mut checkpointer, 4, vec![0]);
+        begin(&mut checkpointer, 4, vec![1]);
+    }
+
+    #[test]
+    #[should_panic(expected = "room in its segments")]
+    fn no_checkpoint_is_longer_than_its_segments() {
+        begin(&mut Checkpointer::default(), 1028, vec![0]);
+    }
+
+    #[test]
+    fn changes_count_from_when_a_checkpoint_was_taken() {
+        let mut checkpointer = Checkpointer::default();
+        checkpointer.note_changes((1 << 20) - 1);
+        assert!(!checkpointer.is_due());
+        checkpointer.note_changes(1);
+        assert!(checkpointer.is_due());
+        begin(&mut checkpointer, 4, vec![0]);
+        assert!(!checkpointer.is_due());
+    }
+
+    #[test]
+    fn a_leaf_that_was_written_after_a_checkpoint_was_taken_is_not_in_it() {
+        let storage = MemoryStorage::with_content(vec![0; 5 << 20]);
+        let base = |lsn| Base {
+            node: 1,
+            lsn,
+            patches: 0,
+        };
+        let mut checkpointer = Checkpointer::default();
+        let origin = checkpointer.trace(&[base(10)], 5);
+        checkpointer.note_leaf(1, origin);
+        begin(&mut checkpointer, 4, vec![0]);
+        let origin = checkpointer.trace(&[base(20)], 8);
+        assert_eq!(origin.bases, [base(20), base(10)]);
+        checkpointer.note_leaf(1, origin);
+        while checkpointer.write_piece(&storage, &geometry()) == Ok(true) {}
+        let written = checkpointer.take_written().expect("it is on its way");
+        checkpointer.settle(written.leaves_written);
+        let origin = checkpointer.trace(&[base(30)], 9);
+        assert_eq!(origin.bases, [base(30), base(20), base(10)]);
+        assert_eq!(origin.logged_from, 5);
+    }
+}
