@@ -113,8 +113,7 @@ impl Writer {
             return self.fold_first_logged();
         }
         let position = self.log.head();
-        self.log.carry(self.seq, &records);
-        if let Err(error) = self.log.write_out(&*storage, false) {
+        if let Err(error) = self.log.log_again(&*storage, &records) {
             self.dirty.put_back(leaves);
             return Err(error);
         }

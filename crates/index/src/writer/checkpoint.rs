@@ -251,7 +251,7 @@ impl Writer {
             segments,
             // While the log is taken up its end is not known, and its tail stays.
             tail: (needed_from + too_late).min(self.log.head()),
-            seq: self.seq,
+            seq: self.log.seq(),
             emptied: self.segments.emptied(),
         };
         self.checkpointer.begin(taken, &self.geometry);
@@ -279,8 +279,8 @@ impl Writer {
             };
             let stream = self.stream(Class::Inner);
             let least_bytes = self.lay_out(stream);
-            let mut bytes = inner.image(&mut self.builder, id, self.seq, least_bytes);
-            let location = self.append(stream, id, self.seq, &mut bytes, About::Inner)?;
+            let mut bytes = inner.image(&mut self.builder, id, self.log.seq(), least_bytes);
+            let location = self.append(stream, id, self.log.seq(), &mut bytes, About::Inner)?;
             self.tree.slots.get(id).node.write().location = location;
             self.relocate(id, location);
             self.nodes.note_written(id);
@@ -307,20 +307,16 @@ impl Writer {
     /// Makes a checkpoint count, and frees what only the one before needed.
     fn complete(&mut self, checkpoint: WrittenCheckpoint) -> Result<(), Error> {
         let storage = self.storage();
-        let before = std::mem::replace(&mut self.superblock.checkpoint, checkpoint.segments);
-        self.superblock.log_tail = checkpoint.tail;
-        if checkpoint.tail >= self.opened_at {
-            self.superblock.opening_at_tail = self.superblock.opening;
+        let left = self.log.settle(&*storage, &checkpoint)?;
+        for segments in left.log {
+            self.segments.give_back_log(segments);
         }
-        self.superblock.seq_at_tail = checkpoint.seq;
-        // While the log is taken up, the superblock knows of more that is durable than was read so far.
-        let log_durable = &mut self.superblock.log_durable;
-        *log_durable = self.log.durable_below().max(*log_durable);
-        self.superblock.checkpoint_bytes = checkpoint.used_bytes;
-        self.superblock.checkpoint_crc = checkpoint.crc;
-        self.release_log(checkpoint.tail)?;
+        if left.is_elsewhere {
+            self.figures.log_rings += 1;
+            self.log.mark(&*storage)?;
+        }
         self.checkpointer.settle(checkpoint.leaves_written);
-        for segment in checkpoint.emptied.into_iter().chain(before) {
+        for segment in checkpoint.emptied.into_iter().chain(left.checkpoint) {
             self.segments.free(segment);
             self.cleaner.stop(segment);
         }

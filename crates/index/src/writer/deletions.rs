@@ -129,7 +129,7 @@ impl Writer {
 
     /// A deletion counts from now on, and leaves take it in later. It is in the log at `position`.
     fn let_wait(&mut self, deletion: Deletion, position: u64) {
-        let is_old = self.opened_at == u64::MAX;
+        let is_old = !self.log.is_taken_up();
         self.deletions.add(deletion, position, is_old);
         self.show_deletions();
     }
@@ -312,8 +312,7 @@ impl Writer {
             push_operation(&mut records, operation);
             waiting.logged_at = position;
         }
-        self.log.carry(self.seq, &records);
-        self.log.write_out(&*storage, false)?;
+        self.log.log_again(&*storage, &records)?;
         Ok(true)
     }
 

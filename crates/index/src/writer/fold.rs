@@ -565,8 +565,8 @@ impl Writer {
         let class = self.leaf_class(interval);
         let least_bytes = self.lay_out(class);
         let id = known.unwrap_or_else(|| self.new_id());
-        let mut bytes = (self.builder).finish_padded(id, 0, self.seq, interval, least_bytes);
-        match self.append(class, id, self.seq, &mut bytes, about) {
+        let mut bytes = (self.builder).finish_padded(id, 0, self.log.seq(), interval, least_bytes);
+        match self.append(class, id, self.log.seq(), &mut bytes, about) {
             Ok(location) => {
                 self.cleaner.note_packed(rows_bytes, location.bytes());
                 Ok(Written {
@@ -638,8 +638,8 @@ impl Writer {
         for part in value.chunks(longest) {
             self.has_ids_left()?;
             let id = self.new_id();
-            let mut bytes = blob_image(id, self.seq, part);
-            match self.append(Class::Cold, id, self.seq, &mut bytes, About::Blob) {
+            let mut bytes = blob_image(id, self.log.seq(), part);
+            match self.append(Class::Cold, id, self.log.seq(), &mut bytes, About::Blob) {
                 Ok(location) => {
                     self.relocate(id, location);
                     self.scratch.unpublished.push((id, location));

@@ -2,91 +2,20 @@
 //!
 //! An index begins with a short log. When it is nearly full, the log goes on in a longer ring until it is as long as it
 //! may be; only then are changes written back, or logged again ([`carry`](super::carry)), to free it. When nothing of it
-//! is needed, or the index is compacted, the log goes back to the front of the storage. It must never write to a ring
-//! before both superblocks name it, nor give one back before neither does: a program that finds only the older
-//! superblock whole has to see as much of the log as the newer one shows.
+//! is needed, or the index is compacted, the log goes back to the front of the storage. A batch must never be refused as
+//! long as writing leaves back can make room for it.
 
 use super::Writer;
 use super::checkpoint::Detail;
 use super::unless_full;
-use crate::batch::END;
 use crate::error::{At, Error};
-use crate::rings::{Place, Ring, Rings, segments_for};
+use crate::rings::{Place, segments_for};
 use crate::storage::{BLOCK_BYTES, sync};
 
 impl Writer {
-    /// Writes a superblock that says what this one says, as the newer one.
-    pub(super) fn write_superblock(&mut self) -> Result<(), Error> {
-        self.superblock.generation += 1;
-        let storage = self.storage();
-        self.superblock.write(&*storage)
-    }
-
-    /// The rings that the log is in when nothing before `tail` is needed: the front alone if nothing is needed at all. While
-    /// the log is taken up there is more of it than was read so far.
-    fn rings_after(&self, tail: u64) -> Rings {
-        let needed = self.log.rings().needed_from(tail);
-        let is_taken_up = self.opened_at != u64::MAX;
-        let is_unneeded = is_taken_up && tail == self.log.head() && self.log.is_durable();
-        match is_unneeded && needed.current().place != Place::Front {
-            true => Rings::of_one(Ring::front(&self.geometry, tail)),
-            false => needed,
-        }
-    }
-
-    /// Both superblocks say the same of the rings from now on, durably.
-    fn write_rings(&mut self, rings: &Rings) -> Result<(), Error> {
-        let has_changed = self.superblock.rings != *rings;
-        self.superblock.rings = rings.clone();
-        self.write_superblock()?;
-        match has_changed {
-            true => self.write_superblock(),
-            false => Ok(()),
-        }
-    }
-
-    /// Nothing before `tail` is needed: writes the superblock that says so, and gives back what the log is not in any
-    /// more.
-    pub(super) fn release_log(&mut self, tail: u64) -> Result<(), Error> {
-        let rings = self.rings_after(tail);
-        self.write_rings(&rings)?;
-        let before = self.log.rings().clone();
-        let generation = self.superblock.generation;
-        self.log.release(tail, rings.clone(), generation);
-        for ring in before.all() {
-            if !rings.all().iter().any(|left| left.place == ring.place) {
-                let segments = ring.segments(&self.geometry);
-                self.segments.give_back_log(segments);
-            }
-        }
-        if rings.current() != before.current() {
-            self.figures.log_rings += 1;
-            self.mark_log()?;
-        }
-        Ok(())
-    }
-
-    /// Writes a frame that says how far the log has come, and nothing else: those that said so may be gone, and
-    /// a rebuild must not take images for newer than what there ever was.
-    fn mark_log(&mut self) -> Result<(), Error> {
-        self.log.carry(self.seq, &[END]);
-        self.write_log(true)
-    }
-
     /// The log goes on in a ring of so many blocks at this place.
     fn go_on_in(&mut self, place: Place, blocks: u64) -> Result<(), Error> {
-        // What is lost before a ring that has begun could not be told from its end.
-        self.write_log(true)?;
-        let ring = Ring {
-            from: self.log.head(),
-            place,
-            blocks,
-        };
-        let rings = self.log.rings().with(ring);
-        self.superblock.log_durable = self.log.head();
-        self.write_rings(&rings)?;
-        let generation = self.superblock.generation;
-        self.log.go_on_in(rings, generation);
+        self.log.go_on_in(&*self.tree.storage, place, blocks)?;
         self.figures.log_rings += 1;
         Ok(())
     }
@@ -97,7 +26,7 @@ impl Writer {
         let Some(blocks) = self.log.rings().longer(&self.geometry, needed_blocks) else {
             return Ok(false);
         };
-        if self.options.paper.is_some() || self.log_refused_at == Some(self.segments.count()) {
+        if self.options.paper.is_some() || self.log.was_refused(self.segments.count()) {
             return Ok(false);
         }
         let storage = self.storage();
@@ -112,7 +41,7 @@ impl Writer {
                 Ok(true)
             }
             Err(Error::Full { .. }) => {
-                self.log_refused_at = Some(self.segments.count());
+                self.log.note_refused(self.segments.count());
                 Ok(false)
             }
             Err(error) => Err(error),

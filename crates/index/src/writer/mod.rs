@@ -18,6 +18,7 @@ mod dirty;
 mod fold;
 mod log_space;
 mod nodes;
+mod open_log;
 mod paper;
 pub(crate) mod patch;
 mod room;
@@ -28,14 +29,13 @@ mod upkeep;
 pub(crate) use checkpoint::{Stored, begins_checkpoint, take_up};
 pub(crate) use compact::Compacting;
 
-use crate::batch::{END, Operation, Operations};
+use crate::batch::{Operation, Operations};
 use crate::error::Error;
 use crate::footer::About;
 use crate::layout::{Geometry, Superblock};
-use crate::log::{Frame, Log};
+use crate::log::Frame;
 use crate::node::{Builder, Delta, Kind, NodeId, Row, Seq};
 use crate::options::Options;
-use crate::planted::{Bug, is_planted};
 use crate::readers::Readers;
 use crate::segments::{Class, Location, NewImage, Segments};
 use crate::storage::Storage;
@@ -48,6 +48,7 @@ use deletions::WaitingDeletions;
 use dirty::DirtyLeaves;
 use fold::Scratch;
 use nodes::NodeTable;
+use open_log::OpenLog;
 use std::sync::Arc;
 
 /// When a batch survives a power cut.
@@ -103,21 +104,15 @@ pub(crate) struct Writer {
     readers: Arc<Readers>,
     options: Options,
     geometry: Geometry,
-    pub log: Log,
+    /// The log, and the superblocks that say where it is.
+    pub log: OpenLog,
     pub segments: Segments,
-    /// Number of the last batch taken.
-    seq: Seq,
-    superblock: Superblock,
-    /// Where the log goes on in this opening; beyond everything until that is known.
-    opened_at: u64,
     /// Where each node is, and what of it no image has.
     nodes: NodeTable,
     /// Leaves with changes, and how much memory these may take.
     dirty: DirtyLeaves,
     /// Deletions of ranges that leaves may lack.
     deletions: WaitingDeletions,
-    /// How many segments there were when there was no room for a longer log.
-    log_refused_at: Option<usize>,
     /// The checkpoint that is on its way, and what has happened since the last.
     checkpointer: Checkpointer,
     /// The segment that is being cleaned, and what says whether one should be.
@@ -143,25 +138,18 @@ impl Writer {
             None => segments.gather_within(options.memory_bytes as usize),
         }
         let geometry = superblock.geometry;
-        let tail = superblock.log_tail;
-        let rings = superblock.rings.clone();
-        let log = Log::new(geometry, superblock.opening, rings, tail, tail);
         let patched = stored.patches.into_keys().collect();
         let classes = Classes::new(options.hot_share);
         Writer {
-            seq: superblock.seq_at_tail,
             tree,
             readers,
             options,
             geometry,
-            log,
             segments,
-            superblock,
-            opened_at: u64::MAX,
             nodes: NodeTable::new(stored.locations, patched, stored.root),
             dirty: DirtyLeaves::new(),
-            deletions: WaitingDeletions::of(stored.deletions, tail),
-            log_refused_at: None,
+            deletions: WaitingDeletions::of(stored.deletions, superblock.log_tail),
+            log: OpenLog::new(superblock),
             checkpointer: Checkpointer::default(),
             cleaner: Cleaner::default(),
             classes,
@@ -182,7 +170,7 @@ impl Writer {
 
     /// Number of the last batch taken.
     pub(crate) fn seq(&self) -> Seq {
-        self.seq
+        self.log.seq()
     }
 
     /// Makes the log have room for batches of so many bytes.
@@ -196,30 +184,18 @@ impl Writer {
 
     /// Puts a batch into the log, which was made to have room. It is neither durable nor visible yet.
     pub(crate) fn enlog(&mut self, operations: &[u8]) -> Result<Seq, Error> {
-        if self.log.is_full_for(operations.len()) {
-            let storage = self.storage();
-            self.log.write_out(&*storage, false)?;
-        }
-        self.seq += 1;
-        self.log.append(self.seq, operations, &[END]);
-        Ok(self.seq)
+        self.log.append(&*self.tree.storage, operations)
     }
 
     /// Everything enlogged is written; durable if asked.
     pub(crate) fn write_log(&mut self, durable: bool) -> Result<(), Error> {
-        let storage = self.storage();
-        self.log.write_out(&*storage, durable)
+        self.log.write_out(&*self.tree.storage, durable)
     }
 
     /// Makes everything durable before the index is closed, and says where the log ends: so it can be told later
     /// whether all of it is there.
     pub(crate) fn end(&mut self) -> Result<(), Error> {
-        self.write_log(true)?;
-        if self.superblock.log_durable < self.log.head() {
-            self.superblock.log_durable = self.log.head();
-            self.write_superblock()?;
-        }
-        Ok(())
+        self.log.end(&*self.tree.storage)
     }
 
     /// Writes an image of a node into a stream; returns where it will be. What an image has is durable in the
@@ -318,10 +294,8 @@ impl Writer {
 
     /// Everything up to this batch, and to the end of this frame of the log, has been taken from it.
     pub(crate) fn replayed(&mut self, seq: Seq, frame: &Frame<'_>) {
-        self.seq = self.seq.max(seq);
-        let known_durable = frame.durable_below.max(self.superblock.log_durable);
-        self.log.go_on_from(frame.end, known_durable);
-        self.readers.publish(self.seq);
+        self.log.replayed(seq, frame.end, frame.durable_below);
+        self.readers.publish(self.log.seq());
     }
 
     /// Keeps the memory in bounds while the log is replayed. Where there is no space to write leaves back,
@@ -354,18 +328,7 @@ impl Writer {
     /// a process that was killed before it made it durable: readers see it from here on, and what is durable
     /// next must not stand behind a gap.
     pub(crate) fn begin_log(&mut self) -> Result<(), Error> {
-        self.write_log(true)?;
-        self.log.end_here(&*self.tree.storage)?;
-        let head = self.log.head();
-        self.superblock.opening += u32::from(!is_planted(Bug::KeepsOpening));
-        self.superblock.log_durable = head;
-        self.write_superblock()?;
-        self.opened_at = head;
-        let (opening, tail) = (self.superblock.opening, self.superblock.log_tail);
-        let rings = self.superblock.rings.clone();
-        self.log = Log::new(self.geometry, opening, rings.clone(), tail, head);
-        self.log.release(tail, rings, self.superblock.generation);
-        Ok(())
+        self.log.begin(&*self.tree.storage)
     }
 
     /// Changes the delta of the leaf of `key`.

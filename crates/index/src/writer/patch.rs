@@ -50,10 +50,10 @@ impl Writer {
             let node = self.tree.slots.get(id).node.read();
             (node.interval, node.folded_at, node.logged_at)
         };
-        let interval = self.classes.observe(interval, folded_at, self.seq);
-        let mut bytes = self.builder.finish_patch(id, self.seq, interval);
+        let interval = self.classes.observe(interval, folded_at, self.log.seq());
+        let mut bytes = self.builder.finish_patch(id, self.log.seq(), interval);
         let about = About::Patch { logged_from };
-        let location = self.append(Class::Patch, id, self.seq, &mut bytes, about)?;
+        let location = self.append(Class::Patch, id, self.log.seq(), &mut bytes, about)?;
         let image = Image::parse(&bytes, self.tree.fillings.seal_of(location));
         let image = image.expect("an image that was just made can be read");
         self.figures.patches += 1;
@@ -101,7 +101,7 @@ impl Writer {
         let mut freed = |_: &[u8]| drops_blobs = true;
         let changes = Changes {
             delta,
-            lsn: self.seq,
+            lsn: self.log.seq(),
             oldest,
         };
         let whole = changes.over(image, node.location, &mut self.builder, &mut freed);
@@ -145,7 +145,7 @@ impl Writer {
         let delta = node.delta.take();
         memory.change_delta(delta.map_or(0, |delta| delta.memory_bytes()), 0);
         node.floor = node.floor.max(oldest);
-        node.folded_at = self.seq;
+        node.folded_at = self.log.seq();
         node.interval = interval;
     }
 

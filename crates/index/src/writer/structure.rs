@@ -144,7 +144,7 @@ impl Writer {
             let node = self.tree.slots.get(like).node.read();
             (node.interval, node.folded_at)
         };
-        let interval = self.classes.observe(interval, folded_at, self.seq);
+        let interval = self.classes.observe(interval, folded_at, self.log.seq());
         let ids: Vec<NodeId> = written.iter().map(|image| image.id).collect();
         let tree = Arc::clone(&self.tree);
         let is_simple = change.inners.is_empty() && change.root.is_none();
@@ -188,7 +188,7 @@ impl Writer {
                 Node {
                     location,
                     floor,
-                    folded_at: self.seq,
+                    folded_at: self.log.seq(),
                     interval,
                     is_pinned: true,
                     ..Node::default()

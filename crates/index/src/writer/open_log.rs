@@ -1,0 +1,446 @@
+//! The log of this opening, and the superblocks that say where it is, from where it is needed, and which checkpoint
+//! stands for what is before that.
+//!
+//! All of what opening goes by is here, because the parts are only true together: a superblock names a tail with the
+//! checkpoint that makes it one, and the rings with how far the log had come when it began in the last of them. The log
+//! must never be in a ring before both superblocks name it, nor may a ring be used for anything else before neither
+//! does: a program that finds only the older superblock whole has to see as much of the log as the newer one shows.
+
+use super::checkpointer::WrittenCheckpoint;
+use crate::batch::END;
+use crate::error::Error;
+use crate::layout::Superblock;
+use crate::log::Log;
+use crate::node::Seq;
+use crate::planted::{Bug, is_planted};
+use crate::rings::{Place, Ring, Rings};
+use crate::storage::Storage;
+use std::ops::Range;
+
+/// What a checkpoint that counts has left behind, which may be used for something else.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Left {
+    /// Segments of the checkpoint before.
+    pub checkpoint: Vec<u32>,
+    /// Segments that the log is in no more.
+    pub log: Vec<Range<u32>>,
+    /// The log goes on in another ring.
+    pub is_elsewhere: bool,
+}
+
+/// The log and the superblocks.
+#[derive(Debug)]
+pub(crate) struct OpenLog {
+    log: Log,
+    /// The newest.
+    superblock: Superblock,
+    /// Number of the last batch taken.
+    seq: Seq,
+    /// Where the log goes on in this opening; beyond everything until that is known.
+    opened_at: u64,
+    /// How many segments there were when there was no room for a longer log.
+    refused_at: Option<usize>,
+}
+
+impl OpenLog {
+    /// A log that is to be replayed from the tail that a superblock names.
+    pub(super) fn new(superblock: Superblock) -> OpenLog {
+        let tail = superblock.log_tail;
+        let rings = superblock.rings.clone();
+        let log = Log::new(superblock.geometry, superblock.opening, rings, tail, tail);
+        OpenLog {
+            log,
+            seq: superblock.seq_at_tail,
+            superblock,
+            opened_at: u64::MAX,
+            refused_at: None,
+        }
+    }
+
+    /// Where the next frame goes.
+    pub(crate) fn head(&self) -> u64 {
+        self.log.head()
+    }
+
+    /// Where what is needed begins.
+    pub(crate) fn tail(&self) -> u64 {
+        self.log.tail()
+    }
+
+    /// Where the log is.
+    pub(crate) fn rings(&self) -> &Rings {
+        self.log.rings()
+    }
+
+    /// Number of the last batch taken.
+    pub(super) fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    /// Blocks of the ring that the log goes on in.
+    pub(super) fn ring_blocks(&self) -> u64 {
+        self.log.ring_blocks()
+    }
+
+    /// Blocks of it that are needed.
+    pub(super) fn used_blocks(&self) -> u64 {
+        self.log.used_blocks()
+    }
+
+    /// Blocks of it that frames may still take.
+    pub(super) fn free_blocks(&self) -> u64 {
+        self.log.free_blocks()
+    }
+
+    /// True if everything in it survives a power cut.
+    pub(super) fn is_durable(&self) -> bool {
+        self.log.is_durable()
+    }
+
+    /// True if all that there was has been replayed: what comes now is of this opening.
+    pub(super) fn is_taken_up(&self) -> bool {
+        self.opened_at != u64::MAX
+    }
+
+    /// Everything up to this batch has been taken from the log, and to the end of a frame, which is at `end`. Everything
+    /// before `durable_below` was durable when that was written.
+    pub(super) fn replayed(&mut self, seq: Seq, end: u64, durable_below: u64) {
+        assert!(!self.is_taken_up(), "what comes now is of this opening");
+        self.seq = self.seq.max(seq);
+        let known_durable = durable_below.max(self.superblock.log_durable);
+        self.log.go_on_from(end, known_durable);
+    }
+
+    /// The log goes on after what was replayed, in a new opening: that is durable first, for what is durable next must
+    /// not stand behind a gap.
+    pub(super) fn begin(&mut self, storage: &dyn Storage) -> Result<(), Error> {
+        assert!(!self.is_taken_up(), "a log is taken up once");
+        self.log.write_out(storage, true)?;
+        self.log.end_here(storage)?;
+        let head = self.log.head();
+        self.superblock.opening += u32::from(!is_planted(Bug::KeepsOpening));
+        self.superblock.log_durable = head;
+        self.write_superblock(storage)?;
+        self.opened_at = head;
+        let (opening, tail) = (self.superblock.opening, self.superblock.log_tail);
+        let rings = self.superblock.rings.clone();
+        self.log = Log::new(self.superblock.geometry, opening, rings.clone(), tail, head);
+        self.log.release(tail, rings, self.superblock.generation);
+        Ok(())
+    }
+
+    /// Puts a batch into the log, which has room for it; returns its number. What waits is written first if there is
+    /// too much of it.
+    pub(super) fn append(
+        &mut self,
+        storage: &dyn Storage,
+        operations: &[u8],
+    ) -> Result<Seq, Error> {
+        assert!(self.is_taken_up(), "batches come after what was replayed");
+        if self.log.is_full_for(operations.len()) {
+            self.log.write_out(storage, false)?;
+        }
+        self.seq += 1;
+        self.log.append(self.seq, operations, &[END]);
+        Ok(self.seq)
+    }
+
+    /// Puts records into the log once more, at its head, and writes them. Whatever waits must have been written.
+    pub(super) fn log_again(&mut self, storage: &dyn Storage, records: &[u8]) -> Result<(), Error> {
+        self.log.carry(self.seq, records);
+        self.log.write_out(storage, false)
+    }
+
+    /// Writes a frame that says how far the log has come, and nothing else: those that said so may be gone, and
+    /// a rebuild must not take images for newer than what there ever was.
+    pub(super) fn mark(&mut self, storage: &dyn Storage) -> Result<(), Error> {
+        self.log.carry(self.seq, &[END]);
+        self.log.write_out(storage, true)
+    }
+
+    /// Everything in it is written; durable if asked.
+    pub(super) fn write_out(&mut self, storage: &dyn Storage, durable: bool) -> Result<(), Error> {
+        self.log.write_out(storage, durable)
+    }
+
+    /// Makes everything durable, and says where the log ends: so it can be told later whether all of it is there.
+    pub(super) fn end(&mut self, storage: &dyn Storage) -> Result<(), Error> {
+        self.log.write_out(storage, true)?;
+        if self.superblock.log_durable < self.log.head() {
+            self.superblock.log_durable = self.log.head();
+            self.write_superblock(storage)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a superblock that says what this one says, as the newer one.
+    fn write_superblock(&mut self, storage: &dyn Storage) -> Result<(), Error> {
+        self.superblock.generation += 1;
+        self.superblock.write(storage)
+    }
+
+    /// Both superblocks say the same of the rings from now on, durably.
+    fn write_rings(&mut self, storage: &dyn Storage, rings: &Rings) -> Result<(), Error> {
+        let has_changed = self.superblock.rings != *rings;
+        self.superblock.rings = rings.clone();
+        self.write_superblock(storage)?;
+        match has_changed {
+            true => self.write_superblock(storage),
+            false => Ok(()),
+        }
+    }
+
+    /// The rings that the log is in when nothing before `tail` is needed: the front alone if nothing is needed at all. While
+    /// the log is taken up there is more of it than was read so far.
+    fn rings_after(&self, tail: u64) -> Rings {
+        let needed = self.log.rings().needed_from(tail);
+        let is_unneeded = self.is_taken_up() && tail == self.log.head() && self.log.is_durable();
+        match is_unneeded && needed.current().place != Place::Front {
+            true => Rings::of_one(Ring::front(&self.superblock.geometry, tail)),
+            false => needed,
+        }
+    }
+
+    /// A checkpoint is durable: writes the superblock that names it and its tail, before which nothing of the log is
+    /// needed from now on.
+    pub(super) fn settle(
+        &mut self,
+        storage: &dyn Storage,
+        checkpoint: &WrittenCheckpoint,
+    ) -> Result<Left, Error> {
+        let tail = checkpoint.tail;
+        let segments = checkpoint.segments.clone();
+        let checkpoint_before = std::mem::replace(&mut self.superblock.checkpoint, segments);
+        self.superblock.log_tail = tail;
+        if tail >= self.opened_at {
+            self.superblock.opening_at_tail = self.superblock.opening;
+        }
+        self.superblock.seq_at_tail = checkpoint.seq;
+        // While the log is taken up, the superblock knows of more that is durable than was read so far.
+        let log_durable = &mut self.superblock.log_durable;
+        *log_durable = self.log.durable_below().max(*log_durable);
+        self.superblock.checkpoint_bytes = checkpoint.used_bytes;
+        self.superblock.checkpoint_crc = checkpoint.crc;
+        let rings = self.rings_after(tail);
+        self.write_rings(storage, &rings)?;
+        let before = self.log.rings().clone();
+        self.log
+            .release(tail, rings.clone(), self.superblock.generation);
+        let is_left = |ring: &&Ring| rings.all().iter().all(|other| other.place != ring.place);
+        let left = before.all().iter().filter(is_left);
+        let left = left.map(|ring| ring.segments(&self.superblock.geometry));
+        Ok(Left {
+            checkpoint: checkpoint_before,
+            log: left.filter(|segments| !segments.is_empty()).collect(),
+            is_elsewhere: rings.current() != before.current(),
+        })
+    }
+
+    /// The log goes on in a ring of so many blocks at this place.
+    pub(super) fn go_on_in(
+        &mut self,
+        storage: &dyn Storage,
+        place: Place,
+        blocks: u64,
+    ) -> Result<(), Error> {
+        assert!(self.is_taken_up(), "what is replayed stays where it is");
+        // What is lost before a ring that has begun could not be told from its end.
+        self.log.write_out(storage, true)?;
+        let ring = Ring {
+            from: self.log.head(),
+            place,
+            blocks,
+        };
+        let rings = self.log.rings().with(ring);
+        self.superblock.log_durable = self.log.head();
+        self.write_rings(storage, &rings)?;
+        self.log.go_on_in(rings, self.superblock.generation);
+        Ok(())
+    }
+
+    /// There is no room for a longer log in so many segments.
+    pub(super) fn note_refused(&mut self, segments: usize) {
+        self.refused_at = Some(segments);
+    }
+
+    /// True if there was no room for a longer log in so many segments.
+    pub(super) fn was_refused(&self, segments: usize) -> bool {
+        self.refused_at == Some(segments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Geometry;
+    use crate::storage::BLOCK_BYTES;
+    use crate::storage::memory::MemoryStorage;
+
+    /// As a new index has it: segments of 1 MiB, and 240 blocks of log before the first at 1 MiB.
+    fn superblock() -> Superblock {
+        let geometry = Geometry::new(1, 1 << 12, 1 << 20);
+        Superblock {
+            geometry,
+            generation: 1,
+            opening: 0,
+            opening_at_tail: 0,
+            log_tail: 0,
+            seq_at_tail: 0,
+            checkpoint: Vec::new(),
+            checkpoint_bytes: 0,
+            checkpoint_crc: 0,
+            log_durable: 0,
+            rings: Rings::of_one(Ring::front(&geometry, 0)),
+        }
+    }
+
+    fn front(from: u64) -> Ring {
+        Ring {
+            from,
+            place: Place::Front,
+            blocks: 240,
+        }
+    }
+
+    /// 256 blocks in segment 1, which are all of it.
+    fn in_segment_1(from: u64) -> Ring {
+        Ring {
+            from,
+            place: Place::Segments(1),
+            blocks: 256,
+        }
+    }
+
+    fn checkpoint(segment: u32, tail: u64, seq: Seq) -> WrittenCheckpoint {
+        WrittenCheckpoint {
+            segments: vec![segment],
+            used_bytes: 100,
+            crc: 17,
+            tail,
+            seq,
+            emptied: Vec::new(),
+            leaves_written: 0,
+        }
+    }
+
+    /// The superblocks on a storage, the newer one first.
+    fn superblocks(storage: &MemoryStorage) -> Vec<Superblock> {
+        let content = storage.content();
+        Superblock::all_of(&content[..2 * BLOCK_BYTES]).expect("they are of this version")
+    }
+
+    /// A log in an opening that has taken a batch, which fills the first block.
+    fn with_a_batch() -> (MemoryStorage, OpenLog) {
+        let storage = MemoryStorage::with_content(vec![0; 6 << 20]);
+        superblock().write(&storage).expect("it is written");
+        let mut log = OpenLog::new(superblock());
+        log.begin(&storage).expect("it begins");
+        let seq = log.append(&storage, &[1, 2, 3]);
+        assert_eq!(seq, Ok(1));
+        log.write_out(&storage, true).expect("it is written");
+        assert_eq!(log.head(), 1);
+        (storage, log)
+    }
+
+    #[test]
+    fn the_end_of_the_log_is_said_once() {
+        let (storage, mut log) = with_a_batch();
+        let newest = &superblocks(&storage)[0];
+        assert_eq!((newest.generation, newest.opening), (2, 1));
+        assert_eq!(newest.log_durable, 0);
+        for _ in 0..2 {
+            log.end(&storage).expect("it ends");
+            let newest = &superblocks(&storage)[0];
+            assert_eq!((newest.generation, newest.log_durable), (3, 1));
+        }
+    }
+
+    #[test]
+    fn both_superblocks_name_a_ring_before_the_log_goes_on_in_it() {
+        let (storage, mut log) = with_a_batch();
+        let gone_on = log.go_on_in(&storage, Place::Segments(1), 256);
+        assert_eq!(gone_on, Ok(()));
+        let named = superblocks(&storage);
+        assert_eq!((named[0].generation, named[1].generation), (4, 3));
+        for superblock in &named {
+            assert_eq!(superblock.rings.all(), [front(0), in_segment_1(1)]);
+            assert_eq!(superblock.log_durable, 1, "it is known how far it had come");
+        }
+        assert_eq!((log.ring_blocks(), log.used_blocks()), (256, 0));
+    }
+
+    #[test]
+    fn segments_of_the_log_are_left_when_no_superblock_names_them() {
+        let (storage, mut log) = with_a_batch();
+        let gone_on = log.go_on_in(&storage, Place::Segments(1), 256);
+        assert_eq!(gone_on, Ok(()));
+        // Nothing is needed of it, so it goes back to the front.
+        let left = log.settle(&storage, &checkpoint(3, 1, 1));
+        let expected = Left {
+            checkpoint: Vec::new(),
+            log: std::iter::once(1..2).collect(),
+            is_elsewhere: true,
+        };
+        assert_eq!(left, Ok(expected));
+        let named = superblocks(&storage);
+        assert_eq!((named[0].generation, named[1].generation), (6, 5));
+        for superblock in &named {
+            assert_eq!(superblock.rings.all(), [front(1)]);
+            assert_eq!(superblock.checkpoint, [3]);
+            assert_eq!((superblock.log_tail, superblock.opening_at_tail), (1, 1));
+        }
+        log.mark(&storage).expect("it is marked");
+        assert_eq!((log.tail(), log.head()), (1, 2));
+        // The mark is behind the tail. The rings are the same, so one superblock is written.
+        let left = log.settle(&storage, &checkpoint(4, 1, 1));
+        let expected = Left {
+            checkpoint: vec![3],
+            log: Vec::new(),
+            is_elsewhere: false,
+        };
+        assert_eq!(left, Ok(expected));
+        let named = superblocks(&storage);
+        assert_eq!((named[0].generation, named[1].generation), (7, 6));
+    }
+
+    #[test]
+    fn a_checkpoint_in_a_replay_leaves_what_was_not_read_yet() {
+        let storage = MemoryStorage::with_content(vec![0; 6 << 20]);
+        let mut log = OpenLog::new(Superblock {
+            log_durable: 9,
+            rings: Rings::of(vec![front(0), in_segment_1(5)]).expect("a log can be in them"),
+            ..superblock()
+        });
+        log.replayed(7, 6, 0);
+        let left = log.settle(&storage, &checkpoint(3, 6, 7));
+        let expected = Left {
+            checkpoint: Vec::new(),
+            log: Vec::new(),
+            is_elsewhere: false,
+        };
+        assert_eq!(left, Ok(expected));
+        let newest = &superblocks(&storage)[0];
+        assert_eq!(newest.rings.all(), [in_segment_1(5)]);
+        // Nothing of it is known to be of this opening, and what is durable stays so.
+        assert_eq!((newest.log_durable, newest.opening_at_tail), (9, 0));
+        log.begin(&storage).expect("it begins");
+        assert_eq!((log.head(), superblocks(&storage)[0].log_durable), (6, 6));
+        assert_eq!(log.append(&storage, &[1]), Ok(8), "it follows the last");
+    }
+
+    #[test]
+    #[should_panic(expected = "batches come after what was replayed")]
+    fn no_batch_is_taken_before_the_log_is_taken_up() {
+        let storage = MemoryStorage::with_content(vec![0; 6 << 20]);
+        let _ = OpenLog::new(superblock()).append(&storage, &[1]);
+    }
+
+    #[test]
+    fn a_longer_log_is_asked_for_again_where_there_are_other_segments() {
+        let (_, mut log) = with_a_batch();
+        assert!(!log.was_refused(10));
+        log.note_refused(10);
+        assert!(log.was_refused(10));
+        assert!(!log.was_refused(11));
+    }
+}
