@@ -91,7 +91,7 @@ impl Writer {
         let frame_bytes = self.frame_bytes();
         let mut records = Vec::with_capacity(frame_bytes * 2);
         let mut leaves: Vec<Logged> = Vec::new();
-        let longest = Limits::of(&self.geometry).batch_bytes_max;
+        let longest = Limits::of(&self.tree.geometry).batch_bytes_max;
         while records.len() < frame_bytes
             && let Some((position, id)) = self.dirty.first_logged(&self.tree.slots)
             && position < target

@@ -254,7 +254,7 @@ impl Writer {
             seq: self.log.seq(),
             emptied: self.segments.emptied(),
         };
-        self.checkpointer.begin(taken, &self.geometry);
+        self.checkpointer.begin(taken, &self.tree.geometry);
         Ok(())
     }
 
@@ -291,7 +291,10 @@ impl Writer {
     /// Goes on with the checkpoint, by one piece or by one sync.
     pub(super) fn continue_checkpoint(&mut self) -> Result<(), Error> {
         let storage = self.storage();
-        if self.checkpointer.write_piece(&*storage, &self.geometry)? {
+        if self
+            .checkpointer
+            .write_piece(&*storage, &self.tree.geometry)?
+        {
             return Ok(());
         }
         let Some(checkpoint) = self.checkpointer.take_written() else {

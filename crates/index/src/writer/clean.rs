@@ -84,18 +84,18 @@ impl Writer {
         let Some((segment, live_bytes)) = self.segments.cleanest(self.overfull_cluster()) else {
             return Ok(None);
         };
-        if f64::from(live_bytes) > f64::from(self.geometry.segment_bytes) * 0.95 {
+        if f64::from(live_bytes) > f64::from(self.tree.geometry.segment_bytes) * 0.95 {
             return Ok(None);
         }
         self.read_segment(segment).map(Some)
     }
 
     fn read_segment(&self, segment: u32) -> Result<Cleaning, Error> {
-        let mut bytes = Aligned::zeroed(self.geometry.segment_bytes as usize);
-        let offset = self.geometry.segment_offset(segment);
+        let mut bytes = Aligned::zeroed(self.tree.geometry.segment_bytes as usize);
+        let offset = self.tree.geometry.segment_offset(segment);
         let read = self.tree.storage.read(offset, &mut bytes);
         read.at("cleaning a segment", offset)?;
-        Ok(Cleaning::new(segment, bytes, &self.geometry))
+        Ok(Cleaning::new(segment, bytes, &self.tree.geometry))
     }
 
     /// What is to be said of an image that no footer lists: inner nodes are in none, and a footer may be

@@ -297,7 +297,7 @@ impl Writer {
         let position = self.log.head();
         let bytes_max = self
             .frame_bytes()
-            .min(Limits::of(&self.geometry).batch_bytes_max);
+            .min(Limits::of(&self.tree.geometry).batch_bytes_max);
         let mut records = Vec::new();
         for waiting in self.deletions.0.iter_mut().filter(|w| is_due(w)) {
             if !records.is_empty() && records.len() >= bytes_max / 2 {

@@ -243,7 +243,7 @@ impl Writer {
         // Versions that an earlier image had no room for do not come back.
         *floor = node.floor.max(*floor);
         let mut of_key = OfKey::new(
-            self.geometry.segment_bytes as usize / 4,
+            self.tree.geometry.segment_bytes as usize / 4,
             self.options.inline_value_bytes,
         );
         let held = self.readers.held();
@@ -516,7 +516,7 @@ impl Writer {
     /// Cuts a part again whose image may be too long for a segment: what packs well beside all other rows need not do
     /// so beside those of its part. One key with all its versions always fits.
     fn cut_to_fit(&mut self, part: Range<usize>) -> Vec<Range<usize>> {
-        let bytes_max = self.geometry.segment_bytes as usize / 2;
+        let bytes_max = self.tree.geometry.segment_bytes as usize / 2;
         let rows = &self.scratch.rows[part.clone()];
         let raw: usize = rows.iter().map(ScratchRow::bytes).sum();
         if raw <= bytes_max {
@@ -634,7 +634,7 @@ impl Writer {
             crc: crc32c::crc32c(value),
             blobs: Vec::new(),
         };
-        let longest = blob_bytes_max(self.geometry.segment_bytes);
+        let longest = blob_bytes_max(self.tree.geometry.segment_bytes);
         for part in value.chunks(longest) {
             self.has_ids_left()?;
             let id = self.new_id();

@@ -23,14 +23,14 @@ impl Writer {
     /// Makes the log longer, if it may be and there is room. False if not. Where there was none, it is tried again when
     /// the storage has another number of segments.
     pub(super) fn lengthen_log(&mut self, needed_blocks: u64) -> Result<bool, Error> {
-        let Some(blocks) = self.log.rings().longer(&self.geometry, needed_blocks) else {
+        let Some(blocks) = self.log.rings().longer(&self.tree.geometry, needed_blocks) else {
             return Ok(false);
         };
         if self.options.paper.is_some() || self.log.was_refused(self.segments.count()) {
             return Ok(false);
         }
         let storage = self.storage();
-        let count = segments_for(&self.geometry, blocks);
+        let count = segments_for(&self.tree.geometry, blocks);
         let spare = self.spare_segments();
         match self.segments.take_for_log(&*storage, count, spare) {
             Ok(first) => {
@@ -53,7 +53,7 @@ impl Writer {
         let places = self.log.rings().all().iter();
         let uses_front = places.clone().any(|ring| ring.place == Place::Front);
         if !uses_front {
-            self.go_on_in(Place::Front, self.geometry.front_blocks)?;
+            self.go_on_in(Place::Front, self.tree.geometry.front_blocks)?;
         }
         let target = self.log.rings().current().from;
         while self.free_log(target)? {

@@ -32,7 +32,7 @@ pub(crate) use compact::Compacting;
 use crate::batch::{Operation, Operations};
 use crate::error::Error;
 use crate::footer::About;
-use crate::layout::{Geometry, Superblock};
+use crate::layout::Superblock;
 use crate::log::Frame;
 use crate::node::{Builder, Delta, Kind, NodeId, Row, Seq};
 use crate::options::Options;
@@ -103,7 +103,6 @@ pub(crate) struct Writer {
     pub tree: Arc<Tree>,
     readers: Arc<Readers>,
     options: Options,
-    geometry: Geometry,
     /// The log, and the superblocks that say where it is.
     pub log: OpenLog,
     pub segments: Segments,
@@ -137,14 +136,12 @@ impl Writer {
             Some(_) => segments.write_by_blocks(),
             None => segments.gather_within(options.memory_bytes as usize),
         }
-        let geometry = superblock.geometry;
         let patched = stored.patches.into_keys().collect();
         let classes = Classes::new(options.hot_share);
         Writer {
             tree,
             readers,
             options,
-            geometry,
             segments,
             nodes: NodeTable::new(stored.locations, patched, stored.root),
             dirty: DirtyLeaves::new(),

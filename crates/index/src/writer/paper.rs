@@ -54,7 +54,7 @@ impl Writer {
         let sizes = self.options.paper.iter().flat_map(|rules| rules.sizes());
         let hot = sizes.filter(|(cluster, _)| *cluster == Class::Hot);
         hot.last().is_none_or(|(_, segments)| {
-            let bytes = f64::from(segments) * f64::from(self.geometry.segment_bytes);
+            let bytes = f64::from(segments) * f64::from(self.tree.geometry.segment_bytes);
             let limit = bytes * self.options.utilisation;
             self.segments.live_bytes_of(Class::Hot) as f64 + self.options.node_bytes as f64 <= limit
         })

@@ -15,7 +15,7 @@ const UNSETTLED_SEGMENTS: f64 = 8.0;
 impl Writer {
     /// Free segments that are kept for cleaning and checkpoints.
     pub(super) fn spare_segments(&self) -> usize {
-        let table = self.checkpoint_bytes() / self.geometry.segment_bytes as usize;
+        let table = self.checkpoint_bytes() / self.tree.geometry.segment_bytes as usize;
         6 + table * 6 + self.segments.count_without_log() / 64
     }
 
@@ -31,7 +31,7 @@ impl Writer {
         if self.segments.free_count() >= self.spare_segments() {
             return Ok(false);
         }
-        let segment_bytes = f64::from(self.geometry.segment_bytes);
+        let segment_bytes = f64::from(self.tree.geometry.segment_bytes);
         let in_use = self.segments.live_bytes() as f64 + segment_bytes * UNSETTLED_SEGMENTS;
         let total = self.segments.count_without_log() as f64 * segment_bytes;
         if in_use >= total * self.options.utilisation {

@@ -118,7 +118,7 @@ impl Writer {
 
     /// Bytes that the keys of an inner node may have: its image has to fit a segment, however badly they pack.
     fn inner_bytes_max(&self) -> usize {
-        self.geometry.segment_bytes as usize / 2
+        self.tree.geometry.segment_bytes as usize / 2
     }
 
     fn plan_root(&mut self, change: &mut Change, level: u8, children: Vec<Child>) {

@@ -70,8 +70,8 @@ impl Writer {
 
     /// True if a checkpoint would give back much more than it takes.
     fn is_worth_a_checkpoint(&self) -> bool {
-        let emptied = self.segments.emptied_count() * self.geometry.segment_bytes as usize;
-        emptied > (self.checkpoint_bytes() * 6).max(self.geometry.segment_bytes as usize * 2)
+        let emptied = self.segments.emptied_count() * self.tree.geometry.segment_bytes as usize;
+        emptied > (self.checkpoint_bytes() * 6).max(self.tree.geometry.segment_bytes as usize * 2)
     }
 
     /// Writes all changes back into nodes, and makes that count.
