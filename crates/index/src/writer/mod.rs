@@ -5,6 +5,11 @@
 //! Everything else ([`upkeep`]) only moves what is there: deltas into images, images out of segments
 //! that are nearly empty, and the log's tail. It must never make readers see what is not in the log,
 //! and never let a checkpoint name what is not on the storage.
+//!
+//! What it has to know for that is kept by owners, each of which alone changes its part and asserts what must hold of it:
+//! the [log with its superblocks](OpenLog), [where nodes are](NodeTable), [which leaves have changes](DirtyLeaves),
+//! [checkpoints](Checkpointer) and [cleaning](Cleaner). What needs several of them is done by the one that changes: none
+//! of them reaches into another.
 
 mod carry;
 mod checkpoint;
@@ -100,11 +105,15 @@ const IDS_SPARE: usize = 1 << 12;
 
 /// The one that changes.
 pub(crate) struct Writer {
+    /// What readers see.
     pub tree: Arc<Tree>,
+    /// Who reads, and as of which batch.
     readers: Arc<Readers>,
+    /// What the index was opened with.
     options: Options,
     /// The log, and the superblocks that say where it is.
     pub log: OpenLog,
+    /// Where images are written, and how much of it is in use.
     pub segments: Segments,
     /// Where each node is, and what of it no image has.
     nodes: NodeTable,
@@ -116,9 +125,13 @@ pub(crate) struct Writer {
     checkpointer: Checkpointer,
     /// The segment that is being cleaned, and what says whether one should be.
     cleaner: Cleaner,
+    /// Which leaves are hot.
     classes: Classes,
+    /// Makes images.
     builder: Builder,
+    /// Rows between two images.
     scratch: Scratch,
+    /// Counts of what was done.
     pub figures: UpkeepFigures,
 }
 
