@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Instant;
+use std::time::Duration;
 
 const THREADS: usize = 4;
 const KEYS: u64 = 200;
@@ -209,67 +209,85 @@ fn life() {
 /// A process that lives its life, and what it has said.
 struct Living {
     child: Child,
-    lines: Receiver<String>,
     /// The last batch that it has called durable.
     durable: u64,
     has_closed: bool,
 }
 
-impl Living {
-    fn start(path: &Path) -> Living {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "kill::life", "--nocapture"])
-            .env(LIFE, path)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a child");
-        let output = BufReader::new(child.stdout.take().expect("its output"));
+/// Two processes that want the same file.
+struct Rivals {
+    both: [Living; 2],
+    /// Which of them says what.
+    lines: Receiver<(usize, String)>,
+}
+
+impl Rivals {
+    fn start(path: &Path) -> Rivals {
         let (tell, lines) = channel();
-        std::thread::spawn(move || {
-            let lines = output.lines().map(|line| line.expect("text"));
-            // Nobody listens any more when the test has failed.
-            lines
-                .take_while(|line| tell.send(line.clone()).is_ok())
-                .count()
+        let both = [0, 1].map(|number| {
+            let mut child = Command::new(std::env::current_exe().expect("this program"))
+                .args(["--exact", "kill::life", "--nocapture"])
+                .env(LIFE, path)
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("a child");
+            let output = BufReader::new(child.stdout.take().expect("its output"));
+            let tell = tell.clone();
+            std::thread::spawn(move || {
+                let lines = output.lines().map(|line| line.expect("text"));
+                // Nobody listens any more when the test has failed.
+                lines
+                    .take_while(|line| tell.send((number, line.clone())).is_ok())
+                    .count()
+            });
+            Living {
+                child,
+                durable: 0,
+                has_closed: false,
+            }
         });
-        Living {
-            child,
-            lines,
-            durable: 0,
-            has_closed: false,
-        }
+        Rivals { both, lines }
     }
 
-    /// Listens until this moment, or until the process has ended.
-    fn listen(&mut self, until: Instant) {
-        while let Ok(line) = self
-            .lines
-            .recv_timeout(until.saturating_duration_since(Instant::now()))
+    /// Listens to so many lines that say something, and then for so long to a further one.
+    fn listen(&mut self, lines: u64, then: Duration) {
+        let mut said = 0;
+        while said < lines
+            && let Ok((number, line)) = self.lines.recv()
         {
-            self.take(&line);
+            said += u64::from(self.take(number, &line));
+        }
+        if let Ok((number, line)) = self.lines.recv_timeout(then) {
+            self.take(number, &line);
         }
     }
 
-    fn take(&mut self, line: &str) {
-        self.has_closed |= line == "closed";
-        let number = line.strip_prefix("durable ");
+    /// True if the line says something.
+    fn take(&mut self, number: usize, line: &str) -> bool {
+        let living = &mut self.both[number];
+        let is_end = line == "closed";
+        living.has_closed |= is_end;
+        let batch = line.strip_prefix("durable ");
         // A line may be cut short by the kill: then the number is less than it was.
-        if let Some(Ok(number)) = number.map(str::parse) {
-            self.durable = self.durable.max(number);
-        }
+        let Some(Ok(batch)) = batch.map(str::parse) else {
+            return is_end;
+        };
+        living.durable = living.durable.max(batch);
+        true
     }
 
-    /// Listens to the end. A process that was not killed must have closed its index.
-    fn end(mut self, was_killed: bool) -> u64 {
-        while let Ok(line) = self.lines.recv() {
-            self.take(&line);
+    /// Listens to the end, and returns the last batch that was called durable. A process that was not killed must have
+    /// closed its index.
+    fn end(mut self, killed: [bool; 2]) -> u64 {
+        while let Ok((number, line)) = self.lines.recv() {
+            self.take(number, &line);
         }
-        let status = self.child.wait().expect("it has ended");
-        assert!(
-            was_killed || (status.success() && self.has_closed),
-            "{status}"
-        );
-        self.durable
+        for (living, was_killed) in self.both.iter_mut().zip(killed) {
+            let status = living.child.wait().expect("it has ended");
+            let has_ended = status.success() && living.has_closed;
+            assert!(was_killed || has_ended, "{status}");
+        }
+        self.both[0].durable.max(self.both[1].durable)
     }
 }
 
@@ -281,34 +299,32 @@ fn a_process_can_be_killed_from_its_start_to_its_end_while_another_waits() {
     let folder = folder("lives");
     let path = folder.join("db");
     let mut draw = Draw::new(1);
-    let begun = Instant::now();
-    for _ in 0..2 {
-        assert_eq!(Living::start(&path).end(false) % LIFE_BATCHES, 0);
-    }
-    let two_lives = begun.elapsed();
+    assert_eq!(Rivals::start(&path).end([false; 2]), 2 * LIFE_BATCHES);
     let mut last_durable = 2 * LIFE_BATCHES;
     let mut closed = 0;
     for round in 0..kills() {
-        if round % 3 == 0 {
+        let is_new = round % 3 == 0;
+        if is_new {
             std::fs::remove_file(&path).expect("the file goes");
             last_durable = 0;
         }
-        let moment = Instant::now() + two_lives.mul_f64(draw.below(1000) as f64 / 1000.0);
-        let mut both = [Living::start(&path), Living::start(&path)];
-        for living in &mut both {
-            living.listen(moment);
-        }
+        let mut rivals = Rivals::start(&path);
+        // Before anything is said an index is made or opened, and after all batches it is compacted and closed.
+        let (lines, micros_max) = match draw.below(3) {
+            0 => (0, 40_000),
+            1 => (draw.below(2 * LIFE_BATCHES + 2), 2_000),
+            _ => (LIFE_BATCHES * (1 + draw.below(2)), 20_000),
+        };
+        rivals.listen(lines, Duration::from_micros(draw.below(micros_max)));
         // The first, the second, or both.
         let killed = [[true, false], [false, true], [true, true]][draw.below(3) as usize];
-        for (living, is_killed) in both.iter_mut().zip(killed) {
+        for (living, is_killed) in rivals.both.iter_mut().zip(killed) {
+            closed += u64::from(living.has_closed);
             if is_killed {
                 living.child.kill().expect("it can be killed, or has ended");
             }
         }
-        for (living, was_killed) in both.into_iter().zip(killed) {
-            closed += u64::from(living.has_closed);
-            last_durable = last_durable.max(living.end(was_killed));
-        }
+        last_durable = last_durable.max(rivals.end(killed));
         let db = Db::open_path(&path, &small()).expect("it opens");
         check(&db, &[last_durable, 0, 0, 0]).expect("it reads");
         last_durable = last(&db, 0);
