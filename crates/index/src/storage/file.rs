@@ -125,6 +125,15 @@ impl FileStorage {
     }
 }
 
+impl Drop for FileStorage {
+    /// Gives the lock up by name. Closing alone gives it up only when no process has the descriptor any more, and a child
+    /// of this process that another thread is just starting has it until it runs its own program.
+    fn drop(&mut self) {
+        // A lock that cannot be given up ends with the descriptor.
+        let _ = self.file.unlock();
+    }
+}
+
 /// A lock that was refused, with the process that has it.
 fn refused(error: TryLockError, file: &File) -> io::Error {
     match error {
@@ -330,5 +339,16 @@ mod tests {
         assert_eq!(kind(FileStorage::open(&scratch.0, Presence::Any)), busy);
         drop(readers);
         assert_eq!(kind(FileStorage::open(&scratch.0, Presence::Any)), None);
+    }
+
+    #[test]
+    fn a_descriptor_that_a_child_has_inherited_keeps_nobody_out() {
+        let scratch = Scratch::new("inherited");
+        let storage = FileStorage::open(&scratch.0, Presence::Any).unwrap();
+        // The same open file, as between `fork` and `exec`.
+        let inherited = storage.file.try_clone().unwrap();
+        drop(storage);
+        assert_eq!(kind(FileStorage::open(&scratch.0, Presence::Any)), None);
+        drop(inherited);
     }
 }
