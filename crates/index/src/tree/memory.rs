@@ -158,10 +158,15 @@ impl Memory {
     }
 
     /// Ends an operation: where nothing is kept, gives up everything that can be read again.
+    #[inline]
     pub(crate) fn give_up_kept(&self, slots: &Slots) {
-        if self.keeps {
-            return;
+        if !self.keeps {
+            self.give_up_all(slots);
         }
+    }
+
+    #[cold]
+    fn give_up_all(&self, slots: &Slots) {
         let mut resident = self.resident.lock();
         resident.retain(|id| !self.give_up(slots.get(*id), Spared::Nothing));
     }
