@@ -196,11 +196,12 @@ impl Superblock {
         Ok(Some(superblock))
     }
 
-    /// True if the rings are those that are needed from the tail on, and the log has come as far as the last of them.
+    /// True if the rings are those that are needed from the tail on, and the log has come as far as the last of them. The
+    /// first may have been left at the tail itself: nothing of the log was needed when it went on in another.
     fn has_its_log(&self) -> bool {
         let rings = self.rings.all();
         let first_needed = rings[0].from <= self.log_tail;
-        let others_needed = rings[1..].iter().all(|ring| self.log_tail < ring.from);
+        let others_needed = rings[1..].iter().all(|ring| self.log_tail <= ring.from);
         let is_reached = self.rings.current().from <= self.log_durable.max(self.log_tail);
         first_needed && others_needed && is_reached
     }
@@ -353,7 +354,13 @@ mod tests {
         };
         let good = example();
         assert!(reads(&good));
-        for (log_tail, log_durable) in [(899, 1_234), (1_100, 1_234), (1_000, 1_099)] {
+        // Nothing of the log was needed when it went on in the second ring.
+        let empty = Superblock {
+            log_tail: 1_100,
+            ..good.clone()
+        };
+        assert!(reads(&empty));
+        for (log_tail, log_durable) in [(899, 1_234), (1_101, 1_234), (1_000, 1_099)] {
             let bad = Superblock {
                 log_tail,
                 log_durable,

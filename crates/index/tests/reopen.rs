@@ -173,6 +173,32 @@ fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     assert_eq!(db.get(b"key").expect("a get"), Some(found));
 }
 
+/// A batch that the ring of the log is too short for makes the log go on in a longer one, also when nothing of the log is
+/// needed, as right after a checkpoint.
+#[test]
+fn a_log_that_goes_on_elsewhere_while_nothing_of_it_is_needed_is_found() {
+    let options = Options {
+        log_bytes: 64 << 20,
+        ..options()
+    };
+    for batches in 0..4_u64 {
+        let disk = Arc::new(MemoryStorage::new());
+        let db = Db::create(disk.clone(), 5, &options).expect("an index");
+        put(&db, 0..batches * 100, Durability::Durable);
+        db.write_back().expect("a write-back");
+        let rings = db.log_ranges();
+        let long = vec![7; 3 << 20];
+        db.put(b"long", &long).expect("an eighth of the log is more");
+        assert_ne!(db.log_ranges(), rings, "the first ring is shorter than that");
+        put(&db, 1000..1000 + batches, Durability::Durable);
+        db.abandon();
+        let db = Db::open(disk.clone(), &options).expect("a program that was killed left it so");
+        assert_eq!(db.get(b"long").expect("a get"), Some(long));
+        let found = db.get(&0_u64.to_be_bytes()).expect("a get");
+        assert_eq!(found.is_some(), batches > 0);
+    }
+}
+
 /// Keys of a round.
 const ROUND_KEYS: u64 = 12_000;
 const ROUNDS: u64 = 3;
