@@ -102,9 +102,12 @@ pub(crate) fn merged(
 ) -> Image {
     let mut delta = Delta::new();
     let mut seq: Seq = image.lsn();
+    let mut lsn = image.lsn();
     let mut key = Vec::new();
     for patch in patches {
-        // Rows of patches have no numbers, since every reader sees them; what counts is which is over which.
+        lsn = lsn.max(patch.lsn());
+        // Rows of patches have no numbers, since every reader sees them; what counts is which is over which. Patches may be of
+        // one moment, and the leaf is then of that moment, not of a later one.
         seq = patch.lsn().max(seq.saturating_add(1));
         for row in 0..patch.rows() {
             patch.key(row, &mut key);
@@ -113,7 +116,7 @@ pub(crate) fn merged(
     }
     let changes = Changes {
         delta: &delta,
-        lsn: seq,
+        lsn,
         oldest: seq,
     };
     changes.over(image, location, &mut Builder::new(false), freed)

@@ -54,10 +54,7 @@ impl WaitingDeletions {
     }
 
     fn add(&mut self, deletion: Deletion, logged_at: u64, is_old: bool) {
-        let is_known = |known: &Waiting| {
-            known.deletion.seq == deletion.seq && known.deletion.covers(&deletion)
-        };
-        if self.0.iter().any(is_known) {
+        if self.has(&deletion) {
             return;
         }
         let at = self.0.partition_point(|w| w.deletion.seq <= deletion.seq);
@@ -68,6 +65,12 @@ impl WaitingDeletions {
             is_old,
         };
         self.0.insert(at, waiting);
+    }
+
+    /// True if a deletion is one of them, or a part of one.
+    fn has(&self, deletion: &Deletion) -> bool {
+        let is_it = |w: &Waiting| w.deletion.seq == deletion.seq && w.deletion.covers(deletion);
+        self.0.iter().any(is_it)
     }
 
     /// True if no leaf lacks any.
@@ -125,6 +128,26 @@ impl Writer {
             }
         }
         Ok(true)
+    }
+
+    /// Deletes a range again that is in the log, at `position`, after a stop. What a batch before the checkpoint has deleted is
+    /// in its list, or it had few leaves then and every image of the checkpoint that is newer has it. Images that were
+    /// written since the replay began seem to be newer and may lack it, so that no leaf is let wait for that.
+    pub(super) fn delete_range_again(
+        &mut self,
+        seq: Seq,
+        (start, end): (&[u8], Option<&[u8]>),
+        position: u64,
+    ) -> Result<(), Error> {
+        let deletion = Deletion {
+            seq,
+            start: start.into(),
+            end: end.map(Into::into),
+        };
+        if self.log.is_before_checkpoint(seq) && !self.deletions.has(&deletion) {
+            return self.delete_at_once(&deletion, position);
+        }
+        self.delete_range(seq, (start, end), position)
     }
 
     /// A deletion counts from now on, and leaves take it in later. It is in the log at `position`.
@@ -264,14 +287,14 @@ impl Writer {
                 waiting.is_old,
                 self.tree.slots.get(id).node.read().folded_at,
             );
-            // It took it in when it was written, and what has changed since is newer. Of an image of an earlier opening
-            // that is not so: the log may have brought older changes.
-            if folded_at >= deletion.seq {
+            // It took it in when it was written, and what has changed since is newer. Of a deletion of an earlier opening the
+            // second is not so: the log may have brought older changes since.
+            if folded_at >= deletion.seq && !is_old {
                 continue;
             }
-            let lsn = match is_old {
+            let lsn = match is_old && folded_at < deletion.seq {
                 true => self.tree.leaf_image(id)?.map_or(0, |image| image.lsn()),
-                // The image is of before this opening, or of what was written since: older in both cases.
+                // The image is of this opening, or of before it and then older than the deletion.
                 false => folded_at,
             };
             let has_changes = self.tree.slots.get(id).node.read().delta.is_some();

@@ -298,7 +298,7 @@ impl Writer {
                 };
                 self.delete_at_once(&deletion, frame.position)
             }
-            false => self.delete_range(seq, (start, end), frame.position),
+            false => self.delete_range_again(seq, (start, end), frame.position),
         }
     }
 

@@ -97,6 +97,11 @@ impl OpenLog {
         self.log.is_durable()
     }
 
+    /// True if a batch was taken before the checkpoint was, as the superblock says.
+    pub(super) fn is_before_checkpoint(&self, seq: Seq) -> bool {
+        seq <= self.superblock.seq_at_tail
+    }
+
     /// True if all that there was has been replayed: what comes now is of this opening.
     pub(super) fn is_taken_up(&self) -> bool {
         self.opened_at != u64::MAX
