@@ -188,8 +188,13 @@ fn a_log_that_goes_on_elsewhere_while_nothing_of_it_is_needed_is_found() {
         db.write_back().expect("a write-back");
         let rings = db.log_ranges();
         let long = vec![7; 3 << 20];
-        db.put(b"long", &long).expect("an eighth of the log is more");
-        assert_ne!(db.log_ranges(), rings, "the first ring is shorter than that");
+        db.put(b"long", &long)
+            .expect("an eighth of the log is more");
+        assert_ne!(
+            db.log_ranges(),
+            rings,
+            "the first ring is shorter than that"
+        );
         put(&db, 1000..1000 + batches, Durability::Durable);
         db.abandon();
         let db = Db::open(disk.clone(), &options).expect("a program that was killed left it so");

@@ -82,6 +82,90 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::LostWrites,
             ],
         ),
+        // A batch that was too long for the ring of the log came when nothing of the log was needed, and neither superblock
+        // counted any more.
+        (
+            300_080,
+            &[
+                Class::PowerCut,
+                Class::FailedSyncs,
+                Class::FailedOpening,
+                Class::Full,
+                Class::Rot,
+                Class::MisdirectedReads,
+                Class::GrowingLog,
+                Class::HugeValues,
+            ],
+        ),
+        (
+            300_462,
+            &[
+                Class::PowerCut,
+                Class::FailedSyncs,
+                Class::FailedOpening,
+                Class::Full,
+                Class::OldSnapshots,
+                Class::MisdirectedReads,
+                Class::GrowingLog,
+                Class::HugeValues,
+            ],
+        ),
+        (
+            325_475,
+            &[
+                Class::PowerCut,
+                Class::Kill,
+                Class::FailedSyncs,
+                Class::Full,
+                Class::OldSnapshots,
+                Class::HugeValues,
+            ],
+        ),
+        // A deletion of a range was not made again in leaves that were written while the log was taken up, and that got older
+        // changes from it afterwards.
+        (
+            325_213,
+            &[
+                Class::PowerCut,
+                Class::FailedReads,
+                Class::FailedWrites,
+                Class::LostNodes,
+                Class::HugeValues,
+            ],
+        ),
+        (
+            300_005,
+            &[
+                Class::PowerCut,
+                Class::Kill,
+                Class::MisdirectedWrites,
+                Class::HugeValues,
+            ],
+        ),
+        // A leaf with several patches of one moment passed for one of a later moment, and so for one that has a deletion.
+        (
+            325_910,
+            &[
+                Class::PowerCut,
+                Class::FailedReads,
+                Class::FailedWrites,
+                Class::HugeValues,
+            ],
+        ),
+        // There was room again on the disk, and a batch that needs a longer log was still refused.
+        (
+            325_729,
+            &[
+                Class::PowerCut,
+                Class::Kill,
+                Class::FailedWrites,
+                Class::Full,
+                Class::LostWrites,
+                Class::MisdirectedWrites,
+                Class::MisdirectedReads,
+                Class::HugeValues,
+            ],
+        ),
     ] {
         let report = index_tester::run(seed, only(classes));
         assert_eq!(report.finding, None, "{}", report.summary());

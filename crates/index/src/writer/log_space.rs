@@ -21,12 +21,14 @@ impl Writer {
     }
 
     /// Makes the log longer, if it may be and there is room. False if not. Where there was none, it is tried again when
-    /// the storage has another number of segments.
+    /// the storage has another number of segments, or when a batch needs so many blocks that waits for it: others may have
+    /// made room on the file system.
     pub(super) fn lengthen_log(&mut self, needed_blocks: u64) -> Result<bool, Error> {
         let Some(blocks) = self.log.rings().longer(&self.tree.geometry, needed_blocks) else {
             return Ok(false);
         };
-        if self.options.paper.is_some() || self.log.was_refused(self.segments.count()) {
+        let was_refused = needed_blocks == 0 && self.log.was_refused(self.segments.count());
+        if self.options.paper.is_some() || was_refused {
             return Ok(false);
         }
         let storage = self.storage();
