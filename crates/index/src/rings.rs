@@ -166,12 +166,11 @@ impl Rings {
         Rings(self.0[gone..].to_vec())
     }
 
-    /// The same with one that is written from now on.
+    /// The same with one that is written from now on, instead of the current one if nothing was ever written to that.
     pub(crate) fn with(&self, ring: Ring) -> Rings {
-        assert!(self.current().from < ring.from || self.0.len() == 1);
+        assert!(self.current().from <= ring.from, "positions only grow");
         let mut rings = self.0.clone();
         if self.current().from == ring.from {
-            // Nothing was ever written to it.
             rings.pop();
         }
         rings.push(ring);

@@ -152,6 +152,20 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
+        // The log was to go on in a longer ring, and before anything was written to that a batch needed one that was longer.
+        (
+            302_492,
+            &[
+                Class::PowerCut,
+                Class::CutOpening,
+                Class::Kill,
+                Class::Full,
+                Class::OldSnapshots,
+                Class::Rot,
+                Class::GrowingLog,
+                Class::HugeValues,
+            ],
+        ),
         // There was room again on the disk, and a batch that needs a longer log was still refused.
         (
             325_729,

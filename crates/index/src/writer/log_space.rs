@@ -15,7 +15,9 @@ use crate::storage::{BLOCK_BYTES, sync};
 impl Writer {
     /// The log goes on in a ring of so many blocks at this place.
     fn go_on_in(&mut self, place: Place, blocks: u64) -> Result<(), Error> {
-        self.log.go_on_in(&*self.tree.storage, place, blocks)?;
+        for segments in self.log.go_on_in(&*self.tree.storage, place, blocks)? {
+            self.segments.give_back_log(segments);
+        }
         self.figures.log_rings += 1;
         Ok(())
     }

@@ -231,23 +231,30 @@ impl OpenLog {
         let before = self.log.rings().clone();
         self.log
             .release(tail, rings.clone(), self.superblock.generation);
-        let is_left = |ring: &&Ring| rings.all().iter().all(|other| other.place != ring.place);
-        let left = before.all().iter().filter(is_left);
-        let left = left.map(|ring| ring.segments(&self.superblock.geometry));
         Ok(Left {
             checkpoint: checkpoint_before,
-            log: left.filter(|segments| !segments.is_empty()).collect(),
+            log: self.left_since(&before),
             is_elsewhere: rings.current() != before.current(),
         })
     }
 
-    /// The log goes on in a ring of so many blocks at this place.
+    /// The segments that the log was in when it had these rings, and is in no more.
+    fn left_since(&self, before: &Rings) -> Vec<Range<u32>> {
+        let now = self.log.rings().all();
+        let is_left = |ring: &&Ring| now.iter().all(|other| other.place != ring.place);
+        let left = before.all().iter().filter(is_left);
+        let left = left.map(|ring| ring.segments(&self.superblock.geometry));
+        left.filter(|segments| !segments.is_empty()).collect()
+    }
+
+    /// The log goes on in a ring of so many blocks at this place. Returns the segments of the ring that it was to go on in
+    /// before, if nothing was ever written to that: they may be used for something else.
     pub(super) fn go_on_in(
         &mut self,
         storage: &dyn Storage,
         place: Place,
         blocks: u64,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<Range<u32>>, Error> {
         assert!(self.is_taken_up(), "what is replayed stays where it is");
         // What is lost before a ring that has begun could not be told from its end.
         self.log.write_out(storage, true)?;
@@ -256,11 +263,12 @@ impl OpenLog {
             place,
             blocks,
         };
-        let rings = self.log.rings().with(ring);
+        let before = self.log.rings().clone();
+        let rings = before.with(ring);
         self.superblock.log_durable = self.log.head();
         self.write_rings(storage, &rings)?;
         self.log.go_on_in(rings, self.superblock.generation);
-        Ok(())
+        Ok(self.left_since(&before))
     }
 
     /// There is no room for a longer log in so many segments.
@@ -364,7 +372,7 @@ mod tests {
     fn both_superblocks_name_a_ring_before_the_log_goes_on_in_it() {
         let (storage, mut log) = with_a_batch();
         let gone_on = log.go_on_in(&storage, Place::Segments(1), 256);
-        assert_eq!(gone_on, Ok(()));
+        assert_eq!(gone_on, Ok(Vec::new()));
         let named = superblocks(&storage);
         assert_eq!((named[0].generation, named[1].generation), (4, 3));
         for superblock in &named {
@@ -375,10 +383,23 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_that_was_never_written_to_is_left_for_the_next() {
+        let (storage, mut log) = with_a_batch();
+        let first = log.go_on_in(&storage, Place::Segments(1), 256);
+        assert_eq!(first, Ok(Vec::new()));
+        let second = log.go_on_in(&storage, Place::Segments(2), 256);
+        assert_eq!(second, Ok(std::iter::once(1..2).collect()));
+        for superblock in &superblocks(&storage) {
+            let places: Vec<_> = superblock.rings.all().iter().map(|r| r.place).collect();
+            assert_eq!(places, [Place::Front, Place::Segments(2)]);
+        }
+    }
+
+    #[test]
     fn segments_of_the_log_are_left_when_no_superblock_names_them() {
         let (storage, mut log) = with_a_batch();
         let gone_on = log.go_on_in(&storage, Place::Segments(1), 256);
-        assert_eq!(gone_on, Ok(()));
+        assert_eq!(gone_on, Ok(Vec::new()));
         // Nothing is needed of it, so it goes back to the front.
         let left = log.settle(&storage, &checkpoint(3, 1, 1));
         let expected = Left {

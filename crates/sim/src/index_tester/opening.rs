@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use bimetal_index::model::{Found, Survivors, collect};
 use bimetal_index::storage::Storage;
-use bimetal_index::storage::memory::Faults;
+use bimetal_index::storage::memory::{Faults, Hit};
 use bimetal_index::{Db, Error, Verified, verify};
 
 use super::life::Program;
@@ -140,8 +140,11 @@ fn open(world: &mut World<'_>, log_end: u64) -> Checked<Option<Db>> {
         return Err("verify calls whole what cannot be read".to_owned());
     }
     let hits = world.disk.hits();
-    // The end of the log and the newest superblock have nothing behind them that knows of them.
-    let survivors = match hits.iter().any(|hit| hit.offset < log_end) {
+    // The end of the log and the newest superblock have nothing behind them that knows of them. The log may be in segments,
+    // and may have left them when it was taken up.
+    let may_be_in_segments = log_end < world.scenario.options.log_bytes;
+    let is_in_log = |hit: &Hit| hit.offset < log_end || may_be_in_segments;
+    let survivors = match hits.iter().any(is_in_log) {
         true => Survivors::AnyBeginning,
         false => Survivors::Durable,
     };
