@@ -3,6 +3,8 @@
 //! An error is right only where something has gone wrong that explains it: the disk has failed a call,
 //! it is full, or bytes of it are not what was written. A wrong answer never is.
 
+use std::ops::Range;
+
 use bimetal_index::model::{Change, batch_of};
 use bimetal_index::storage::Storage;
 use bimetal_index::storage::memory::Faults;
@@ -19,6 +21,14 @@ const MIB: usize = 1 << 20;
 
 /// Segments that are being filled at one time.
 const STREAMS: u64 = 4;
+
+/// Where the superblocks and the log are, by bytes of the disk.
+pub struct LogPlaces {
+    /// Both superblocks and the ring that the log begins in are before this.
+    pub front_end: u64,
+    /// The rings of the log.
+    pub ranges: Vec<Range<u64>>,
+}
 
 /// An open index with those who read from it.
 pub struct Program<'w, 'a> {
@@ -39,8 +49,8 @@ impl<'w, 'a> Program<'w, 'a> {
         }
     }
 
-    /// Lives a life, up to its stop.
-    pub fn live(mut self, life: &Life) -> Checked {
+    /// Lives a life, up to its stop. Returns where the log was then.
+    pub fn live(mut self, life: &Life) -> Checked<LogPlaces> {
         let log_end = self.db.segments_offset();
         let world = &mut *self.world;
         world.at_start = world.disk.counts();
@@ -198,7 +208,7 @@ impl<'w, 'a> Program<'w, 'a> {
     }
 
     /// Stops the program. What reads from the index ends before.
-    fn stop(self, life: &Life) -> Checked {
+    fn stop(self, life: &Life) -> Checked<LogPlaces> {
         let Program { db, world, readers } = self;
         drop(readers);
         if life.end == End::Clean && !world.disk.is_off() && !world.is_read_only {
@@ -212,8 +222,12 @@ impl<'w, 'a> Program<'w, 'a> {
         }
         let figures = db.figures();
         world.note_upkeep(&figures.upkeep);
+        let log = LogPlaces {
+            front_end: db.segments_offset(),
+            ranges: db.log_ranges(),
+        };
         // A program that is killed writes nothing more.
         db.abandon();
-        Ok(())
+        Ok(log)
     }
 }

@@ -7,7 +7,7 @@ use bimetal_index::storage::Storage;
 use bimetal_index::storage::memory::{Faults, Hit};
 use bimetal_index::{Db, Error, Verified, verify};
 
-use super::life::Program;
+use super::life::{LogPlaces, Program};
 use super::scenario::{End, Life};
 use super::world::{Checked, World};
 
@@ -20,11 +20,10 @@ pub fn run(world: &mut World<'_>) -> Checked {
     let made = Db::create(world.disk.clone(), ID, &scenario.options);
     let mut db = made.map_err(|error| format!("an index on an empty disk: {error}"))?;
     for life in &scenario.lives {
-        let log_end = db.segments_offset();
-        Program::new(db, world).live(life)?;
+        let log = Program::new(db, world).live(life)?;
         stop(world, life);
         try_to_open(world, life)?;
-        match open(world, log_end)? {
+        match open(world, &log)? {
             Some(opened) => db = opened,
             None => return Ok(()),
         }
@@ -115,7 +114,7 @@ fn attempt(world: &mut World<'_>, faults: Faults, state: &str) -> Checked {
 
 /// Opens the index, and holds everything in it against the history. `None` if damage keeps it shut, or
 /// keeps what is in it from being known.
-fn open(world: &mut World<'_>, log_end: u64) -> Checked<Option<Db>> {
+fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
     let has_hits = world.has_hits();
     let verified = verify(&world.disk, &mut |_, _| {});
     let is_said_to_be_whole = matches!(&verified, Ok(verified) if verified.problems_found == 0);
@@ -140,10 +139,10 @@ fn open(world: &mut World<'_>, log_end: u64) -> Checked<Option<Db>> {
         return Err("verify calls whole what cannot be read".to_owned());
     }
     let hits = world.disk.hits();
-    // The end of the log and the newest superblock have nothing behind them that knows of them. The log may be in segments,
-    // and may have left them when it was taken up.
-    let may_be_in_segments = log_end < world.scenario.options.log_bytes;
-    let is_in_log = |hit: &Hit| hit.offset < log_end || may_be_in_segments;
+    // The end of the log and the newest superblock have nothing behind them that knows of them.
+    let is_in_log = |hit: &Hit| {
+        hit.offset < log.front_end || log.ranges.iter().any(|range| range.contains(&hit.offset))
+    };
     let survivors = match hits.iter().any(is_in_log) {
         true => Survivors::AnyBeginning,
         false => Survivors::Durable,
