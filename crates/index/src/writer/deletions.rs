@@ -68,7 +68,7 @@ impl WaitingDeletions {
     }
 
     /// True if a deletion is one of them, or a part of one.
-    fn has(&self, deletion: &Deletion) -> bool {
+    pub(super) fn has(&self, deletion: &Deletion) -> bool {
         let is_it = |w: &Waiting| w.deletion.seq == deletion.seq && w.deletion.covers(deletion);
         self.0.iter().any(is_it)
     }
@@ -128,26 +128,6 @@ impl Writer {
             }
         }
         Ok(true)
-    }
-
-    /// Deletes a range again that is in the log, at `position`, after a stop. What a batch before the checkpoint has deleted is
-    /// in its list, or it had few leaves then and every image of the checkpoint that is newer has it. Images that were
-    /// written since the replay began seem to be newer and may lack it, so that no leaf is let wait for that.
-    pub(super) fn delete_range_again(
-        &mut self,
-        seq: Seq,
-        (start, end): (&[u8], Option<&[u8]>),
-        position: u64,
-    ) -> Result<(), Error> {
-        let deletion = Deletion {
-            seq,
-            start: start.into(),
-            end: end.map(Into::into),
-        };
-        if self.log.is_before_checkpoint(seq) && !self.deletions.has(&deletion) {
-            return self.delete_at_once(&deletion, position);
-        }
-        self.delete_range(seq, (start, end), position)
     }
 
     /// A deletion counts from now on, and leaves take it in later. It is in the log at `position`.

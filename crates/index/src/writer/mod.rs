@@ -282,23 +282,25 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes a range again that is in the log, after a stop. Nobody has read yet. What is carried was of one leaf.
+    /// Deletes a range again that is in the log, after a stop. Nobody has read yet. What is carried was of one leaf. What a
+    /// batch before the checkpoint has deleted is in its list, or had few leaves then, and every image of the checkpoint that
+    /// is newer has it. Images that were written since the replay began seem to be newer too and may lack it, so that no leaf
+    /// is let wait for that.
     pub(crate) fn replay_deletion(
         &mut self,
         seq: Seq,
         (start, end): (&[u8], Option<&[u8]>),
         frame: &Frame<'_>,
     ) -> Result<(), Error> {
-        match frame.is_carried {
-            true => {
-                let deletion = Deletion {
-                    seq,
-                    start: start.into(),
-                    end: end.map(Into::into),
-                };
-                self.delete_at_once(&deletion, frame.position)
-            }
-            false => self.delete_range_again(seq, (start, end), frame.position),
+        let deletion = Deletion {
+            seq,
+            start: start.into(),
+            end: end.map(Into::into),
+        };
+        let had_few_leaves = self.log.is_before_checkpoint(seq) && !self.deletions.has(&deletion);
+        match frame.is_carried || had_few_leaves {
+            true => self.delete_at_once(&deletion, frame.position),
+            false => self.delete_range(seq, (start, end), frame.position),
         }
     }
 
