@@ -4,6 +4,7 @@
 //! How many are tried: `BIMETAL_INTERLEAVINGS`, else some hundred of each test. A failure prints what
 //! repeats it (`shuttle::replay`).
 
+use bimetal_index::model::Draw;
 use bimetal_index::planted::{Bug, plant};
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::storage::{Storage, StorageError};
@@ -379,16 +380,10 @@ fn long_values_are_found() {
     }
 }
 
-/// Bytes that cannot be compressed, the same for the same seed.
+/// Bytes that do not pack, the same for the same seed.
 fn noise(seed: u32, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        (state >> 24) as u8
-    };
-    (0..len).map(|_| next()).collect()
+    let mut draw = Draw::new(seed.into());
+    (0..len).map(|_| draw.number() as u8).collect()
 }
 
 /// A key stays as it is while its neighbours are written anew and the index is compacted, again and again, so that its

@@ -9,7 +9,7 @@ use bimetal_index::storage::file::{FileStorage, Presence};
 use bimetal_index::{Batch, Db, Durability, Error, ErrorKind, Options};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -88,17 +88,23 @@ fn write_for_ever(db: &Db, thread: usize) {
     }
 }
 
-/// Lets a child write until it has said so many lines, kills it, and returns what it had said.
-fn run_and_kill(path: &Path, lines: usize) -> [u64; THREADS] {
+/// Starts one of the tests that are no tests of their own, on the file that `variable` tells it.
+fn start(test: &str, variable: &str, path: &Path) -> (Child, BufReader<ChildStdout>) {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "kill::child", "--nocapture"])
-        .env(PATH, path)
+        .args(["--exact", test, "--nocapture"])
+        .env(variable, path)
         .stdout(Stdio::piped())
         .spawn()
         .expect("a child");
+    let output = child.stdout.take().expect("its output");
+    (child, BufReader::new(output))
+}
+
+/// Lets a child write until it has said so many lines, kills it, and returns what it had said.
+fn run_and_kill(path: &Path, lines: usize) -> [u64; THREADS] {
+    let (mut child, output) = start("kill::child", PATH, path);
     let mut durable = [0; THREADS];
     let mut said = 0;
-    let output = BufReader::new(child.stdout.take().expect("its output"));
     for line in output.lines() {
         let line = line.expect("text");
         let words: Vec<&str> = line.split(' ').collect();
@@ -225,13 +231,7 @@ impl Rivals {
     fn start(path: &Path) -> Rivals {
         let (tell, lines) = channel();
         let both = [0, 1].map(|number| {
-            let mut child = Command::new(std::env::current_exe().expect("this program"))
-                .args(["--exact", "kill::life", "--nocapture"])
-                .env(LIFE, path)
-                .stdout(Stdio::piped())
-                .spawn()
-                .expect("a child");
-            let output = BufReader::new(child.stdout.take().expect("its output"));
+            let (child, output) = start("kill::life", LIFE, path);
             let tell = tell.clone();
             std::thread::spawn(move || {
                 let lines = output.lines().map(|line| line.expect("text"));
