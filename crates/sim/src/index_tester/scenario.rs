@@ -153,11 +153,11 @@ pub struct Scenario {
     pub shape: Shape,
     /// How often each step is taken.
     pub weights: Vec<(Step, u64)>,
-    /// One in so many batches is about as long as the log takes; none if 0.
+    /// One batch in this number is about as long as the log takes; none if 0.
     pub long_batch_in: u64,
-    /// One in so many batches has a value of up to [`HUGE_VALUE_BYTES_MAX`] bytes; none if 0.
+    /// One batch in this number has a value of up to `HUGE_VALUE_BYTES_MAX` bytes; none if 0.
     pub huge_value_in: u64,
-    /// Of the batches, so many in sixteen are not to be durable.
+    /// The number of batches in sixteen that are relaxed.
     pub relaxed_of_16: u64,
     /// The lives.
     pub lives: Vec<Life>,
