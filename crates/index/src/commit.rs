@@ -334,7 +334,12 @@ impl Shared {
     ) -> Result<T, Error> {
         let mut writer = self.writer.lock();
         self.check_writable()?;
-        match self.soundly(|| act(&mut writer)) {
+        let result = self.soundly(|| {
+            let result = act(&mut writer);
+            writer.give_memory_back();
+            result
+        });
+        match result {
             Ok(result) => result.map_err(|error| self.note(error)),
             Err(panic) => {
                 drop(writer);

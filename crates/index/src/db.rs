@@ -345,6 +345,13 @@ impl Db {
         }
     }
 
+    /// Bytes of memory that nodes and changes take now. It waits for nothing, so that it can be asked while a
+    /// compaction or a checkpoint is at work.
+    pub fn memory_bytes(&self) -> u64 {
+        let memory = &self.shared.tree.memory;
+        memory.content_bytes() + memory.delta_bytes()
+    }
+
     /// Figures.
     pub fn figures(&self) -> Figures {
         let tree = &self.shared.tree;

@@ -1,9 +1,10 @@
 //! How long an index becomes by what is done to it.
 
-use bimetal_index::storage::Storage;
 use bimetal_index::storage::memory::{Faults, MemoryStorage};
+use bimetal_index::storage::{Storage, StorageError};
 use bimetal_index::{Batch, Db, Durability, Options};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 const RECORDS: u64 = 40_000;
 
@@ -75,6 +76,106 @@ fn a_load_that_reads_nothing_keeps_within_its_memory() {
         content_bytes > options.memory_bytes / 2,
         "memory is made use of: {content_bytes}"
     );
+}
+
+/// A storage that looks at every write how much memory the index takes.
+#[derive(Default)]
+struct MemoryGauge {
+    storage: MemoryStorage,
+    db: Mutex<Option<Db>>,
+    most_bytes: AtomicU64,
+}
+
+impl MemoryGauge {
+    /// The most memory that the index had taken at any write while this was done.
+    fn most_bytes_while(&self, db: &Db, act: impl FnOnce(&Db)) -> u64 {
+        self.most_bytes.store(0, Ordering::Relaxed);
+        *self.db.lock().expect("no panic") = Some(db.clone());
+        act(db);
+        *self.db.lock().expect("no panic") = None;
+        self.most_bytes.load(Ordering::Relaxed)
+    }
+
+    fn look(&self) {
+        if let Some(db) = &*self.db.lock().expect("no panic") {
+            self.most_bytes
+                .fetch_max(db.memory_bytes(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Storage for MemoryGauge {
+    fn len_bytes(&self) -> u64 {
+        self.storage.len_bytes()
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
+        self.storage.read(offset, buffer)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.look();
+        self.storage.write(offset, data)
+    }
+
+    fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+        self.look();
+        self.storage.write_durable(offset, data)
+    }
+
+    fn sync(&self) -> Result<(), StorageError> {
+        self.storage.sync()
+    }
+
+    fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
+        self.storage.resize(len_bytes)
+    }
+}
+
+/// Whatever writes leaves by the thousand gives their memory back on the way, not when the next batch comes.
+#[test]
+fn no_operation_takes_more_memory_than_there_is_for_all() {
+    let options = Options {
+        memory_bytes: 1 << 20,
+        buffer_bytes: 128 << 10,
+        log_bytes: 8 << 20,
+        segment_bytes: 64 << 10,
+        node_bytes: 512,
+        ..Options::default()
+    };
+    let gauge = Arc::new(MemoryGauge::default());
+    let storage: Arc<dyn Storage> = Arc::<MemoryGauge>::clone(&gauge);
+    let db = Db::create(storage, 1, &options).expect("an index");
+    let change_some = |db: &Db, first: u64| {
+        let mut batch = Batch::new();
+        for number in (first..RECORDS).step_by(10) {
+            batch.put(&(number * 7919 % RECORDS).to_be_bytes(), &[7; 100]);
+        }
+        db.write(&batch, Durability::Relaxed).expect("a write");
+    };
+    (0..10).for_each(|first| change_some(&db, first));
+    // What has not landed comes on top, and the changes of one batch.
+    let batch_bytes = RECORDS / 10 * 120;
+    let most = options.memory_bytes + 4 * u64::from(options.segment_bytes) + batch_bytes;
+    let operations: [(&str, fn(&Db)); 4] = [
+        ("write_back", |db| db.write_back().expect("written back")),
+        ("checkpoint", |db| db.checkpoint().expect("a checkpoint")),
+        ("compact", |db| db.compact(|_| {}).expect("compacted")),
+        ("delete_range", |db| {
+            let mut batch = Batch::new();
+            batch.delete_range(&[], None);
+            db.write(&batch, Durability::Relaxed).expect("a write");
+            db.compact(|_| {}).expect("compacted");
+        }),
+    ];
+    for (name, operation) in operations {
+        change_some(&db, 3);
+        let used = gauge.most_bytes_while(&db, operation);
+        assert!(used <= most, "{name}: {used} of {most} bytes on the way");
+        let used = db.memory_bytes();
+        let most = options.memory_bytes;
+        assert!(used <= most, "{name}: {used} of {most} bytes at the end");
+    }
 }
 
 /// Values that do not pack.

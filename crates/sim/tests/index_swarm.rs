@@ -166,6 +166,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
+        // A compaction kept in memory what it had written, until the next batch ended.
+        (304_326, &[Class::PowerCut, Class::Kill, Class::Full]),
         // There was room again on the disk, and a batch that needs a longer log was still refused.
         (
             325_729,

@@ -219,7 +219,7 @@ impl Writer {
         if !is_planted(Bug::NamesUnwritten) {
             self.segments.flush_all(&*storage)?;
         }
-        self.unpin_landed();
+        self.give_memory_back();
         // What no leaf may lack any more is not listed.
         let needed_from = self.needed_from();
         let mut deletions = Vec::new();

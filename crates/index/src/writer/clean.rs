@@ -75,8 +75,8 @@ impl Writer {
         self.cleaner.begin(cleaning);
         while self.cleaner.is_under_way() {
             self.clean_piece()?;
+            self.give_memory_back();
         }
-        self.unpin_landed();
         Ok(())
     }
 

@@ -317,7 +317,7 @@ impl Writer {
             self.dirty.lend(self.options.memory_bytes / 4 * 3);
         }
         self.dirty.order_by_log(&self.tree.slots);
-        self.unpin_landed();
+        self.give_memory_back();
         unless_full(self.fold_beyond_budget())
     }
 
@@ -330,7 +330,7 @@ impl Writer {
             Some(_) => 0,
             None => self.tree.memory.delta_bytes(),
         });
-        self.tree.memory.evict(&self.tree.slots);
+        self.give_memory_back();
         self.tree.memory.give_up_kept(&self.tree.slots);
         self.show_deletions();
         Ok(())
@@ -444,7 +444,14 @@ impl Writer {
         self.segments.release(before);
     }
 
-    /// What has landed can be read again, so it need not stay in memory.
+    /// Gives up nodes that can be read again, until the memory is within its bound. Whatever writes many nodes calls
+    /// this on the way: each of them stays in memory otherwise, until the next batch ends.
+    pub(crate) fn give_memory_back(&mut self) {
+        self.unpin_landed();
+        self.tree.memory.evict(&self.tree.slots);
+    }
+
+    /// Nodes whose images are on the storage can be read again, so they need not stay in memory.
     fn unpin_landed(&mut self) {
         for (id, location) in self.segments.take_landed() {
             if self.nodes.is_changed(id) {

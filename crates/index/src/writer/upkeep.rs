@@ -13,14 +13,12 @@ impl Writer {
     /// Keeps house after a group that took `blocks` blocks of the log for changes of so many bytes.
     pub(crate) fn keep_house(&mut self, blocks: u64, changes_bytes: u64) -> Result<(), Error> {
         self.dirty.pay_off(changes_bytes);
-        self.unpin_landed();
         self.fold_overgrown()?;
         self.fold_beyond_budget()?;
         self.take_in_some(LEAVES_IN_TURN)?;
         self.clean_some()?;
         self.move_tail(blocks)?;
-        self.unpin_landed();
-        self.tree.memory.evict(&self.tree.slots);
+        self.give_memory_back();
         self.tree.memory.give_up_kept(&self.tree.slots);
         Ok(())
     }
@@ -30,9 +28,6 @@ impl Writer {
         let bytes_max = self.dirty.bytes_max(self.buffer_bytes());
         while self.tree.memory.delta_bytes() > bytes_max && self.fold_oldest()? {
             self.clean_some()?;
-            // There may be many of them, after an opening, and what each leaves in memory can be read again.
-            self.unpin_landed();
-            self.tree.memory.evict(&self.tree.slots);
         }
         Ok(())
     }
@@ -51,8 +46,10 @@ impl Writer {
     }
 
     /// Cleans as much as keeps up with what is being written, and gets back what has become empty: it can
-    /// be written once no checkpoint names it. Without that the storage would grow instead.
+    /// be written once no checkpoint names it. Without that the storage would grow instead. Nodes that were written
+    /// need not stay in memory.
     pub(super) fn clean_some(&mut self) -> Result<(), Error> {
+        self.give_memory_back();
         if self.options.paper.is_some() {
             self.clean_clusters()?;
         } else if self.needs_cleaning()? && !self.clean_piece()? {

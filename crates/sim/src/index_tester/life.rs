@@ -107,6 +107,7 @@ impl<'w, 'a> Program<'w, 'a> {
             Step::Snapshot => self.readers.look_back(&self.db, self.world),
             Step::Transaction => self.readers.transact(&self.db, self.world),
         }
+        .and_then(|()| self.check_memory())
         .map_err(|what| format!("{}: {what}", step.name()))?;
         let world = &mut *self.world;
         *world.operations.entry(step.name().to_owned()).or_default() += 1;
@@ -147,7 +148,7 @@ impl<'w, 'a> Program<'w, 'a> {
         world
             .history
             .wrote(changes, durability, answer.as_ref().err());
-        self.check_memory()
+        Ok(())
     }
 
     /// The memory for nodes and changes is within its bound, unless a full disk keeps changes there. What
@@ -157,8 +158,7 @@ impl<'w, 'a> Program<'w, 'a> {
         if world.is_full || world.is_read_only {
             return Ok(());
         }
-        let figures = self.db.figures();
-        let used = figures.content_bytes + figures.delta_bytes;
+        let used = self.db.memory_bytes();
         let options = &world.scenario.options;
         let batch_bytes = options.log_bytes / 8;
         let bound = options.memory_bytes + STREAMS * u64::from(options.segment_bytes) + batch_bytes;
@@ -166,7 +166,7 @@ impl<'w, 'a> Program<'w, 'a> {
             true => Ok(()),
             false => Err(format!(
                 "{used} bytes of memory are used, {} of them for changes; {bound} may be",
-                figures.delta_bytes
+                self.db.figures().delta_bytes
             )),
         }
     }
