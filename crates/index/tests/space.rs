@@ -22,6 +22,7 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     };
     let db = Db::create(Arc::new(MemoryStorage::new()), 1, &options).expect("an index");
     let mut batch = Batch::new();
+    let mut live_bytes = 0;
     for number in 0..RECORDS * 4 {
         // The factor has no divisor in common with the number of records: each is written four times.
         let key = (number * 7919 % RECORDS).to_be_bytes();
@@ -29,15 +30,18 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
         if batch.len() == 500 {
             db.write(&batch, Durability::Relaxed).expect("a write");
             batch.clear();
+            live_bytes = live_bytes.max(db.figures().space.live_bytes);
         }
     }
     let figures = db.figures();
     assert!(figures.upkeep.folds > 10_000, "{figures:?}");
     let space = figures.space;
-    // A part of 0.85 is in use at least, beside the spare segments and what a checkpoint gives back.
+    // A part of 0.85 of it is in use when it becomes longer, and it does not become shorter again: what counts is the
+    // most that was in use. Beside that there are the log, 16 segments; 8 that are being filled, emptied or cleaned,
+    // which count as in use; 7 spare ones; the 4 by which it becomes longer; and 3 for what was in use between two looks.
     let segments_bytes = u64::from(space.segments) * u64::from(space.segment_bytes);
     let spare_bytes = 40 * u64::from(space.segment_bytes);
-    let most = space.live_bytes * 100 / 85 + spare_bytes;
+    let most = live_bytes * 100 / 85 + spare_bytes;
     assert!(
         segments_bytes <= most,
         "{segments_bytes} of {most}: {space:?}"
