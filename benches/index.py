@@ -7,11 +7,12 @@ fully written image with ext4, and bytes, reads and flushes are those that the d
 durable commits are each engine's own with a full sync. Compared are the medians of a cell, round by
 round; the median of the rounds is printed: for times how many times better ours is (over 1: ours is),
 for bytes, reads and flushes their number. Operations a second of a mix are reckoned from the medians
-of its gets and commits, because a mean is what else the machine was doing.
+of its gets and commits, because a mean is what else the machine was doing. `--before PROGRAM` is an
+index-bench of earlier: what that makes of our engine is a column beside those of the others.
 
 A round is a load, then gets and scans, then updates, mixes, and a kill with a reopening. `--beyond`
 is data of ten times the cache instead: the process is in a memory cgroup (version 1) of the cache and
-120 MiB, and the file system is mounted anew after the load. Cells that mostly wait for the device take
+120 MiB, whatever it does, and the file system is mounted anew after the load. Cells that mostly wait for the device take
 several short turns a round, because its speed may change between one cell and the next.
 
 `--state FILE` keeps what was measured, a line a cell; cells that are in it are not run again. Needs
@@ -32,8 +33,8 @@ import statistics
 import subprocess
 import sys
 
-OURS, FLOOR = "ours", "floor"
-ENGINES = [FLOOR, OURS, "lmdb", "redb", "sqlite", "fjall", "canopydb", "rocksdb"]
+OURS, FLOOR, BEFORE = "ours", "floor", "before"
+ENGINES = [FLOOR, OURS, BEFORE, "lmdb", "redb", "sqlite", "fjall", "canopydb", "rocksdb"]
 # In this order: those that read come before those after which not every loaded id is there.
 CELLS = ["load", "get", "get-zipf", "get-alone", "scan", "update1", "update100", "mix1", "mix100",
          "threads8", "kill", "reopen"]
@@ -49,7 +50,8 @@ BEYOND_GETS = 20_000
 CGROUPS = pathlib.Path("/sys/fs/cgroup/memory")
 BESIDE_CACHE_BYTES = 120 << 20
 CELL_SECONDS_MAX = 3600
-RECORD = {"8+8": (8, 8), "16+100": (16, 100)}
+RECORD = {"8+8": (8, 8), "16+100": (16, 100), "8+1000": (8, 1000)}
+USUAL_SHAPES = ["8+8", "16+100"]
 
 
 def run(words):
@@ -160,16 +162,16 @@ def seed_of(number, cell, turn):
 def run_cell(args, disk, point, cell, engine, seed):
     """Runs one cell; returns its record."""
     shape, keys, beyond = point
-    is_limited = beyond and cell != "load"
-    count = BEYOND_GETS if is_limited and cell == "get" else COUNTS.get(cell, 1)
-    words = [args.binary, engine, cell, disk.mount / engine, "--shape", shape, "--keys", keys,
+    count = BEYOND_GETS if beyond and cell == "get" else COUNTS.get(cell, 1)
+    is_ours = engine in (OURS, BEFORE)
+    words = [args.before if engine == BEFORE else args.binary, OURS if is_ours else engine, cell, disk.mount / engine, "--shape", shape, "--keys", keys,
              "--cache-bytes", cache_bytes(point), "--seed", seed, "--stat", disk.stat,
              "--count", max(count // args.fewer, 100), "--seconds", args.seconds]
-    words += ["--cold"] if is_limited else []
-    if engine == OURS:
+    words += ["--cold"] if beyond else []
+    if is_ours:
         words += ["--buffer-bytes", args.buffer_bytes] if args.buffer_bytes else []
         words += ["--node-bytes", args.node_bytes] if args.node_bytes else []
-    cgroup = Cgroup(cache_bytes(point) + BESIDE_CACHE_BYTES) if is_limited else None
+    cgroup = Cgroup(cache_bytes(point) + BESIDE_CACHE_BYTES) if beyond else None
     try:
         done = subprocess.run([str(word) for word in words], capture_output=True, text=True,
                               check=False, timeout=CELL_SECONDS_MAX,
@@ -352,7 +354,7 @@ class Table:
     def best_gain(self, name):
         """The same against the best of the others."""
         gains = [self.gain(name, engine) for engine in self.engines
-                 if engine not in (OURS, FLOOR)]
+                 if engine not in (OURS, BEFORE, FLOOR)]
         gains = [gain for gain in gains if gain is not None]
         return min(gains) if gains else None
 
@@ -520,12 +522,13 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     built = pathlib.Path(__file__).resolve().parent / "index/target/release/index-bench"
     parser.add_argument("--binary", type=pathlib.Path, default=built)
+    parser.add_argument("--before", type=pathlib.Path, help="an index-bench of earlier")
     parser.add_argument("--dir", type=pathlib.Path, default="/var/tmp", help="where the image lies")
     parser.add_argument("--state", type=pathlib.Path, required=True)
     parser.add_argument("--engine", type=words_of, default=ENGINES)
     parser.add_argument("--cell", type=words_of, default=CELLS)
     parser.add_argument("--keys", type=words_of, default=["1000000"])
-    parser.add_argument("--shape", type=words_of, default=list(RECORD))
+    parser.add_argument("--shape", type=words_of, default=USUAL_SHAPES)
     parser.add_argument("--beyond", action="store_true", help="data of ten times the cache")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--turns", type=int, default=5,
@@ -547,6 +550,7 @@ def main():
     records = known_records(args.state)
     if not args.report:
         built_in = engines_of(args.binary)
+        built_in += [BEFORE] if args.before else []
         args.engine = [engine for engine in args.engine if engine in built_in]
         measure(args, points, records)
     return 1 if report(args, points, records) else 0

@@ -59,6 +59,7 @@ impl Words {
         let change_bytes = match self.shape {
             record::Shape::Short => 48,
             record::Shape::Long => 160,
+            record::Shape::Wide => 1060,
         };
         let tenth_bytes = self.keys / 10 * change_bytes;
         // What is asked for is taken as it is.

@@ -19,13 +19,16 @@ pub enum Shape {
     /// Keys of 16 bytes, values of 100.
     #[value(name = "16+100")]
     Long,
+    /// Keys of 8 bytes, values of 1,000.
+    #[value(name = "8+1000")]
+    Wide,
 }
 
 impl Shape {
     /// Bytes of a key.
     pub fn key_bytes(self) -> usize {
         match self {
-            Shape::Short => 8,
+            Shape::Short | Shape::Wide => 8,
             Shape::Long => 16,
         }
     }
@@ -35,6 +38,7 @@ impl Shape {
         match self {
             Shape::Short => 8,
             Shape::Long => 100,
+            Shape::Wide => 1000,
         }
     }
 
@@ -227,8 +231,8 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_both_shapes_are_as_many_as_ids() {
-        for shape in [Shape::Short, Shape::Long] {
+    fn keys_of_all_shapes_are_as_many_as_ids() {
+        for shape in [Shape::Short, Shape::Long, Shape::Wide] {
             let keys: BTreeSet<Vec<u8>> =
                 (0..1000).map(|id| shape.key(id).bytes().to_vec()).collect();
             assert_eq!(keys.len(), 1000);
