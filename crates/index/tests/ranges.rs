@@ -1,8 +1,8 @@
 //! Deletions of ranges with far more leaves than a commit may wait for: what they cost each commit is counted, and what is
 //! there is held against the model at every step, after stops and rebuilds as well.
 
-use crate::world::lives::{key_of, long_deletions, many_leaves, value_of};
-use crate::world::{Change, Disk, Map, World, collect};
+use crate::world::lives::{key_of, long_deletions, many_leaves, small, value_of};
+use crate::world::{Change, Disk, Draw, Map, World, collect};
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::{Batch, Db, Durability, Options, rebuild};
 use std::ops::Bound;
@@ -108,6 +108,60 @@ fn a_long_deletion_goes_on_after_any_stop() {
     };
     let taken_in = [1, 2].map(|seed| long_deletions(seed, KEYS, &mut at_stop));
     assert!(taken_in.iter().all(|leaves| *leaves > 3000), "{taken_in:?}");
+}
+
+/// An opening that writes leaves, because the log has more changes than memory takes, brings them older changes from the
+/// log afterwards. They seem to be newer than a deletion whose keys these changes bring back.
+#[test]
+fn a_long_deletion_stays_made_where_an_opening_writes_leaves() {
+    let options = Options {
+        memory_bytes: 256 << 10,
+        buffer_bytes: 128 << 10,
+        log_bytes: 1 << 20,
+        ..small()
+    };
+    let mut written_in_openings = 0;
+    for seed in 0..SEEDS {
+        let mut draw = Draw::new(seed);
+        let mut world = World::new(options.clone()).expect("an index");
+        for round in 0..10 {
+            change_some(&mut world, &mut draw, 800);
+            let first = draw.below(REPLAYED_KEYS / 2);
+            let end = key_of(first + REPLAYED_KEYS / 3);
+            let change = Change::DeleteRange(key_of(first), Some(end));
+            world
+                .write(&[change], Durability::Durable)
+                .expect("a write");
+            change_some(&mut world, &mut draw, 400);
+            if round % 2 == 0 {
+                world.db.checkpoint().expect("a checkpoint");
+            }
+            change_some(&mut world, &mut draw, 400);
+            let disk = world.disk.clone();
+            world.reopen(disk).expect("it opens");
+            let upkeep = world.db.figures().upkeep;
+            written_in_openings += upkeep.folds + upkeep.patches;
+        }
+    }
+    assert!(written_in_openings > 100, "{written_in_openings}");
+}
+
+const SEEDS: u64 = 6;
+const REPLAYED_KEYS: u64 = 3000;
+
+/// Up to so many puts, several in a batch.
+fn change_some(world: &mut World, draw: &mut Draw, puts_max: u64) {
+    let mut left = draw.below(puts_max);
+    while left > 0 {
+        let count = left.min(draw.below(20) + 1);
+        let mut put = || {
+            let key = key_of(draw.below(REPLAYED_KEYS));
+            Change::Put(key, vec![draw.below(256) as u8; 150])
+        };
+        let puts: Vec<Change> = (0..count).map(|_| put()).collect();
+        world.write(&puts, Durability::Durable).expect("a write");
+        left -= count;
+    }
 }
 
 /// What a rebuild makes of the content of a disk without its superblocks.

@@ -166,6 +166,19 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
+        // Older changes of a leaf came from the log, and all of them were deleted in its image already: no key was left that
+        // leads to the leaf, and the index was called damaged.
+        (
+            401_999,
+            &[
+                Class::PowerCut,
+                Class::CutOpening,
+                Class::Kill,
+                Class::FailedReads,
+                Class::FailedSyncs,
+                Class::HugeValues,
+            ],
+        ),
         // A compaction kept in memory what it had written, until the next batch ended.
         (304_326, &[Class::PowerCut, Class::Kill, Class::Full]),
         // There was room again on the disk, and a batch that needs a longer log was still refused.

@@ -141,8 +141,10 @@ impl Tree {
         seq >= node.floor.max(delta_floor).max(floor)
     }
 
-    /// Changes the delta of a leaf, which has one afterwards, and keeps account of its memory. True if it has become longer
-    /// than is good for a lookup or an insertion, for images of `node_bytes`. For the one that changes.
+    /// Changes the delta of a leaf, and keeps account of its memory. A delta that has nothing any more, because all that it
+    /// had is deleted in the image already, ends: nothing of it is to be written, and no key of it leads to the leaf. True
+    /// if the delta has become longer than is good for a lookup or an insertion, for images of `node_bytes`. For the one
+    /// that changes.
     pub(crate) fn change_delta(
         &self,
         node: &mut Node,
@@ -150,9 +152,19 @@ impl Tree {
         change: impl FnOnce(&mut Delta),
     ) -> bool {
         let before = node.delta.as_ref().map_or(0, |delta| delta.memory_bytes());
-        let delta = node.delta.get_or_insert_default();
-        change(delta);
-        let after = delta.memory_bytes();
+        let mut delta = node.delta.take().unwrap_or_default();
+        change(&mut delta);
+        let after = match delta.is_empty() {
+            true => {
+                node.floor = node.floor.max(delta.floor());
+                0
+            }
+            false => {
+                let bytes = delta.memory_bytes();
+                node.delta = Some(delta);
+                bytes
+            }
+        };
         self.memory.change_delta(before, after);
         let limit = node_bytes * DELTA_NODES_MAX;
         before <= limit && limit < after

@@ -80,8 +80,11 @@ impl Patched {
     /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> usize {
         let patches: usize = self.patches.iter().map(Patch::memory_bytes).sum();
+        let spare_patches = self.patches.capacity() - self.patches.len();
+        let patches = patches + spare_patches * size_of::<Patch>();
         let images = self.unlanded.iter().map(|(_, image)| image.memory_bytes());
-        size_of::<Patched>() + patches + images.sum::<usize>()
+        let places = self.unlanded.capacity() * size_of::<Placed>();
+        size_of::<Patched>() + patches + places + images.sum::<usize>()
     }
 }
 

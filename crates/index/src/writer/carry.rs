@@ -96,8 +96,13 @@ impl Writer {
             && let Some((position, id)) = self.dirty.first_logged(&self.tree.slots)
             && position < target
         {
-            // What is logged again is as of now. This may bring it forward, and it stays the first.
+            // What is logged again is as of now. This may bring it forward, and it stays the first, unless nothing of its
+            // changes is left.
             self.take_in_of(id)?;
+            let first = self.dirty.first_logged(&self.tree.slots);
+            if first.is_none_or(|(_, first)| first != id) {
+                continue;
+            }
             let before = records.len();
             self.push_delta(id, &mut records);
             if records.len() > longest {

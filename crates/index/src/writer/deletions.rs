@@ -233,24 +233,19 @@ impl Writer {
 
     /// A leaf at the end of a path takes in all deletions that it lacks.
     pub(super) fn take_in_at(&mut self, path: &Path, id: NodeId) -> Result<(), Error> {
-        match self.deletions.is_done() {
-            true => Ok(()),
-            false => self.take_in(id, &super::fold::range_of(path, &[id])),
+        if self.deletions.is_done() || is_planted(Bug::WritesWithoutDeletions) {
+            return Ok(());
         }
+        self.take_in(id, &super::fold::range_of(path, &[id]))
     }
 
     /// A leaf takes in all deletions that it lacks, wherever it is.
     pub(super) fn take_in_of(&mut self, id: NodeId) -> Result<(), Error> {
-        if self.deletions.is_done() || is_planted(Bug::WritesWithoutDeletions) {
+        if self.deletions.is_done() {
             return Ok(());
         }
-        match self.a_key_of(id)? {
-            Some(key) => {
-                let path = self.tree.path(&key)?.0;
-                self.take_in_at(&path, id)
-            }
-            None => self.take_in(id, &KeyRange::default()),
-        }
+        let path = self.path_of(id)?;
+        self.take_in_at(&path, id)
     }
 
     /// A leaf with the keys of `range` takes in all deletions that it lacks.

@@ -283,7 +283,8 @@ impl Writer {
     /// Writes what has changed of a leaf, with the leaf or without.
     pub(super) fn write_leaf_back(&mut self, id: NodeId) -> Result<(), Error> {
         self.take_in_of(id)?;
-        if self.write_patch(id)? {
+        let has_changes = self.tree.slots.get(id).node.read().delta.is_some();
+        if !has_changes || self.write_patch(id)? {
             return Ok(());
         }
         self.fold_leaf(id)
@@ -292,15 +293,12 @@ impl Writer {
     /// Writes a leaf anew, with what has changed of it.
     pub(super) fn fold_leaf(&mut self, id: NodeId) -> Result<(), Error> {
         self.has_ids_left()?;
-        // A leaf that may lack deletions takes them in first; else nothing is read for its place that need not be.
-        self.take_in_of(id)?;
+        let path = self.path_of(id)?;
+        // What it takes in may leave it no key that leads to it.
+        self.take_in_at(&path, id)?;
         self.scratch.clear();
         let oldest = self.readers.oldest();
         let is_appended = self.gather(id, oldest)?;
-        let path = match self.a_key_of(id)? {
-            Some(key) => self.tree.path(&key)?.0,
-            None => Path::new(),
-        };
         let leaves = self.with_neighbours(id, &path, oldest)?;
         let range = range_of(&path, &leaves);
         self.check_rows_are_within(id, &range)?;
@@ -323,8 +321,16 @@ impl Writer {
         self.write_inners_at_once()
     }
 
+    /// The path to a leaf, of which only the number is known. The root, and it alone, may have no key that leads to it.
+    pub(super) fn path_of(&self, id: NodeId) -> Result<Path, Error> {
+        match self.a_key_of(id)? {
+            Some(key) => Ok(self.tree.path(&key)?.0),
+            None => Ok(Path::new()),
+        }
+    }
+
     /// A key that leads to the leaf: one of its own, or one that has been.
-    pub(super) fn a_key_of(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
+    fn a_key_of(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
         if let Some(delta) = &self.tree.slots.get(id).node.read().delta
             && let Some(key) = a_key_in(delta)
         {

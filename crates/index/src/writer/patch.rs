@@ -139,7 +139,10 @@ impl Writer {
             Content::Leaf(_) | Content::Inner(_) => content,
         };
         let patched = node.patched.get_or_insert_default();
+        // There are as many of these as leaves, and most have one patch or two.
+        patched.patches.reserve_exact(1);
         patched.patches.push(patch);
+        patched.unlanded.reserve_exact(1);
         patched.unlanded.push((location, image));
         memory.change_content(before, node.content_bytes());
         let delta = node.delta.take();
@@ -188,6 +191,10 @@ impl Writer {
         let before = node.content_bytes();
         if let Some(patched) = &mut node.patched {
             patched.unlanded.retain(|(at, _)| *at != location);
+            if patched.unlanded.is_empty() {
+                // Not cleared: what it had would stay in memory for every leaf with patches.
+                patched.unlanded = Vec::new();
+            }
             memory.change_content(before, node.content_bytes());
         }
     }

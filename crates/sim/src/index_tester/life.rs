@@ -56,6 +56,7 @@ impl<'w, 'a> Program<'w, 'a> {
         world.at_start = world.disk.counts();
         world.is_read_only = false;
         world.is_full = false;
+        world.was_full = false;
         world.disk.set_faults(world.faults(life, log_end));
         let mut left = STEPS_AFTER_THE_END;
         for number in 0..life.steps {
@@ -77,6 +78,7 @@ impl<'w, 'a> Program<'w, 'a> {
         let world = &mut *self.world;
         if step == full.from_step {
             world.is_full = true;
+            world.was_full = true;
             let len_bytes_max = Some(world.disk.len_bytes());
             let faults = world.disk.faults();
             world.disk.set_faults(Faults {
@@ -142,6 +144,7 @@ impl<'w, 'a> Program<'w, 'a> {
         world.judge_write(&answer, failures)?;
         let is_huge =
             |change: &Change| matches!(change, Change::Put(_, value) if value.len() >= MIB);
+        world.was_full &= world.is_full || answer.is_err();
         if answer.is_ok() && changes.iter().any(is_huge) {
             world.reach("value of a mebibyte");
         }
@@ -151,11 +154,11 @@ impl<'w, 'a> Program<'w, 'a> {
         Ok(())
     }
 
-    /// The memory for nodes and changes is within its bound, unless a full disk keeps changes there. What
-    /// is being written comes on top.
+    /// The memory for nodes and changes is within its bound, unless a full disk keeps changes there, until the first write
+    /// after there is room again. What is being written comes on top.
     fn check_memory(&self) -> Checked {
         let world = &*self.world;
-        if world.is_full || world.is_read_only {
+        if world.was_full || world.is_read_only {
             return Ok(());
         }
         let used = self.db.memory_bytes();

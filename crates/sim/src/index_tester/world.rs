@@ -32,6 +32,8 @@ pub struct World<'a> {
     pub(super) is_read_only: bool,
     /// The disk cannot become longer.
     pub(super) is_full: bool,
+    /// It was so when changes were last made, so that they may still be where they were kept for want of room.
+    pub(super) was_full: bool,
     pub(super) operations: BTreeMap<String, u64>,
     reached: BTreeMap<String, u64>,
     /// Of disks that were replaced.
@@ -60,6 +62,7 @@ impl<'a> World<'a> {
             at_start: Counts::default(),
             is_read_only: false,
             is_full: false,
+            was_full: false,
             operations: BTreeMap::new(),
             reached: BTreeMap::new(),
             earlier: Counts::default(),
