@@ -161,7 +161,8 @@ fn no_operation_takes_more_memory_than_there_is_for_all() {
     // What has not landed comes on top, and the changes of one batch.
     let batch_bytes = RECORDS / 10 * 120;
     let most = options.memory_bytes + 4 * u64::from(options.segment_bytes) + batch_bytes;
-    let operations: [(&str, fn(&Db)); 4] = [
+    type Operation = fn(&Db);
+    let operations: [(&str, Operation); 4] = [
         ("write_back", |db| db.write_back().expect("written back")),
         ("checkpoint", |db| db.checkpoint().expect("a checkpoint")),
         ("compact", |db| db.compact(|_| {}).expect("compacted")),
