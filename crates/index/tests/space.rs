@@ -319,6 +319,59 @@ fn an_index_that_was_compacted_takes_little_more_than_what_is_in_it() {
     assert!((13_000..14_500).contains(&count), "{count}");
 }
 
+/// Others wait for one step of a compaction at most, so no step does all that is left, however much others bring between
+/// two of them.
+#[test]
+fn no_step_of_a_compaction_does_all_that_is_left() {
+    let options = Options {
+        memory_bytes: 64 << 20,
+        buffer_bytes: 16 << 20,
+        log_bytes: 4 << 20,
+        segment_bytes: 64 << 10,
+        node_bytes: 512,
+        ..Options::default()
+    };
+    let db = Db::create(Arc::new(MemoryStorage::new()), 1, &options).expect("an index");
+    let change_some = |first: u64, count: u64, value: u8| {
+        let mut batch = Batch::new();
+        for number in first..first + count {
+            batch.put(&(number * 7919 % RECORDS).to_be_bytes(), &[value; 100]);
+        }
+        db.write(&batch, Durability::Relaxed).expect("a write");
+    };
+    (0..RECORDS / 1000).for_each(|number| change_some(number * 1000, 1000, 0));
+    db.write_back().expect("a write-back");
+    let nodes = db.figures().nodes;
+    assert!(nodes > 5000, "{nodes} nodes");
+    let written = || {
+        let upkeep = db.figures().upkeep;
+        upkeep.folds + upkeep.patches + upkeep.carried
+    };
+    // The log has gone round, so that nothing is left where it began.
+    (0..RECORDS / 1000 * 2).for_each(|number| change_some(number * 1000, 1000, 1));
+    let mut compaction = db.compaction();
+    let (mut steps, mut most, mut all) = (0, 0, 0);
+    loop {
+        // More than a step writes.
+        change_some(steps * 1000, 1000, steps as u8);
+        let before = written();
+        let is_going_on = compaction.step().expect("a step");
+        let in_step = written() - before;
+        (steps, most, all) = (steps + 1, most.max(in_step), all + in_step);
+        if !is_going_on {
+            break;
+        }
+    }
+    // A step ends with the 256th leaf, and a frame of the log has up to 60 KiB of leaves that are logged again, with a
+    // record or more each.
+    let most_may_be = 256 + (60 << 10) / 108;
+    assert!(
+        most <= most_may_be,
+        "{most} leaves were written in one step, {most_may_be} may be"
+    );
+    assert!(all > u64::from(nodes), "{all} leaves were written in all");
+}
+
 /// While others write and read, a compaction ends, and takes nothing away from them.
 #[test]
 fn a_compaction_beside_others_ends_and_shortens_the_storage() {

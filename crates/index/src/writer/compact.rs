@@ -18,6 +18,8 @@ pub(crate) enum Compacting {
     /// Leaves take in deletions of ranges, as many leaves at most.
     Deletions(u32),
     Leaves(u32),
+    /// The log is freed before this position, from which on it is short.
+    Log(u64),
     /// Segments are emptied that are not dense, and of which not so many had been begun: where images do not fill
     /// segments well, those that are filled now are no denser.
     Segments(u64),
@@ -40,7 +42,11 @@ impl Writer {
             },
             Compacting::Leaves(left) => match self.write_leaves_back()? && left > 0 {
                 true => Compacting::Leaves(left.saturating_sub(LEAVES as u32)),
-                false => self.end_leaves()?,
+                false => Compacting::Log(self.shorten_log()?),
+            },
+            Compacting::Log(target) => match self.free_some_log(target, LEAVES as u64)? {
+                true => Compacting::Log(target),
+                false => self.end_log()?,
             },
             Compacting::Segments(begun) => self.empty_segment(begun)?,
             Compacting::End(left) => self.empty_end(left)?,
@@ -71,8 +77,7 @@ impl Writer {
         Ok(true)
     }
 
-    fn end_leaves(&mut self) -> Result<Compacting, Error> {
-        self.shorten_log()?;
+    fn end_log(&mut self) -> Result<Compacting, Error> {
         self.checkpoint_now()?;
         self.write_log(true)?;
         self.segments.close_streams(&*self.storage())?;

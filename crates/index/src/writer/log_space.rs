@@ -52,18 +52,34 @@ impl Writer {
         }
     }
 
-    /// The log goes back to the front, and what it was in is given back as soon as what is there has left it.
-    pub(super) fn shorten_log(&mut self) -> Result<(), Error> {
+    /// The log goes back to the front. Returns the position from which on it is there: what it was in is given back when
+    /// nothing before that is needed.
+    pub(super) fn shorten_log(&mut self) -> Result<u64, Error> {
         let places = self.log.rings().all().iter();
         let uses_front = places.clone().any(|ring| ring.place == Place::Front);
         if !uses_front {
             self.go_on_in(Place::Front, self.tree.geometry.front_blocks)?;
         }
-        let target = self.log.rings().current().from;
-        while self.free_log(target)? {
+        Ok(self.log.rings().current().from)
+    }
+
+    /// Frees the log before `target`, until as many leaves were written or logged again, or a frame more. False if
+    /// nothing before it is needed any more.
+    pub(super) fn free_some_log(&mut self, target: u64, leaves: u64) -> Result<bool, Error> {
+        let end = self.leaves_freed() + leaves;
+        while self.leaves_freed() < end {
+            if !self.free_log(target)? {
+                return Ok(false);
+            }
             self.clean_some()?;
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Leaves that were written or logged again since the index was opened, and those that took deletions in.
+    fn leaves_freed(&self) -> u64 {
+        let figures = &self.figures;
+        figures.folds + figures.patches + figures.carried + figures.taken_in
     }
 
     /// Goes on with a checkpoint, or gets the log ready for one.
