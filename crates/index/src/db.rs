@@ -18,7 +18,7 @@ use crate::storage::file::{FileStorage, Presence};
 use crate::storage::overlay::Overlay;
 use crate::storage::{BLOCK_BYTES, Storage};
 use crate::tree::{AsOf, Memory, Tree};
-use crate::writer::{Compacting, Durability, Stored, UpkeepFigures, Writer, take_up};
+use crate::writer::{Compacting, Durability, Stored, UpkeepFigures, Writer, WritingBack, take_up};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -285,13 +285,19 @@ impl Db {
         self.shared.with_writer(Writer::checkpoint_now)
     }
 
-    /// Writes all changes back into nodes, then takes a [`checkpoint`](Self::checkpoint).
+    /// Writes all changes back into nodes that there are, then takes a [`checkpoint`](Self::checkpoint). Others can write
+    /// in between, each time after some leaves.
     ///
     /// # Errors
     ///
     /// If the storage fails or is full.
     pub fn write_back(&self) -> Result<(), Error> {
-        self.shared.with_writer(Writer::write_back)
+        let mut at = WritingBack::default();
+        while self
+            .shared
+            .with_writer(|writer| writer.write_back_some(&mut at))?
+        {}
+        Ok(())
     }
 
     /// Makes the storage as short as it can be. `progress` is told how many segments there still are.

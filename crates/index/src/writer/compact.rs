@@ -69,10 +69,7 @@ impl Writer {
             if is_done {
                 return Ok(false);
             }
-            self.clean_some()?;
-            if self.is_checkpointing() {
-                self.continue_checkpoint()?;
-            }
+            self.keep_up()?;
         }
         Ok(true)
     }

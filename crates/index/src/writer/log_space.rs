@@ -77,7 +77,7 @@ impl Writer {
     }
 
     /// Leaves that were written or logged again since the index was opened, and those that took deletions in.
-    fn leaves_freed(&self) -> u64 {
+    pub(super) fn leaves_freed(&self) -> u64 {
         let figures = &self.figures;
         figures.folds + figures.patches + figures.carried + figures.taken_in
     }

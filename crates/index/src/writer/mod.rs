@@ -33,6 +33,7 @@ mod upkeep;
 
 pub(crate) use checkpoint::{Stored, begins_checkpoint, take_up};
 pub(crate) use compact::Compacting;
+pub(crate) use upkeep::WritingBack;
 
 use crate::batch::{Operation, Operations};
 use crate::error::Error;
