@@ -12,8 +12,9 @@ index-bench of earlier: what that makes of our engine is a column beside those o
 
 A round is a load, then gets and scans, then updates, mixes, and a kill with a reopening. `--beyond`
 is data of ten times the cache instead: the process is in a memory cgroup (version 1) of the cache and
-120 MiB, whatever it does, and the file system is mounted anew after the load. Cells that mostly wait for the device take
-several short turns a round, because its speed may change between one cell and the next.
+120 MiB, whatever it does, and the file system is mounted anew after the load. Cells that mostly wait
+for the device take several short turns a round, because its speed may change between one cell and the
+next.
 
 `--state FILE` keeps what was measured, a line a cell; cells that are in it are not run again. Needs
 root, loop devices, ext4, and for `--beyond` the memory controller of cgroups, version 1.
@@ -164,8 +165,9 @@ def run_cell(args, disk, point, cell, engine, seed):
     shape, keys, beyond = point
     count = BEYOND_GETS if beyond and cell == "get" else COUNTS.get(cell, 1)
     is_ours = engine in (OURS, BEFORE)
-    words = [args.before if engine == BEFORE else args.binary, OURS if is_ours else engine, cell, disk.mount / engine, "--shape", shape, "--keys", keys,
-             "--cache-bytes", cache_bytes(point), "--seed", seed, "--stat", disk.stat,
+    program = args.before if engine == BEFORE else args.binary
+    words = [program, OURS if is_ours else engine, cell, disk.mount / engine,
+             "--shape", shape, "--keys", keys, "--cache-bytes", cache_bytes(point), "--seed", seed, "--stat", disk.stat,
              "--count", max(count // args.fewer, 100), "--seconds", args.seconds]
     words += ["--cold"] if beyond else []
     if is_ours:
