@@ -3,10 +3,8 @@
 //! ends with what it has done being safe, so that a compaction can end after any.
 
 use super::Writer;
+use super::upkeep::LEAVES_IN_STEP;
 use crate::error::Error;
-
-/// Leaves written in a step.
-const LEAVES: usize = 256;
 
 /// How far a compaction is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,18 +31,15 @@ impl Writer {
     pub(crate) fn compact_some(&mut self, at: &mut Compacting) -> Result<bool, Error> {
         *at = match *at {
             Compacting::Begun => Compacting::Deletions(self.nodes().saturating_mul(2)),
-            Compacting::Deletions(left) => match self.take_in_some(LEAVES)? && left > 0 {
-                true => {
-                    self.fold_beyond_budget()?;
-                    Compacting::Deletions(left.saturating_sub(LEAVES as u32))
-                }
+            Compacting::Deletions(left) => match self.take_in_more()? && left > 0 {
+                true => Compacting::Deletions(left.saturating_sub(LEAVES_IN_STEP)),
                 false => Compacting::Leaves(self.nodes().saturating_mul(2)),
             },
-            Compacting::Leaves(left) => match self.write_leaves_back()? && left > 0 {
-                true => Compacting::Leaves(left.saturating_sub(LEAVES as u32)),
-                false => Compacting::Log(self.shorten_log()?),
+            Compacting::Leaves(left) => match self.fold_more(left, Writer::write_one_anew)? {
+                Some(left) => Compacting::Leaves(left),
+                None => Compacting::Log(self.shorten_log()?),
             },
-            Compacting::Log(target) => match self.free_some_log(target, LEAVES as u64)? {
+            Compacting::Log(target) => match self.free_some_log(target)? {
                 true => Compacting::Log(target),
                 false => self.end_log()?,
             },
@@ -55,23 +50,15 @@ impl Writer {
         Ok(*at != Compacting::Done)
     }
 
-    /// Writes some leaves anew that have changes or patches. False if there is none.
-    fn write_leaves_back(&mut self) -> Result<bool, Error> {
-        for _ in 0..LEAVES {
-            let is_done = if self.fold_oldest()? {
-                false
-            } else if let Some(id) = self.nodes.first_patched() {
-                self.fold_leaf(id)?;
-                false
-            } else {
-                true
-            };
-            if is_done {
-                return Ok(false);
-            }
-            self.keep_up()?;
+    /// Writes a leaf anew that has changes or patches. False if there is none.
+    fn write_one_anew(&mut self) -> Result<bool, Error> {
+        if self.fold_oldest()? {
+            return Ok(true);
         }
-        Ok(true)
+        match self.nodes.first_patched() {
+            Some(id) => self.fold_leaf(id).map(|()| true),
+            None => Ok(false),
+        }
     }
 
     fn end_log(&mut self) -> Result<Compacting, Error> {

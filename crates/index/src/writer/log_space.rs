@@ -8,6 +8,7 @@
 use super::Writer;
 use super::checkpoint::Detail;
 use super::unless_full;
+use super::upkeep::LEAVES_IN_STEP;
 use crate::error::{At, Error};
 use crate::rings::{Place, segments_for};
 use crate::storage::{BLOCK_BYTES, sync};
@@ -63,10 +64,10 @@ impl Writer {
         Ok(self.log.rings().current().from)
     }
 
-    /// Frees the log before `target`, until as many leaves were written or logged again, or a frame more. False if
-    /// nothing before it is needed any more.
-    pub(super) fn free_some_log(&mut self, target: u64, leaves: u64) -> Result<bool, Error> {
-        let end = self.leaves_freed() + leaves;
+    /// Frees the log before `target`, until as many leaves were written or logged again as a step may, or a frame more.
+    /// False if nothing before it is needed any more.
+    pub(super) fn free_some_log(&mut self, target: u64) -> Result<bool, Error> {
+        let end = self.leaves_freed() + u64::from(LEAVES_IN_STEP);
         while self.leaves_freed() < end {
             if !self.free_log(target)? {
                 return Ok(false);

@@ -10,7 +10,7 @@ use super::deletions::LEAVES_IN_TURN;
 use crate::error::Error;
 
 /// Leaves that are written before others may write.
-const LEAVES_IN_STEP: u32 = 256;
+pub(super) const LEAVES_IN_STEP: u32 = 256;
 
 /// How far the writing back of all changes is. Others may bring new ones between two steps: as many leaves are written as
 /// there were, those that have had changes longest first, so that all changes from before its beginning are.
@@ -95,7 +95,7 @@ impl Writer {
                 true => WritingBack::Deletions(left.saturating_sub(LEAVES_IN_STEP)),
                 false => WritingBack::Leaves(self.nodes()),
             },
-            WritingBack::Leaves(left) => match self.fold_more(left)? {
+            WritingBack::Leaves(left) => match self.fold_more(left, Writer::fold_oldest)? {
                 Some(left) => WritingBack::Leaves(left),
                 None => {
                     self.checkpoint_now()?;
@@ -108,7 +108,7 @@ impl Writer {
     }
 
     /// Makes leaves take in deletions that they lack, as many as a step may. False if none lacks any.
-    fn take_in_more(&mut self) -> Result<bool, Error> {
+    pub(super) fn take_in_more(&mut self) -> Result<bool, Error> {
         for _ in 0..LEAVES_IN_STEP as usize / LEAVES_IN_TURN {
             if !self.take_in_some(LEAVES_IN_TURN)? {
                 return Ok(false);
@@ -119,12 +119,16 @@ impl Writer {
         Ok(true)
     }
 
-    /// Writes leaves back, `left` at most, until as many were written as a step may, those among them that cleaning has
-    /// written. Returns how many are left, none if that is all.
-    fn fold_more(&mut self, mut left: u32) -> Result<Option<u32>, Error> {
+    /// Writes leaves, `left` at most, each by `write`, until as many were written as a step may, those among them that
+    /// cleaning has written. Returns how many are left; none if that is all, or `write` finds none.
+    pub(super) fn fold_more(
+        &mut self,
+        mut left: u32,
+        write: impl Fn(&mut Writer) -> Result<bool, Error>,
+    ) -> Result<Option<u32>, Error> {
         let end = self.leaves_freed() + u64::from(LEAVES_IN_STEP);
         while self.leaves_freed() < end {
-            if left == 0 || !self.fold_oldest()? {
+            if left == 0 || !write(self)? {
                 return Ok(None);
             }
             left -= 1;
@@ -134,7 +138,7 @@ impl Writer {
     }
 
     /// Cleans, and goes on with the checkpoint that is on its way, as fast as leaves are written.
-    pub(super) fn keep_up(&mut self) -> Result<(), Error> {
+    fn keep_up(&mut self) -> Result<(), Error> {
         self.clean_some()?;
         match self.is_checkpointing() {
             true => self.continue_checkpoint(),
