@@ -27,7 +27,8 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root="sudo"
 fi
 
-# The kernel bench and the tests in User-Mode Linux say why they cannot run, so what they need is only tried.
+# The kernel bench and the tests in User-Mode Linux say why they cannot run, so what they need is
+# only tried.
 for pair in qemu-system-x86_64:qemu-system-x86 linux.uml:user-mode-linux mkreiserfs:reiserfsprogs; do
     tool=${pair%%:*}
     package=${pair#*:}

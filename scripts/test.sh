@@ -21,7 +21,8 @@ case ${CARGO_TARGET_DIR:-target} in
     *) BIMETAL_BIN=$PWD/${CARGO_TARGET_DIR:-target}/debug/bimetal ;;
 esac
 export BIMETAL_BIN
-# The C library is built with it; alone, cargo would build most of the tree anew with fewer features.
+# The C library is built with it; alone, cargo would build most of the tree anew with fewer
+# features.
 export BIMETAL_CAPI="${BIMETAL_BIN%/bimetal}"
 
 step() {
@@ -41,7 +42,8 @@ documentation() {
     RUSTDOCFLAGS="-D warnings" $cargo doc --workspace --no-deps --locked --quiet
 }
 step "documentation" documentation
-# Without the examples, which the lints have compiled: nothing runs them, and each is as long to link as a program.
+# Without the examples, which the lints have compiled: nothing runs them, and each is as long to
+# link as a program.
 step "build" $cargo build --workspace --lib --bins --tests --locked $rdma
 # The only crate that is another one without the feature.
 step "without RDMA" $cargo test -p bimetal-rdma --locked --lib --quiet
@@ -61,8 +63,8 @@ interleavings() {
 step "interleavings" interleavings
 step "examples in the documentation" $cargo test --workspace --locked $rdma --doc --quiet
 threads_driver() {
-    # Whole files of tests once more, on the driver for where io_uring is forbidden. The workspace is
-    # named so that nothing is built anew.
+    # Whole files of tests once more, on the driver for where io_uring is forbidden. The workspace
+    # is named so that nothing is built anew.
     export BIMETAL_DRIVER=threads
     again="$cargo test --workspace --locked $rdma --quiet"
     $again --lib -- real_time:: mailbox:: &&

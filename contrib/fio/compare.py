@@ -44,7 +44,8 @@ def measured(engine, kind, depth, seconds):
     # Messages may stand before the report.
     job = json.loads(run.stdout[run.stdout.index("{"):])["jobs"][0]
     side = job["read" if kind == "randread" else "write"]
-    # Of the whole time from fio's decision on: the nbd engine sends before what fio counts as completion latency.
+    # Of the whole time from fio's decision on: the nbd engine sends before what fio counts as
+    # completion latency.
     return side["iops"], side["lat_ns"]["mean"] / 1000
 
 

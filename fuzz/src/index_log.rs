@@ -1,4 +1,5 @@
-//! Any blocks and frames as the log of an index: refused, or taken up, and the same when opened again.
+//! Any blocks and frames as the log of an index: refused, or taken up, and the same when opened
+//! again.
 
 #![no_main]
 

@@ -21,8 +21,9 @@ pub struct File {
 }
 
 impl File {
-    /// The first byte chooses a format, or recognition by content and one of three names, or a chunk
-    /// of the compact form around the rest, with the CRC that it should have; the rest is the file.
+    /// The first byte chooses a format, or recognition by content and one of three names, or a
+    /// chunk of the compact form around the rest, with the CRC that it should have; the rest is the
+    /// file.
     pub fn from_fuzzer(data: &[u8]) -> Option<File> {
         let (choice, rest) = data.split_first()?;
         let number = usize::from(choice & !SKIPS);
@@ -62,8 +63,8 @@ impl File {
         Reader::new(self.name.to_owned(), source, &self.options).ok()
     }
 
-    /// The records up to the end or the first error, and whether that was the end; nothing when it is
-    /// refused or long.
+    /// The records up to the end or the first error, and whether that was the end; nothing when it
+    /// is refused or long.
     ///
     /// # Panics
     /// When a record cannot be one, or anything comes after the end.
@@ -85,7 +86,8 @@ impl File {
     }
 }
 
-/// A compact trace of one chunk: the first byte is how many records it claims, the rest what it holds.
+/// A compact trace of one chunk: the first byte is how many records it claims, the rest what it
+/// holds.
 fn compact(bytes: &[u8]) -> Vec<u8> {
     let (records, chunk) = bytes.split_first().unwrap_or((&0, &[]));
     let total = u64::from(*records).to_le_bytes();

@@ -1,5 +1,5 @@
-//! Any description of columns: refused with a reason or usable on any text, which is what follows the
-//! first line.
+//! Any description of columns: refused with a reason or usable on any text, which is what follows
+//! the first line.
 
 #![no_main]
 

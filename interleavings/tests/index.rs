@@ -1,8 +1,8 @@
-//! Threads on one index in any order: at every lock, every atomic and every call of the disk another may go
-//! on. What docs/index.md promises must be kept in all of them that are tried.
+//! Threads on one index in any order: at every lock, every atomic and every call of the disk
+//! another may go on. What docs/index.md promises must be kept in all of them that are tried.
 //!
-//! How many are tried: `BIMETAL_INTERLEAVINGS`, else some hundred of each test. A failure prints what
-//! repeats it (`shuttle::replay`).
+//! How many are tried: `BIMETAL_INTERLEAVINGS`, else some hundred of each test. A failure prints
+//! what repeats it (`shuttle::replay`).
 
 use bimetal_index::model::Draw;
 use bimetal_index::planted::{Bug, plant};
@@ -53,9 +53,10 @@ impl Storage for Disk {
     }
 }
 
-/// A disk on which a change takes several turns of the other threads before it is done, and a reading by any thread but the
-/// writer waits, before it or after it, until the writer has begun some more changes, up to
-/// [`CHANGES_MAX`](SlowDisk::CHANGES_MAX), drawn for each reading. The writer waits for nobody.
+/// A disk on which a change takes several turns of the other threads before it is done, and a
+/// reading by any thread but the writer waits, before it or after it, until the writer has begun
+/// some more changes, up to [`CHANGES_MAX`](SlowDisk::CHANGES_MAX), drawn for each reading. The
+/// writer waits for nobody.
 #[derive(Clone)]
 struct SlowDisk {
     disk: Disk,
@@ -182,7 +183,8 @@ fn interleavings(usual: usize) -> usize {
         .unwrap_or(usual)
 }
 
-/// Runs a test in random orders, and in orders with few changes that are far apart, where most bugs are.
+/// Runs a test in random orders, and in orders with few changes that are far apart, where most bugs
+/// are.
 fn in_any_order(usual: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
     let _alone = alone();
     run(interleavings(usual), test);
@@ -215,7 +217,8 @@ fn number(value: Option<Vec<u8>>) -> u64 {
     u64::from_le_bytes(value.try_into().expect("a number"))
 }
 
-/// Every batch that was answered is there after a power cut, if it was to be durable, and all before it.
+/// Every batch that was answered is there after a power cut, if it was to be durable, and all
+/// before it.
 fn answers_are_durable() {
     let (disk, db) = new_index(&small());
     let durabilities = [Durability::Durable, Durability::Group, Durability::Relaxed];
@@ -296,8 +299,8 @@ fn write_all(db: &Db, round: u64) {
     db.write(&batch, Durability::Durable).expect("a write");
 }
 
-/// A batch writes all keys; readers see all of one batch, never an older one than before, while leaves are
-/// written back, cut and joined, and images moved.
+/// A batch writes all keys; readers see all of one batch, never an older one than before, while
+/// leaves are written back, cut and joined, and images moved.
 fn batches_are_whole(options: fn() -> Options) {
     let (_, db) = new_index(&options());
     write_all(&db, 0);
@@ -339,10 +342,10 @@ fn batches_are_whole(options: fn() -> Options) {
     assert_eq!(all_alike(&db), 5);
 }
 
-/// A value of two parts is written anew, again and again, and the numbers of parts that are gone are given to new parts. A
-/// reader that knows which parts the value has is still reading the first one while the number of the second one is
-/// given to a part of a newer value, or the place of the first one to another part: it must find a newer value, and no
-/// damage.
+/// A value of two parts is written anew, again and again, and the numbers of parts that are gone
+/// are given to new parts. A reader that knows which parts the value has is still reading the first
+/// one while the number of the second one is given to a part of a newer value, or the place of the
+/// first one to another part: it must find a newer value, and no damage.
 fn long_values_are_found() {
     // A part has 32 KiB at most, and a batch an eighth of the log.
     const VALUE_BYTES: usize = 40_000;
@@ -386,9 +389,9 @@ fn noise(seed: u32, len: usize) -> Vec<u8> {
     (0..len).map(|_| draw.number() as u8).collect()
 }
 
-/// A key stays as it is while its neighbours are written anew and the index is compacted, again and again, so that its
-/// leaf is moved and comes back to a place where it was, in a later filling of the segment. A reader that is slow must
-/// find the key, and no damage.
+/// A key stays as it is while its neighbours are written anew and the index is compacted, again and
+/// again, so that its leaf is moved and comes back to a place where it was, in a later filling of
+/// the segment. A reader that is slow must find the key, and no damage.
 fn leaves_are_found() {
     const ROUNDS: u32 = 6;
     let disk = SlowDisk::new();
@@ -423,7 +426,8 @@ fn leaves_are_found() {
 /// Keys enough for more leaves than take in a deletion at once.
 const MANY_KEYS: u16 = 300;
 
-/// A range of many leaves is deleted and written again while leaves take the deletion in: a reader sees all keys or none.
+/// A range of many leaves is deleted and written again while leaves take the deletion in: a reader
+/// sees all keys or none.
 fn ranges_go_at_once() {
     let (_, db) = new_index(&small());
     let write = |db: &Db, round: u8| {

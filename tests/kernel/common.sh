@@ -9,7 +9,8 @@ fail() {
     exit 1
 }
 
-# wait_until SECONDS COMMAND...: looks ten times a second until COMMAND succeeds; fails after SECONDS.
+# wait_until SECONDS COMMAND...: looks ten times a second until COMMAND succeeds; fails after
+# SECONDS.
 wait_until() {
     looks=$(($1 * 10))
     shift
@@ -20,19 +21,22 @@ wait_until() {
     done
 }
 
-# start_server LOG WORDS...: starts bimetal with these words; returns when it is ready. Its process is $server.
+# start_server LOG WORDS...: starts bimetal with these words; returns when it is ready. Its process
+# is $server.
 start_server() {
     log=/tmp/$1.log
     shift
-    # Emptied here and not in the background, where what an earlier server has said might be read first.
+    # Emptied here and not in the background, where what an earlier server has said might be read
+    # first.
     : > "$log"
     bimetal "$@" >> "$log" 2>&1 &
     server=$!
     wait_until 60 grep -q '^ready$' "$log" || fail "bimetal $* is not ready"
 }
 
-# attach_volume FILE [OPTIONS]: attaches the device `vol`; its block device is $disk then. The kernel gives
-# a number back only when the last who had the device open is gone, so it may be another one each time.
+# attach_volume FILE [OPTIONS]: attaches the device `vol`; its block device is $disk then. The
+# kernel gives a number back only when the last who had the device open is gone, so it may be
+# another one each time.
 attach_volume() {
     start_server attach attach "$1" vol $2 $3
     disk=$(grep '^/dev/ublkb[0-9]*$' /tmp/attach.log) || fail "attach does not say where"
@@ -51,7 +55,8 @@ stop_server() {
     wait "$server" || fail "the server ended with status $?"
 }
 
-# write_and_compare DISK: writes 4 MiB of random bytes past the page cache, reads them back, compares.
+# write_and_compare DISK: writes 4 MiB of random bytes past the page cache, reads them back,
+# compares.
 write_and_compare() {
     dd if=/dev/urandom of=/tmp/pattern bs=64k count=64 2> /dev/null
     dd if=/tmp/pattern of="$1" bs=64k seek=16 oflag=direct 2> /dev/null || fail "cannot write to $1"

@@ -1,14 +1,14 @@
-# BRP over RDMA and TCP beside the block protocols of the kernel, on one device in memory: SRP, iSER, NVMe/RDMA and
-# NVMe/TCP. Data is compared on each; then 4 KiB at random, one table. The processor is emulated and system calls cost
-# some twelve times what they cost on it, so a target in user space is at a disadvantage: times are shown, and
-# held against nothing. Packets and completions for a request are counted, and BRP has to have fewer than SRP.
-# Not one of the tests of CI: it takes some minutes. DEPTHS and REQUESTS may be changed below.
-# kernel-bench: modules rdma_rxe ib_uverbs rdma_ucm dummy crc32_generic brd ublk_drv sd_mod crc32c_generic
-# kernel-bench: modules target_core_mod target_core_iblock ib_srpt ib_srp iscsi_target_mod ib_isert ib_iser
-# kernel-bench: modules nvmet nvmet_tcp nvmet_rdma nvme_tcp nvme_rdma
-# kernel-bench: programs rdma:iproute2 fio:fio iscsid:open-iscsi iscsiadm:open-iscsi
-# kernel-bench: packages librdmacm1 libibverbs1 ibverbs-providers libnl-3-200 libnl-route-3-200
-# kernel-bench: files common.sh
+# BRP over RDMA and TCP beside the block protocols of the kernel, on one device in memory: SRP,
+# iSER, NVMe/RDMA and NVMe/TCP. Data is compared on each; then 4 KiB at random, one table. The
+# processor is emulated and system calls cost some twelve times what they cost on it, so a target in
+# user space is at a disadvantage: times are shown, and held against nothing. Packets and
+# completions for a request are counted, and BRP has to have fewer than SRP. Not one of the tests of
+# CI: it takes some minutes. DEPTHS and REQUESTS may be changed below. kernel-bench: modules
+# rdma_rxe ib_uverbs rdma_ucm dummy crc32_generic brd ublk_drv sd_mod crc32c_generic kernel-bench:
+# modules target_core_mod target_core_iblock ib_srpt ib_srp iscsi_target_mod ib_isert ib_iser
+# kernel-bench: modules nvmet nvmet_tcp nvmet_rdma nvme_tcp nvme_rdma kernel-bench: programs
+# rdma:iproute2 fio:fio iscsid:open-iscsi iscsiadm:open-iscsi kernel-bench: packages librdmacm1
+# libibverbs1 ibverbs-providers libnl-3-200 libnl-route-3-200 kernel-bench: files common.sh
 . /common.sh
 
 DEPTHS="1 4 16 32 64 128"
@@ -30,7 +30,8 @@ ip link add d0 type dummy && ip link set d0 mtu 9000 && ip addr add $ip/24 dev d
 rdma link add rxe0 type rxe netdev d0 || fail "no soft RoCE"
 echo 'hist:keys=cq_id:vals=rc' > $tracing/events/rdma_core/cq_poll/trigger || fail "no count of completions"
 
-# Packets that the RDMA device or the loopback device has sent so far, both ends of a connection together.
+# Packets that the RDMA device or the loopback device has sent so far, both ends of a connection
+# together.
 packets() {
     case $1 in
         *rdma* | srp | iser) cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts ;;
@@ -38,7 +39,8 @@ packets() {
     esac
 }
 
-# Completions of RDMA so far at both ends: the kernel's, or those of BRP, whose every message has one at each end.
+# Completions of RDMA so far at both ends: the kernel's, or those of BRP, whose every message has
+# one at each end.
 completions() {
     case $1 in
         brp/rdma) bimetal status --json /tmp/target.toml | tr ',{}' '\n\n\n' \

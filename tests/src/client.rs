@@ -64,9 +64,9 @@ impl Client {
         self
     }
 
-    /// The program runs cargo, as a person would: it does not see what cargo tells this test about its
-    /// package. Build scripts watch these variables, so with them a crate such as ring and all that
-    /// depends on it would be built anew, and once more by the next cargo without them.
+    /// The program runs cargo, as a person would: it does not see what cargo tells this test about
+    /// its package. Build scripts watch these variables, so with them a crate such as ring and all
+    /// that depends on it would be built anew, and once more by the next cargo without them.
     pub fn that_builds(mut self) -> Self {
         self.builds = true;
         self

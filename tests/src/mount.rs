@@ -224,9 +224,10 @@ impl Mount {
         &self.dir
     }
 
-    /// Unmounts, which writes everything out. A child that another thread has just started holds the
-    /// files that were open then until it becomes another program, and the mount is busy so long. One that has
-    /// mounts of its own has this one as well, and the device belongs to the file system until it has ended.
+    /// Unmounts, which writes everything out. A child that another thread has just started holds
+    /// the files that were open then until it becomes another program, and the mount is busy so
+    /// long. One that has mounts of its own has this one as well, and the device belongs to the
+    /// file system until it has ended.
     pub fn unmount(mut self) {
         eventually(60, "the mount is not busy", || {
             let outcome = Client::new("umount").arg(&self.dir).within_s(300).run();
@@ -298,8 +299,8 @@ pub fn tree_checksums(dir: &Path) -> String {
 /// The bytes of [`source_tree`] end with the crate that brings them to this.
 const TREE_BYTES: u64 = 64 << 20;
 
-/// A real source tree in `dir`: the crates that this workspace is locked to, as cargo unpacked them,
-/// in the order of the lock until there are 64 MiB. What else the machine's registry holds
+/// A real source tree in `dir`: the crates that this workspace is locked to, as cargo unpacked
+/// them, in the order of the lock until there are 64 MiB. What else the machine's registry holds
 /// plays no part, so that the tree has one size everywhere.
 ///
 /// # Panics
@@ -319,8 +320,8 @@ pub fn source_tree(dir: &Scratch) -> PathBuf {
     tree
 }
 
-/// The folders of the crates that the workspace's lock names, as far as cargo has unpacked them: not
-/// those for other systems.
+/// The folders of the crates that the workspace's lock names, as far as cargo has unpacked them:
+/// not those for other systems.
 fn locked_sources() -> Vec<PathBuf> {
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME")).join(".cargo");

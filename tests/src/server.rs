@@ -14,7 +14,8 @@ use std::sync::mpsc::{Receiver, channel};
 /// stop drains every delay queue, and a slow side may hold 64 MiB of it.
 const PATIENCE_S: u64 = 60;
 
-/// Where a binary of the running test's profile is put. A test runs as TARGET/PROFILE/deps/NAME-HASH.
+/// Where a binary of the running test's profile is put. A test runs as
+/// TARGET/PROFILE/deps/NAME-HASH.
 fn profile_dir() -> PathBuf {
     let test = std::env::current_exe().expect("the path of the running test");
     let dir = test.ancestors().nth(2);
@@ -66,7 +67,8 @@ pub fn binary() -> &'static Path {
     })
 }
 
-/// How what [`Server::try_start_with`] says of a server that ended in place of getting ready begins.
+/// How what [`Server::try_start_with`] says of a server that ended in place of getting ready
+/// begins.
 pub const REFUSED: &str = "the server did not print `ready`";
 
 /// A running server.
@@ -118,8 +120,8 @@ impl Server {
         Self::spawn(wrapper, "serve", config, &[]).or_refusal()
     }
 
-    /// Runs `bimetal mount CONFIG` with `options` behind it, under `wrapper`, and returns when it printed
-    /// `ready`, with the path that stood before that.
+    /// Runs `bimetal mount CONFIG` with `options` behind it, under `wrapper`, and returns when it
+    /// printed `ready`, with the path that stood before that.
     ///
     /// # Panics
     /// As [`Server::start`].

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 const MEMORY_BY_BRP: &str = "[device.vol]\ntype = \"memory\"\nsize = \"8MiB\"\n\
     [export.vol]\ndevice = \"vol\"\nprotocol = \"brp\"\nlisten = \"unix:vol.sock\"\n";
 
-/// Installs the library under `prefix`: what `BIMETAL_CAPI` names (a folder that holds both libraries, built with
-/// the rest of the tree), or built here.
+/// Installs the library under `prefix`: what `BIMETAL_CAPI` names (a folder that holds both
+/// libraries, built with the rest of the tree), or built here.
 fn install(prefix: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()

@@ -100,8 +100,8 @@ fn locking_at_most(bytes: u64) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// What the kernel does not let a ring lock is named with the limit: too little for the ring itself,
-/// and enough for that but not for the buffers.
+/// What the kernel does not let a ring lock is named with the limit: too little for the ring
+/// itself, and enough for that but not for the buffers.
 #[test]
 fn a_limit_of_locked_memory_is_named() {
     let volume = memory_volume("driver-limit", "driver = \"uring\"\n");

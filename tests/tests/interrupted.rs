@@ -166,7 +166,8 @@ impl Place {
 
 const SLOWLY: &str = "rebuild = { floor = \"0B/s\", ceiling = \"64KiB/s\" }\n";
 
-/// `b` is replaced by `c` and killed, killed again, and must come to its end under the configuration as it was.
+/// `b` is replaced by `c` and killed, killed again, and must come to its end under the
+/// configuration as it was.
 fn replaced_and_killed(name: &str, place: &Place) {
     let mirror = place.mirror;
     let volume = Volume::from_toml(name, &place.toml("b"));
@@ -259,7 +260,8 @@ fn a_replacement_below_a_stripe_that_is_killed_goes_on_by_itself() {
     replaced_and_killed("killed-striped", &place);
 }
 
-/// The side that stays and the new one have cores of their own. A mirror itself is never below a shard.
+/// The side that stays and the new one have cores of their own. A mirror itself is never below a
+/// shard.
 #[test]
 fn a_replacement_by_a_side_on_a_shard_that_is_killed_goes_on_by_itself() {
     let shard = |name: &str, below: &str| {

@@ -1,7 +1,7 @@
-//! Kill loops: the real program on disks with volatile caches, killed at a drawn moment, the power of
-//! the disks cut, started again, and held to everything that it promised. And the canaries: the same
-//! loops over disks that lie about flushes, which is what a program that leaves out a flush looks
-//! like from below, must fail.
+//! Kill loops: the real program on disks with volatile caches, killed at a drawn moment, the power
+//! of the disks cut, started again, and held to everything that it promised. And the canaries: the
+//! same loops over disks that lie about flushes, which is what a program that leaves out a flush
+//! looks like from below, must fail.
 
 use bimetal_tests::crash::files::{Files, Mounted};
 use bimetal_tests::crash::fio;
@@ -145,8 +145,8 @@ fn crash_again_and_again(volumes: u64, volume: impl Fn() -> (Stand, Model)) {
     assert!(met.frozen > 0 && met.repeated > 0);
 }
 
-/// A disk that loses its power comes back with less than it had completed, and the server, which goes
-/// on, must not take that for the truth: neither at once nor after a crash.
+/// A disk that loses its power comes back with less than it had completed, and the server, which
+/// goes on, must not take that for the truth: neither at once nor after a crash.
 #[test]
 fn a_disk_may_lose_its_power_under_a_running_server() {
     let (mut stand, mut model) = volume("cycle");

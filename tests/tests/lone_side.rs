@@ -1,6 +1,6 @@
-//! The slow side alone after a crash: the scenario in which md, told that the fast side is gone, starts
-//! the slow one without a word and serves what it has. 401 writes, each followed by a flush, while
-//! the slow side lags; then the power is cut and the fast side is missing.
+//! The slow side alone after a crash: the scenario in which md, told that the fast side is gone,
+//! starts the slow one without a word and serves what it has. 401 writes, each followed by a flush,
+//! while the slow side lags; then the power is cut and the fast side is missing.
 
 use bimetal_tests::crash::lost::lost;
 use bimetal_tests::crash::model::{Model, content};

@@ -99,8 +99,8 @@ fn a_dirty_file_system_above_the_server_does_not_deadlock() {
 /// Pages that the server may meet as new while it writes 512 MiB, which are 131,072 pages.
 ///
 /// All it needs is there and locked before it says `ready`, so it should have none. The kernel may
-/// move a locked page when it compacts memory, and the next touch of it then counts as a fault; that
-/// is for a few pages. One page for each megabyte written would be past this bound eightfold.
+/// move a locked page when it compacts memory, and the next touch of it then counts as a fault;
+/// that is for a few pages. One page for each megabyte written would be past this bound eightfold.
 const NEW_PAGES_MAX: u64 = 64;
 
 /// Writes through the server must need no memory that it did not have when it said `ready`: neither
@@ -142,8 +142,8 @@ fn writing_needs_no_memory_after_start() {
     server.stop();
 }
 
-/// The same as the first with nbdkit in the server's place, outside the group: what the machine itself adds to
-/// the picture.
+/// The same as the first with nbdkit in the server's place, outside the group: what the machine
+/// itself adds to the picture.
 #[test]
 fn the_pressure_is_real_and_a_server_outside_the_group_stands_it() {
     let dir = Scratch::new("pressure-peer");

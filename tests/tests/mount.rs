@@ -1,5 +1,5 @@
-//! `bimetal mount`: a volume as a file by FUSE, as a block device by a loop device over it, and every way in
-//! which that ends. Needs root, FUSE and loop devices.
+//! `bimetal mount`: a volume as a file by FUSE, as a block device by a loop device over it, and
+//! every way in which that ends. Needs root, FUSE and loop devices.
 
 use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;
@@ -33,7 +33,8 @@ fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.draw() as u8).collect()
 }
 
-/// What is written through the file, at any place, is what another reader finds, by another protocol.
+/// What is written through the file, at any place, is what another reader finds, by another
+/// protocol.
 #[test]
 fn what_is_written_to_the_file_is_on_the_volume() {
     const SIZE: usize = 8 << 20;
@@ -242,7 +243,8 @@ fn a_file_system_on_the_loop_device_is_there_again() {
     assert!(!is_mounted(&mounted.folder));
 }
 
-/// SIGTERM does not wait for whoever uses the volume: what he has written is saved, and then it is gone.
+/// SIGTERM does not wait for whoever uses the volume: what he has written is saved, and then it is
+/// gone.
 #[test]
 fn sigterm_under_a_mounted_file_system_saves_what_was_written() {
     let volume = file_volume("mount-term", 64 * MIB);
@@ -420,7 +422,8 @@ fn an_open_file_keeps_it_mounted() {
     assert_eq!(mounted.server().ended(), Some(0));
 }
 
-/// A volume that does not answer: the stop is given up after its deadline, and nobody waits for ever.
+/// A volume that does not answer: the stop is given up after its deadline, and nobody waits for
+/// ever.
 #[test]
 fn a_stuck_volume_is_given_up() {
     let text = "[device.data]\ntype = \"memory\"\nsize = \"16MiB\"\n\
@@ -472,7 +475,8 @@ trait Answers {
 }
 
 impl Answers for Mounted {
-    /// Waits until the device is asked 64 requests of a kind, which are as many as may be at a time.
+    /// Waits until the device is asked 64 requests of a kind, which are as many as may be at a
+    /// time.
     fn wait_until_asked(&self, volume: &Volume, op: &str) {
         let file = self.file();
         eventually(60, "the device is asked as much as it may be", || {
@@ -490,8 +494,8 @@ impl Answers for Mounted {
     }
 }
 
-/// While no request of the device is answered, and many more wait than are asked of it at a time, whoever
-/// asks for the attributes of the file gets them: that needs no device. So does `unmount`.
+/// While no request of the device is answered, and many more wait than are asked of it at a time,
+/// whoever asks for the attributes of the file gets them: that needs no device. So does `unmount`.
 #[test]
 fn a_stat_is_answered_however_many_reads_wait() {
     let volume = standing_still("mount-stat", "read");
@@ -531,8 +535,8 @@ fn wait_until_callers_wait(count: usize) {
     });
 }
 
-/// The data of writes that wait is bounded. Beyond that they fail, undone and with a line, where the device
-/// stands still, rather than to keep everybody else waiting.
+/// The data of writes that wait is bounded. Beyond that they fail, undone and with a line, where
+/// the device stands still, rather than to keep everybody else waiting.
 #[test]
 fn a_stat_is_answered_however_many_writes_wait() {
     let volume = standing_still("mount-full", "write");
@@ -612,8 +616,8 @@ impl Freezing {
     }
 }
 
-/// What is written to a loop device and lies in the kernel's memory when the volume freezes: `unmount` says
-/// that it cannot go on, and with `--force` that it is lost.
+/// What is written to a loop device and lies in the kernel's memory when the volume freezes:
+/// `unmount` says that it cannot go on, and with `--force` that it is lost.
 #[test]
 fn unmount_of_a_frozen_volume_ends() {
     let freezing = Freezing::new("mount-frozen");
@@ -722,8 +726,8 @@ fn what_cannot_be_mounted_is_refused() {
     mounted.server().stop();
 }
 
-/// Whoever is not root mounts by `fusermount3`. Where `/dev/fuse` is for root alone, the test has one of
-/// its own, in a world of mounts of its own.
+/// Whoever is not root mounts by `fusermount3`. Where `/dev/fuse` is for root alone, the test has
+/// one of its own, in a world of mounts of its own.
 #[test]
 fn a_user_who_is_not_root_mounts_by_fusermount() {
     let text = "[device.vol]\ntype = \"memory\"\nsize = \"16MiB\"\n[server]\nlock_memory = false\n";

@@ -135,8 +135,8 @@ fn qemu_img_converts_and_compares() {
     server.stop();
 }
 
-/// A cache keeps content in memory of its own, and writes pages alone as well as in runs. What a client
-/// reads through it is what lies in the file when the server has stopped.
+/// A cache keeps content in memory of its own, and writes pages alone as well as in runs. What a
+/// client reads through it is what lies in the file when the server has stopped.
 #[test]
 fn a_cache_over_a_file_brings_everything_to_it() {
     let text = "[device.disk]\ntype = \"file\"\npath = \"disk.img\"\n\

@@ -1,5 +1,5 @@
-//! A mirror and its sides as its owner sees them: live figures, a crash, a slow side, a side that is
-//! a stripe, a side behind another server that dies.
+//! A mirror and its sides as its owner sees them: live figures, a crash, a slow side, a side that
+//! is a stripe, a side behind another server that dies.
 
 use bimetal_tests::checks;
 use bimetal_tests::client::Client;

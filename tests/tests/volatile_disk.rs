@@ -1,5 +1,5 @@
-//! The crash tests' own disk, held against its description: a disk that kept too much would let every
-//! crash test pass, and one that lost too much would fail them all.
+//! The crash tests' own disk, held against its description: a disk that kept too much would let
+//! every crash test pass, and one that lost too much would fail them all.
 
 use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;

@@ -304,8 +304,9 @@ impl FarSide {
     }
 }
 
-/// A side behind another server that comes back smaller, as it was, and larger, by both protocols: what cannot
-/// be used is told, and is no side; put right it is one again, without a start of anything.
+/// A side behind another server that comes back smaller, as it was, and larger, by both protocols:
+/// what cannot be used is told, and is no side; put right it is one again, without a start of
+/// anything.
 #[test]
 fn a_far_side_that_comes_back_as_another_one_is_told_and_taken_when_it_is_right() {
     for (device, protocol) in [("remote", "nbd"), ("brp", "brp")] {

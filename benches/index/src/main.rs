@@ -1,5 +1,5 @@
-//! One cell of the comparison of index engines: one engine does one thing in one process, and says in
-//! one line of JSON what it took. `benches/index.py` runs them and compares.
+//! One cell of the comparison of index engines: one engine does one thing in one process, and says
+//! in one line of JSON what it took. `benches/index.py` runs them and compares.
 
 mod engine;
 mod measure;
@@ -41,8 +41,8 @@ struct Words {
     /// Seconds that they may take.
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// Updates before `mix100`, `update100` and `kill` are counted; else three fifths of the records,
-    /// after which leaves are written back at different times.
+    /// Updates before `mix100`, `update100` and `kill` are counted; else three fifths of the
+    /// records, after which leaves are written back at different times.
     #[arg(long)]
     warm: Option<u64>,
     /// The data does not fit into the cache: do not read all of it first.

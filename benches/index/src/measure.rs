@@ -1,8 +1,8 @@
 //! What is measured: time, processor time, and what reached the device.
 //!
-//! Bytes, reads and flushes come from the block counters of the device, which belongs to the run alone;
-//! the counters of a process charge whole large pages for a block. It must never count what happened
-//! before the first mark, nor leave out what is still on its way at the last.
+//! Bytes, reads and flushes come from the block counters of the device, which belongs to the run
+//! alone; the counters of a process charge whole large pages for a block. It must never count what
+//! happened before the first mark, nor leave out what is still on its way at the last.
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
@@ -78,7 +78,8 @@ impl Latencies {
             .expect("both have the same bounds");
     }
 
-    /// Count, median and tail, in nanoseconds divided by `parts`, for what was timed so many at a time.
+    /// Count, median and tail, in nanoseconds divided by `parts`, for what was timed so many at a
+    /// time.
     pub fn summary(&self, parts: u64) -> Value {
         let part = |ns: u64| ns as f64 / parts as f64;
         json!({

@@ -1,12 +1,14 @@
 //! The records and ids of the workloads: what is asked for and written, the same for every engine.
 //!
-//! N live keys of the universe U = 2N: the load takes the even ids. A key of 8 bytes is the id, one of
-//! 16 bytes its mixed form and the id, so that neighbours are far apart. Values are random, so that
-//! nothing of them can be compressed away. It must never draw differently for different engines.
+//! N live keys of the universe U = 2N: the load takes the even ids. A key of 8 bytes is the id, one
+//! of 16 bytes its mixed form and the id, so that neighbours are far apart. Values are random, so
+//! that nothing of them can be compressed away. It must never draw differently for different
+//! engines.
 
 use std::ops::Range;
 
-/// Odd and no multiple of 5, so that ranks of a Zipf draw are spread over all ids of a round number.
+/// Odd and no multiple of 5, so that ranks of a Zipf draw are spread over all ids of a round
+/// number.
 const SPREAD: u64 = 2_862_933_555_777_941_757;
 const ZIPF_THETA: f64 = 0.99;
 

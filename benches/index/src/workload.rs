@@ -1,8 +1,8 @@
 //! The cells: what one process does with one engine, and what it says of it.
 //!
-//! Keys and changes are drawn before the clock is looked at, so that a latency is the engine's alone. A
-//! cell that writes first fills what the engine gathers before it writes back (*warming*), then counts:
-//! from one mark to another, and once more when work left to other threads is done.
+//! Keys and changes are drawn before the clock is looked at, so that a latency is the engine's
+//! alone. A cell that writes first fills what the engine gathers before it writes back (*warming*),
+//! then counts: from one mark to another, and once more when work left to other threads is done.
 
 use crate::engine::{self, Durability, Engine, Name, Setting};
 use crate::measure::{self, Device, Latencies, clock_cost_ns, cpu_ns, device_between, now_ns};
@@ -19,8 +19,8 @@ const SCANS_A_SNAPSHOT: usize = 10;
 const WRITER_THREADS: u64 = 8;
 /// Below all keys. Not every engine can look for an empty one.
 const LEAST_KEY: &[u8] = &[0];
-/// Filling what an engine gathers may take so long, whatever is counted afterwards: what is counted while
-/// it is not full is the log alone.
+/// Filling what an engine gathers may take so long, whatever is counted afterwards: what is counted
+/// while it is not full is the log alone.
 const WARMING_MAX_NS: u64 = 120_000_000_000;
 /// What most engines read at a time.
 const PAGE_BYTES: u64 = 4096;
@@ -163,8 +163,9 @@ impl<'a> Session<'a> {
         Latencies::new(self.clock_ns)
     }
 
-    /// Before anything is written that counts: what fits into the cache is there, also of an engine whose cache
-    /// is its own and not the kernel's, and what the engine gathers is full where that matters.
+    /// Before anything is written that counts: what fits into the cache is there, also of an engine
+    /// whose cache is its own and not the kernel's, and what the engine gathers is full where that
+    /// matters.
     fn get_going(&mut self) -> Result<()> {
         if !self.plan.is_cold {
             self.warm_cache()?;
@@ -251,8 +252,8 @@ impl<'a> Session<'a> {
         Ok(found)
     }
 
-    /// Reads everything once, so that the cache has it; where it cannot, as much as makes the cache full
-    /// of what is read next. Returns how many records were seen.
+    /// Reads everything once, so that the cache has it; where it cannot, as much as makes the cache
+    /// full of what is read next. Returns how many records were seen.
     fn warm_cache(&mut self) -> Result<u64> {
         if self.plan.is_cold {
             let gets = self.plan.setting.cache_bytes / PAGE_BYTES * 2;
@@ -290,7 +291,8 @@ impl<'a> Session<'a> {
         let (mut done, mut missing) = (0, 0);
         let mark = self.mark()?;
         while mark.goes_on(self.plan, done) {
-            // In turns: a hundred timed together, which hides the clock, and a hundred timed one by one.
+            // In turns: a hundred timed together, which hides the clock, and a hundred timed one by
+            // one.
             self.keys_of(pick, &mut keys);
             self.engine.read(&mut |reader| {
                 hundred.time(|| {

@@ -3,8 +3,8 @@
 //! of 10 kB at random places, at most 32 outstanding (an arrival beyond that waits for a place).
 //!
 //! Usage: device_load [PROFILE [SECONDS [OVERRIDES]]], OVERRIDES a line of TOML. A run with
-//! `device_load speed PROFILE COUNT` only pushes COUNT random 4 KiB writes through at depth 32, to be
-//! timed from outside.
+//! `device_load speed PROFILE COUNT` only pushes COUNT random 4 KiB writes through at depth 32, to
+//! be timed from outside.
 
 use std::error::Error;
 

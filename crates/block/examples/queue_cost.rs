@@ -1,13 +1,13 @@
-//! What the queue layer costs per I/O in a live stack: the same requests to a medium with the layer in
-//! front of it and without, in turn, in one run.
+//! What the queue layer costs per I/O in a live stack: the same requests to a medium with the layer
+//! in front of it and without, in turn, in one run.
 //!
 //! ```text
 //! cargo run --release --example queue_cost -p bimetal-block -- [REQUESTS] [ROUNDS] [DEPTH] [SCHEDULER]
 //! ```
 //!
-//! The media answer at once, so that all there is are the layers. Random 4-KiB requests, half of them
-//! writes, over DEPTH tasks on the real clock. The difference is taken round by round, and the median of
-//! the rounds is printed. CPU time is what the kernel has counted for this process.
+//! The media answer at once, so that all there is are the layers. Random 4-KiB requests, half of
+//! them writes, over DEPTH tasks on the real clock. The difference is taken round by round, and the
+//! median of the rounds is printed. CPU time is what the kernel has counted for this process.
 
 mod load;
 
@@ -21,8 +21,9 @@ use bimetal_policy::scheduler::SchedulerChoice;
 use bimetal_rt::{Rt, UringOptions};
 use load::{cpu_ns, send};
 
-/// `bfq` keeps a device for a task through a pause behind its requests, and the media answer before another task asks: so it
-/// would be timers that are measured, and the time in which nothing is done. Without pauses it is its decisions.
+/// `bfq` keeps a device for a task through a pause behind its requests, and the media answer before
+/// another task asks: so it would be timers that are measured, and the time in which nothing is
+/// done. Without pauses it is its decisions.
 fn parameters(scheduler: &str) -> &'static str {
     match scheduler {
         "bfq" => "parameters = { slice_idle = \"0s\" }",

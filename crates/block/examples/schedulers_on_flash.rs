@@ -1,13 +1,14 @@
-//! Every scheduler in front of a modelled flash drive under one and the same mixed load, in virtual time.
+//! Every scheduler in front of a modelled flash drive under one and the same mixed load, in virtual
+//! time.
 //!
 //! ```text
 //! cargo run --release --example schedulers_on_flash -p bimetal-block -- [PROFILE] [SECONDS] [DEPTH] [PARAMETERS]
 //! ```
 //!
-//! Eight readers each read 4 KiB at random and ask again at once. Sixteen writers each write runs of
-//! eight 4-KiB pages at random places, in sequence and nobody waiting, and rest for as long as a run
-//! takes at the rate meant. One more writer writes 4 KiB with FUA every 5 ms. Prints the latencies of
-//! reads, of FUA writes and of the others, and what was moved. The same seed for all.
+//! Eight readers each read 4 KiB at random and ask again at once. Sixteen writers each write runs
+//! of eight 4-KiB pages at random places, in sequence and nobody waiting, and rest for as long as a
+//! run takes at the rate meant. One more writer writes 4 KiB with FUA every 5 ms. Prints the
+//! latencies of reads, of FUA writes and of the others, and what was moved. The same seed for all.
 //! PARAMETERS are those of `flash`, as in `write_expire = '20ms', reads_between = 8`.
 
 use std::cell::RefCell;

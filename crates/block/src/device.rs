@@ -74,9 +74,9 @@ pub trait Device {
     /// Starts a request. Nothing happens before the first poll of the future.
     fn submit(&self, request: Request) -> IoFuture<'_>;
 
-    /// Answers a request that needs no waiting, with all that follows from it; gives back any other one as
-    /// if it had never been seen. For edges, which start a task for what has to wait, and a task costs more
-    /// than such an answer.
+    /// Answers a request that needs no waiting, with all that follows from it; gives back any other
+    /// one as if it had never been seen. For edges, which start a task for what has to wait, and a
+    /// task costs more than such an answer.
     ///
     /// # Errors
     /// The request, to be [submitted](Self::submit).
@@ -84,9 +84,9 @@ pub trait Device {
         Err(request)
     }
 
-    /// Writes bytes that stay the caller's, if that needs no waiting: all of it is done when this returns, and what
-    /// had to be copied was copied once. `None` as if nothing had been asked: the write is then to be
-    /// [submitted](Self::submit) with a payload of its own.
+    /// Writes bytes that stay the caller's, if that needs no waiting: all of it is done when this
+    /// returns, and what had to be copied was copied once. `None` as if nothing had been asked: the
+    /// write is then to be [submitted](Self::submit) with a payload of its own.
     fn try_write(&self, write: BorrowedWrite<'_>) -> Option<IoResult> {
         let _ = write;
         None

@@ -1,6 +1,6 @@
-//! Errors. On the data path one small value, as the kernel's `blk_status_t`: what went wrong in words
-//! is logged where it is handled, the value only says what a layer or a client can do. At opening,
-//! one line for the operator.
+//! Errors. On the data path one small value, as the kernel's `blk_status_t`: what went wrong in
+//! words is logged where it is handled, the value only says what a layer or a client can do. At
+//! opening, one line for the operator.
 
 use std::io;
 

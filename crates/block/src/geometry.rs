@@ -27,8 +27,8 @@ pub struct Geometry {
     /// True when the device moves heads: it likes order.
     pub rotational: bool,
     /// Where content begins that was there before the device was a side of anything, and reaches to
-    /// the last block: a side's own areas have room before it and in that block. `None` where a side
-    /// may lie as it likes.
+    /// the last block: a side's own areas have room before it and in that block. `None` where a
+    /// side may lie as it likes.
     pub content_offset_bytes: Option<u64>,
     /// Bytes of the device behind the last whole block of 4 KiB, which are not presented. What
     /// shows the device as a whole must not do so when there are any.
@@ -155,8 +155,8 @@ impl Geometry {
     }
 }
 
-/// The geometry of a device that may become larger while it is open. What was given out before stays
-/// what it was.
+/// The geometry of a device that may become larger while it is open. What was given out before
+/// stays what it was.
 pub struct GrowingGeometry {
     geometry: Geometry,
     next: OnceCell<Box<GrowingGeometry>>,

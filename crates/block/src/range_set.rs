@@ -1,5 +1,5 @@
-//! A set of byte ranges whose neighbours are joined: what a side of a mirror lacks, what is exposed,
-//! what is undecided.
+//! A set of byte ranges whose neighbours are joined: what a side of a mirror lacks, what is
+//! exposed, what is undecided.
 //!
 //! A set is exact unless it is [bounded](RangeSet::bounded). A bounded one must never need more
 //! memory than its bound, so it may cover more than was inserted: beyond three quarters of its
@@ -139,8 +139,8 @@ impl RangeSet {
         self.bound = bound;
     }
 
-    /// Uncovers a range, and returns how many bytes of it were covered. Of a range that reaches over
-    /// both ends two are left, in a bounded set too.
+    /// Uncovers a range, and returns how many bytes of it were covered. Of a range that reaches
+    /// over both ends two are left, in a bounded set too.
     pub fn remove(&mut self, range: Range<u64>) -> u64 {
         let before = self.bytes;
         let inside: Vec<Range<u64>> = self.overlapping(&range).collect();
@@ -239,8 +239,8 @@ impl RangeSet {
         self.bytes -= end - start;
     }
 
-    /// Joins neighbours while a bounded set is more than three quarters full: a few at a time, and as
-    /// many as it takes only when there is no room left at all.
+    /// Joins neighbours while a bounded set is more than three quarters full: a few at a time, and
+    /// as many as it takes only when there is no room left at all.
     fn thin(&mut self) {
         let Some(mut bound) = self.bound.take() else {
             return;
@@ -354,8 +354,8 @@ mod tests {
         assert_eq!(set.bytes(), 250_000 * 4096);
     }
 
-    /// Whatever is inserted, a bounded set keeps to its bound and covers all of it. While it is less
-    /// than three quarters full it covers nothing else.
+    /// Whatever is inserted, a bounded set keeps to its bound and covers all of it. While it is
+    /// less than three quarters full it covers nothing else.
     #[test]
     fn a_bounded_set_holds_no_more_ranges_than_it_may_and_loses_nothing() {
         for (volume_bytes, ranges_max) in [
@@ -400,8 +400,9 @@ mod tests {
         assert!(set.len() <= 1024);
     }
 
-    /// What `docs/layers/mirror.md` says: 16 MiB a terabyte, at most 32 MiB, at least 1 MiB. A range
-    /// is a key and a value of 8 bytes each in a node of 11 places, of which 5 are used at least.
+    /// What `docs/layers/mirror.md` says: 16 MiB a terabyte, at most 32 MiB, at least 1 MiB. A
+    /// range is a key and a value of 8 bytes each in a node of 11 places, of which 5 are used at
+    /// least.
     #[test]
     fn its_memory_is_what_the_volume_allows() {
         let memory = |volume_bytes| RangeSet::ranges_max_of(volume_bytes) as u64 * 44;

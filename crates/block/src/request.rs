@@ -105,8 +105,9 @@ impl Flags {
     };
 }
 
-/// Whose request it is, and how urgent he is. Layers that cut a request or make others on its behalf
-/// hand it down; what a layer does for nobody in particular has none. Only a scheduler looks at it.
+/// Whose request it is, and how urgent he is. Layers that cut a request or make others on its
+/// behalf hand it down; what a layer does for nobody in particular has none. Only a scheduler looks
+/// at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// Who asks: a small number, dense among those that ask at a time. 0 is nobody in particular.
@@ -247,7 +248,8 @@ impl Request {
     }
 }
 
-/// A write of bytes that belong to whoever asks, for a device that is done with them before it answers.
+/// A write of bytes that belong to whoever asks, for a device that is done with them before it
+/// answers.
 #[derive(Clone, Copy, Debug)]
 pub struct BorrowedWrite<'a> {
     /// First byte of the range.
@@ -259,7 +261,8 @@ pub struct BorrowedWrite<'a> {
 }
 
 impl BorrowedWrite<'_> {
-    /// The range on the device. Its end is that of the device at most, once the write has been checked.
+    /// The range on the device. Its end is that of the device at most, once the write has been
+    /// checked.
     pub fn range(&self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.bytes.len() as u64)
     }

@@ -3,8 +3,8 @@
 //!
 //! Every device of an open stack has one. While nobody records it costs a look at one cell for each
 //! request. It must never change a request, make one wait, or hold more than [`RECORDS_MAX`]: what
-//! comes on top is dropped and counted. Whoever records takes the records away at his own pace; when
-//! he has not come for [`LEASE`], the recording ends by itself, because he may be dead.
+//! comes on top is dropped and counted. Whoever records takes the records away at his own pace;
+//! when he has not come for [`LEASE`], the recording ends by itself, because he may be dead.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Token buckets, exact to the nanosecond: one for every rate limit there is, in layers and models.
 //!
-//! It reads no clock; times are nanoseconds from any fixed origin. A bucket may go into debt for one
-//! taker larger than itself, so that such a one waits for a full bucket and not for ever.
+//! It reads no clock; times are nanoseconds from any fixed origin. A bucket may go into debt for
+//! one taker larger than itself, so that such a one waits for a full bucket and not for ever.
 
 /// Tokens are counted in billionths of this.
 const NS_PER_S: u64 = 1_000_000_000;

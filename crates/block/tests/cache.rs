@@ -402,9 +402,9 @@ fn what_is_in_memory_only_is_bounded_in_bytes_and_in_time() {
     });
 }
 
-/// Everything at once, with clients that leave in the middle, under every policy: each page holds what
-/// was written last, also on the device after a flush. Each client has pages of its own, so what was
-/// written last is known.
+/// Everything at once, with clients that leave in the middle, under every policy: each page holds
+/// what was written last, also on the device after a flush. Each client has pages of its own, so
+/// what was written last is known.
 #[test]
 fn random_clients_read_what_they_wrote_under_every_policy() {
     let names = catalogue()
@@ -525,9 +525,9 @@ async fn leave(rt: &Rt, top: &Rc<dyn Device>, pages: Range<u64>, rng: &mut Rng) 
     let _ = rt.timeout(patience, top.submit(request)).await;
 }
 
-/// Page by page from the start: one page that is waited for, and windows of 3 (4 with that page), 8, 16 and 32 pages
-/// behind it, each read when the reader comes to the one before. Nothing else is asked of the device, and only the
-/// first page counts as a miss.
+/// Page by page from the start: one page that is waited for, and windows of 3 (4 with that page),
+/// 8, 16 and 32 pages behind it, each read when the reader comes to the one before. Nothing else is
+/// asked of the device, and only the first page counts as a miss.
 #[test]
 fn what_comes_next_is_read_ahead() {
     let rt = virtual_rt(21);
@@ -557,7 +557,8 @@ fn what_comes_next_is_read_ahead() {
     });
 }
 
-/// At the end of the device there is nothing to read ahead, and who jumps about reads what he asks for.
+/// At the end of the device there is nothing to read ahead, and who jumps about reads what he asks
+/// for.
 #[test]
 fn nothing_is_read_ahead_of_who_jumps_about_or_behind_the_end() {
     let rt = virtual_rt(22);
@@ -569,7 +570,8 @@ fn nothing_is_read_ahead_of_who_jumps_about_or_behind_the_end() {
             read(&top, page..page + 2).await.expect("it reads");
         }
         assert_eq!(figure(&top, "read_ahead_pages"), 0.0);
-        // The second request in a row, for the last but two: four pages were wanted from there, and three are.
+        // The second request in a row, for the last but two: four pages were wanted from there, and
+        // three are.
         read(&top, PAGES - 4..PAGES - 3).await.expect("it reads");
         read(&top, PAGES - 3..PAGES - 2).await.expect("it reads");
         assert_eq!(figure(&top, "read_ahead_pages"), 2.0);

@@ -207,7 +207,8 @@ impl Opened {
     }
 }
 
-/// What the device must hold: for each block the byte that fills it, `None` when it may be anything.
+/// What the device must hold: for each block the byte that fills it, `None` when it may be
+/// anything.
 struct Model {
     blocks: Vec<Option<u8>>,
     discard_zeroes: bool,

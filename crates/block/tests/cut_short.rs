@@ -85,7 +85,8 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         put(&rt, &mirror, place, 2).await;
         rt.sleep(Duration::from_secs(5)).await;
 
-        // It comes back, is given everything, and waits for a flush of the first side before it counts.
+        // It comes back, is given everything, and waits for a flush of the first side before it
+        // counts.
         of_first.set_delay(Op::Flush, Duration::from_secs(30));
         put(&rt, &mirror, BLOCK, 3).await;
         of_second.set_error(None);

@@ -204,9 +204,9 @@ fn reads_pass_waiting_programs() {
     );
 }
 
-/// An empty drive never freezes; a full one that was overwritten does, as its spare flash says: with
-/// 25 % spare and 16 pages a block, greedy cleaning programs 2.349 pages for each write (docs/flash.md
-/// has the formula).
+/// An empty drive never freezes; a full one that was overwritten does, as its spare flash says:
+/// with 25 % spare and 16 pages a block, greedy cleaning programs 2.349 pages for each write
+/// (docs/flash.md has the formula).
 #[test]
 fn freezes_come_from_cleaning() {
     let pages = 16 * MIB / PAGE;

@@ -56,8 +56,8 @@ async fn load(rt: &Rt, mirror: &Mirror, depth: u64, request_bytes: u64, random: 
     tasks.join().await;
 }
 
-/// No client asks for a flush, and in the end no client can: all of them wait for room in a log. The
-/// side whose log is full waits for what the other has stored and not made durable.
+/// No client asks for a flush, and in the end no client can: all of them wait for room in a log.
+/// The side whose log is full waits for what the other has stored and not made durable.
 #[test]
 fn a_full_log_never_waits_for_a_flush_that_nobody_asks_for() {
     for kinds in [

@@ -21,8 +21,8 @@ const MORE_BYTES: u64 = 8 * MIB;
 const STEPS: usize = 14;
 const SEEDS: u64 = 40;
 
-/// A device that answers nothing but errors while it is unplugged, or once the server that opened it
-/// has died.
+/// A device that answers nothing but errors while it is unplugged, or once the server that opened
+/// it has died.
 struct Pluggable {
     below: Rc<dyn Device>,
     unplugged: Rc<Cell<bool>>,

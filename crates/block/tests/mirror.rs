@@ -20,8 +20,8 @@ const VOLUME: u64 = 16 << 20;
 const FAST_MS: u64 = 1;
 const SLOW_MS: u64 = 10;
 
-/// Notes the changes that reach a side: offset and length of each, in order. Those in flight together
-/// must not overlap, because nobody knows which of them would be the last.
+/// Notes the changes that reach a side: offset and length of each, in order. Those in flight
+/// together must not overlap, because nobody knows which of them would be the last.
 struct Recorder {
     below: Rc<dyn Device>,
     changes: Rc<RefCell<Vec<(u64, u64)>>>,
@@ -517,8 +517,9 @@ fn a_read_blames_no_side_for_the_time_in_which_the_server_stood_still() {
     });
 }
 
-/// After a failed flush nothing is known of what the side was given before it, so all of that is copied
-/// again; not before the writes that it still works on have ended, one of which came meanwhile.
+/// After a failed flush nothing is known of what the side was given before it, so all of that is
+/// copied again; not before the writes that it still works on have ended, one of which came
+/// meanwhile.
 #[test]
 fn a_side_that_fails_a_flush_while_it_joins_is_copied_again_once_it_is_idle() {
     let pair = Pair::new(|config| config.absent_after = Some(Time(Duration::from_secs(2))));

@@ -284,8 +284,8 @@ fn a_side_alone_is_refused_while_the_other_may_be_ahead_and_opens_once_nobody_is
     });
 }
 
-/// A side that freezes when a superblock is written, which arrives without an answer. What comes after
-/// that waits.
+/// A side that freezes when a superblock is written, which arrives without an answer. What comes
+/// after that waits.
 struct Freezing {
     below: Rc<dyn Device>,
     freezes: Cell<bool>,
@@ -329,8 +329,8 @@ impl Device for Freezing {
     }
 }
 
-/// A volume is used again while a side is being told that nobody is ahead of it. Until it has been told
-/// better it may say so, and be started alone: what is flushed is flushed on all sides.
+/// A volume is used again while a side is being told that nobody is ahead of it. Until it has been
+/// told better it may say so, and be started alone: what is flushed is flushed on all sides.
 #[test]
 fn a_flush_waits_for_a_side_that_may_say_that_nobody_is_ahead() {
     let rt = virtual_rt(8);

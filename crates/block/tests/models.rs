@@ -509,8 +509,8 @@ fn a_late_continuing_write_misses_the_revolution() {
     assert_eq!(done[1].1 - done[0].1, MS);
 }
 
-/// A continuing read 1 ms late: 0.2 ms and the transfer of 1 ms from the buffer; or, on a disk that does not look
-/// ahead, the rest of the turn.
+/// A continuing read 1 ms late: 0.2 ms and the transfer of 1 ms from the buffer; or, on a disk that
+/// does not look ahead, the rest of the turn.
 #[test]
 fn a_continuing_read_is_in_the_buffer_or_misses_the_revolution() {
     for (changed, expected_ns) in [

@@ -225,8 +225,8 @@ fn a_scrub_finds_what_is_wrong_in_a_log() {
     });
 }
 
-/// Headers of the log are needed after a stop only: a scrub finds what is wrong with them as long as
-/// the side can be done without, and then the side can be started alone.
+/// Headers of the log are needed after a stop only: a scrub finds what is wrong with them as long
+/// as the side can be done without, and then the side can be started alone.
 #[test]
 fn a_scrub_finds_what_is_wrong_in_a_header_of_the_log() {
     let rt = virtual_rt(22);
@@ -567,8 +567,8 @@ fn a_side_is_added_and_another_one_removed() {
 }
 
 /// The only member of the epoch hangs when it is to be told that another side has joined. Started
-/// alone it would not know of the other one, so nothing counts as flushed without it, however long it
-/// hangs.
+/// alone it would not know of the other one, so nothing counts as flushed without it, however long
+/// it hangs.
 #[test]
 fn a_side_that_takes_itself_for_the_only_one_is_not_given_up() {
     let rt = virtual_rt(29);
@@ -625,8 +625,8 @@ fn what_is_no_side_or_too_small_is_not_added() {
     });
 }
 
-/// The power goes at every change that replacing a side makes: the volume opens with the old side or
-/// with the new one, and has everything.
+/// The power goes at every change that replacing a side makes: the volume opens with the old side
+/// or with the new one, and has everything.
 #[test]
 fn a_replacement_may_be_cut_short_anywhere() {
     for changes in 0..2000 {

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 const BLOCK: u64 = 4096;
 
-/// A device that takes a millisecond for each request, keeps the order of what it was asked, and fails
-/// at bad blocks. A read gives the number of the block in all of its bytes.
+/// A device that takes a millisecond for each request, keeps the order of what it was asked, and
+/// fails at bad blocks. A read gives the number of the block in all of its bytes.
 struct Slow {
     rt: Rt,
     geometry: Geometry,
@@ -105,8 +105,8 @@ fn asked(slow: &Slow) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// While the device is busy with block 100, four reads come that meet; they are one request, and each
-/// has its own bytes.
+/// While the device is busy with block 100, four reads come that meet; they are one request, and
+/// each has its own bytes.
 #[test]
 fn what_meets_while_the_device_is_busy_is_one_request() {
     let rt = virtual_rt(1);
@@ -134,8 +134,8 @@ fn what_meets_while_the_device_is_busy_is_one_request() {
     });
 }
 
-/// Deadline goes on upwards from the oldest (20, 60, 90) before it turns back; noop keeps the order in
-/// which they came.
+/// Deadline goes on upwards from the oldest (20, 60, 90) before it turns back; noop keeps the order
+/// in which they came.
 #[test]
 fn the_scheduler_decides_the_order() {
     for (scheduler, order) in [
@@ -173,8 +173,8 @@ fn a_bad_block_fails_nobody_else() {
     });
 }
 
-/// A merged write is durable as a whole when one of its parts must be; and a flush does not wait for
-/// what has not completed.
+/// A merged write is durable as a whole when one of its parts must be; and a flush does not wait
+/// for what has not completed.
 #[test]
 fn fua_holds_for_the_whole_and_a_flush_passes() {
     let rt = virtual_rt(1);
@@ -261,8 +261,8 @@ fn places_bound_what_is_here() {
     });
 }
 
-/// Requests are dropped while they wait, as part of another's, and under way: those that are part of
-/// the same request have their answers, no place is lost, and the layer closes.
+/// Requests are dropped while they wait, as part of another's, and under way: those that are part
+/// of the same request have their answers, no place is lost, and the layer closes.
 #[test]
 fn what_is_dropped_takes_nobody_with_it() {
     let rt = virtual_rt(1);
@@ -327,10 +327,10 @@ fn what_cannot_work_is_refused_in_words() {
     }
 }
 
-/// Two clients that each read on as soon as they have an answer, under CFQ with slices of 10 ms. A read
-/// takes a millisecond. The slice of the first begins with its first completion, at 1 ms, and ends at
-/// 11, when the 11th of its reads is done; then it is the other's turn, whose slice begins at 12 and
-/// ends at 22 ms with its 11th. Were both one task, they would be served as they come.
+/// Two clients that each read on as soon as they have an answer, under CFQ with slices of 10 ms. A
+/// read takes a millisecond. The slice of the first begins with its first completion, at 1 ms, and
+/// ends at 11, when the 11th of its reads is done; then it is the other's turn, whose slice begins
+/// at 12 and ends at 22 ms with its 11th. Were both one task, they would be served as they come.
 #[test]
 fn two_clients_of_cfq_have_slices() {
     let rt = virtual_rt(1);

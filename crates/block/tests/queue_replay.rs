@@ -1,5 +1,5 @@
-//! A queue decides in virtual time as it has decided live: of a stack on the real clock a journal is
-//! kept, of arrivals, completions and the times at which the queue was asked, and decided again.
+//! A queue decides in virtual time as it has decided live: of a stack on the real clock a journal
+//! is kept, of arrivals, completions and the times at which the queue was asked, and decided again.
 
 use std::rc::Rc;
 use std::time::Duration;

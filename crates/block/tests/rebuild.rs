@@ -1,5 +1,5 @@
-//! Rebuilds on devices that take their time, in virtual time: how long they take, what they leave to
-//! clients, and what a volume remembers while a side is away.
+//! Rebuilds on devices that take their time, in virtual time: how long they take, what they leave
+//! to clients, and what a volume remembers while a side is away.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -51,7 +51,8 @@ impl Kind {
         Rc::new(Timing::new(rt, memory, &parameters, 1).expect("its values are in range"))
     }
 
-    /// Bytes a second that the device reads or writes in sequence, in requests of 1 MiB, two at once.
+    /// Bytes a second that the device reads or writes in sequence, in requests of 1 MiB, two at
+    /// once.
     fn sequential(self, seed: u64, writes: bool) -> f64 {
         let ranges: Vec<(u64, u64)> = (0..128).map(|at| (at * MIB, MIB)).collect();
         let ns = self.time_alone(seed, &ranges, writes, 2);
@@ -236,8 +237,8 @@ async fn write_at_random(volume: Rc<Volume>, len: u64, every: Duration, written:
     }
 }
 
-/// A case of a rebuild under random writes: devices, size of the volume, log of each side, length of
-/// the writes and the time between two of them, and the share of what the slower device does in
+/// A case of a rebuild under random writes: devices, size of the volume, log of each side, length
+/// of the writes and the time between two of them, and the share of what the slower device does in
 /// sequence that the rebuild must reach.
 struct UnderWrites {
     kinds: [Kind; 2],
@@ -251,7 +252,8 @@ struct UnderWrites {
 }
 
 impl UnderWrites {
-    /// Returns the rate of the rebuild and what the slower device does in sequence, in bytes a second.
+    /// Returns the rate of the rebuild and what the slower device does in sequence, in bytes a
+    /// second.
     fn run(&self) -> (f64, f64) {
         let rt = virtual_rt(3);
         rt.block_on(async {
@@ -359,9 +361,9 @@ impl Done {
     }
 }
 
-/// Under a client that writes all it can, a rebuild keeps to its floor. The client keeps half of the
-/// rate that the whole mirror gives it, and none of its writes takes 250 ms longer than there. It
-/// writes for so long that the log of the disk is full in both cases.
+/// Under a client that writes all it can, a rebuild keeps to its floor. The client keeps half of
+/// the rate that the whole mirror gives it, and none of its writes takes 250 ms longer than there.
+/// It writes for so long that the log of the disk is full in both cases.
 #[test]
 fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
     const TIME: Duration = Duration::from_secs(5);
@@ -406,8 +408,8 @@ fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
 }
 
 /// The same on a disk whose log is full all the while, also with what it held before the side went
-/// away: the side becomes whole at its floor, which is what a default volume has. What waits for the
-/// side meanwhile is bounded, so clients do not wait for it when the side counts again.
+/// away: the side becomes whole at its floor, which is what a default volume has. What waits for
+/// the side meanwhile is bounded, so clients do not wait for it when the side counts again.
 #[test]
 fn a_rebuild_keeps_its_floor_while_the_log_goes_round() {
     const FLOOR: u64 = 20 * MIB;
@@ -471,7 +473,8 @@ fn what_is_remembered_of_an_absent_side_does_not_grow_with_the_writes() {
             volume.put(block * BLOCK, BLOCK, 2).await;
         }
         assert_eq!(volume.mirror.status().sides[1].stale_ranges, 1);
-        // 40,000 blocks of which no two are neighbours. 1 MiB has room for 23,831 ranges of 44 bytes.
+        // 40,000 blocks of which no two are neighbours. 1 MiB has room for 23,831 ranges of 44
+        // bytes.
         for block in 0..40_000 {
             volume.put(100 * MIB + block * 8 * BLOCK, BLOCK, 2).await;
         }

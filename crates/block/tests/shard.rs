@@ -1,5 +1,5 @@
-//! A device on a thread of its own: bounds, order, death, closing, and what is known here of there. What it
-//! stores is tested with every other device in `contract.rs`.
+//! A device on a thread of its own: bounds, order, death, closing, and what is known here of there.
+//! What it stores is tested with every other device in `contract.rs`.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -67,8 +67,8 @@ impl Journal {
     }
 }
 
-/// Memory behind a gate that is opened from outside. Each write counts as an interruption, and makes the device
-/// larger by a block.
+/// Memory behind a gate that is opened from outside. Each write counts as an interruption, and
+/// makes the device larger by a block.
 struct Gated {
     memory: MemoryDevice,
     geometries: Box<[Geometry]>,

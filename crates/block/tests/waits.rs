@@ -24,8 +24,8 @@ const MIB: u64 = 1 << 20;
 const LOG_BYTES: u64 = 4 * MIB;
 /// What the load writes to.
 const SPAN_BYTES: u64 = 40 * MIB;
-/// A side that is well is given up after a silence of 30 s. What is acknowledged sooner than that has
-/// waited for no side to be given up.
+/// A side that is well is given up after a silence of 30 s. What is acknowledged sooner than that
+/// has waited for no side to be given up.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// What a load is like.

@@ -1,12 +1,12 @@
 //! The BRP initiator for programs in C: the functions of `include/bimetal_brp.h`.
 //!
-//! The header is the interface and says what each function does; this crate checks whatever comes in and hands
-//! it to `bimetal_client`, which does the work. It must never let a panic out, never trust a number, and never
-//! touch a buffer of the program after the request has been completed.
+//! The header is the interface and says what each function does; this crate checks whatever comes
+//! in and hands it to `bimetal_client`, which does the work. It must never let a panic out, never
+//! trust a number, and never touch a buffer of the program after the request has been completed.
 //!
-//! This crate may use `unsafe`, because nothing else can read what a C program points at. It stands in this file,
-//! where pointers become references, in `memory.rs`, where they are kept for as long as a request takes, and where an
-//! event descriptor is made.
+//! This crate may use `unsafe`, because nothing else can read what a C program points at. It stands
+//! in this file, where pointers become references, in `memory.rs`, where they are kept for as long
+//! as a request takes, and where an event descriptor is made.
 
 #![allow(unsafe_code)]
 
@@ -43,9 +43,11 @@ pub struct RawCompletion {
     reserved: u32,
 }
 
-/// Runs one function of the interface: its panic becomes -EIO, and its failure the thread's last error.
+/// Runs one function of the interface: its panic becomes -EIO, and its failure the thread's last
+/// error.
 fn at_the_boundary(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
-    // What a panic leaves behind is a session whose locks are taken over as they are: see `completions`.
+    // What a panic leaves behind is a session whose locks are taken over as they are: see
+    // `completions`.
     let outcome = catch_unwind(AssertUnwindSafe(body));
     match outcome.unwrap_or_else(|_panic| Err(Failure::panicked())) {
         Ok(value) => value,
@@ -62,8 +64,8 @@ fn null(what: &str) -> Failure {
 /// # Safety
 /// The pointer is NULL or comes from `brp_open` and has not been closed.
 unsafe fn session<'a>(session: *const Session) -> Result<&'a Session, Failure> {
-    // SAFETY: `brp_open` made it from a box, and the caller says that the box is still there. It is only ever
-    // shared, and `Session` is `Sync`.
+    // SAFETY: `brp_open` made it from a box, and the caller says that the box is still there. It is
+    // only ever shared, and `Session` is `Sync`.
     unsafe { session.as_ref() }.ok_or_else(|| null("session"))
 }
 
@@ -140,8 +142,8 @@ pub unsafe extern "C" fn brp_get_volume(session: *const Session, volume: *mut Ra
 /// See the header.
 ///
 /// # Safety
-/// `session` as everywhere; `requests` is NULL or an array of `count`, whose buffers are the library's until
-/// they are reaped or the session is closed.
+/// `session` as everywhere; `requests` is NULL or an array of `count`, whose buffers are the
+/// library's until they are reaped or the session is closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_submit(
     session: *mut Session,
@@ -157,7 +159,8 @@ pub unsafe extern "C" fn brp_submit(
         if requests.is_null() {
             return Err(null("requests"));
         }
-        // SAFETY: not NULL, and the caller says that so many stand there; every field takes any value.
+        // SAFETY: not NULL, and the caller says that so many stand there; every field takes any
+        // value.
         let requests = unsafe { std::slice::from_raw_parts(requests, count as usize) };
         let requests = requests
             .iter()
@@ -199,7 +202,8 @@ pub unsafe extern "C" fn brp_reap(
                 result: result.map_or_else(|failure| failure.remember(), |()| 0),
                 reserved: 0,
             };
-            // SAFETY: not NULL, the caller says that `max` may be written, and no more than that are reaped.
+            // SAFETY: not NULL, the caller says that `max` may be written, and no more than that
+            // are reaped.
             unsafe {
                 place.write(completion);
                 place = place.add(1);

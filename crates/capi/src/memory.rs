@@ -1,7 +1,8 @@
 //! Pointers of a C program, kept by requests until they are completed.
 //!
-//! This module may use `unsafe`: it reads and writes memory that only the program vouches for. It must never do
-//! so but through a request that is under way, and never for more than the length that came with the pointer.
+//! This module may use `unsafe`: it reads and writes memory that only the program vouches for. It
+//! must never do so but through a request that is under way, and never for more than the length
+//! that came with the pointer.
 
 use std::ffi::c_void;
 
@@ -28,8 +29,8 @@ pub(crate) struct Buffer {
     length_bytes: usize,
 }
 
-// SAFETY: the interface says that the buffer belongs to the library until the request is completed, whatever
-// thread works on it, and `Buffer` is not cloned.
+// SAFETY: the interface says that the buffer belongs to the library until the request is completed,
+// whatever thread works on it, and `Buffer` is not cloned.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -53,9 +54,10 @@ impl Buffer {
     pub(crate) fn copy_to(&self, into: &mut [u8]) {
         assert_eq!(into.len(), self.length_bytes, "a write is copied whole");
         if self.length_bytes > 0 {
-            // SAFETY: the program says that so many bytes may be read there until the request is completed,
-            // and `into` is memory of ours, which the program's cannot overlap. No reference to the program's
-            // memory is made, so that a program that writes there meanwhile gets torn data and nothing worse.
+            // SAFETY: the program says that so many bytes may be read there until the request is
+            // completed, and `into` is memory of ours, which the program's cannot overlap. No
+            // reference to the program's memory is made, so that a program that writes there
+            // meanwhile gets torn data and nothing worse.
             unsafe {
                 self.start
                     .copy_to_nonoverlapping(into.as_mut_ptr(), into.len())
@@ -70,8 +72,8 @@ impl Buffer {
             .is_some_and(|end| end <= self.length_bytes);
         assert!(fits, "an answer is as long as was asked for");
         if !from.is_empty() {
-            // SAFETY: the program says that `length_bytes` may be written there until the request is
-            // completed, the place is within them, and `from` is memory of ours.
+            // SAFETY: the program says that `length_bytes` may be written there until the request
+            // is completed, the place is within them, and `from` is memory of ours.
             unsafe {
                 let place = self.start.add(offset);
                 place.copy_from_nonoverlapping(from.as_ptr(), from.len());

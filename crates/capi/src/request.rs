@@ -1,7 +1,7 @@
 //! One request as a C program writes it, and what is left of it when every number has been checked.
 //!
-//! What a target would answer with a breach of the protocol, or what would have this library read memory that
-//! is not there, must never pass here.
+//! What a target would answer with a breach of the protocol, or what would have this library read
+//! memory that is not there, must never pass here.
 
 use std::ffi::c_void;
 
@@ -145,7 +145,8 @@ impl RawRequest {
     }
 }
 
-// The header says the same sizes; a difference would be one in the meaning of every field behind it.
+// The header says the same sizes; a difference would be one in the meaning of every field behind
+// it.
 const _: () = assert!(size_of::<RawRequest>() == 32 || size_of::<usize>() != 8);
 const _: () = assert!(size_of::<crate::RawCompletion>() == 16 || size_of::<usize>() != 8);
 const _: () = assert!(size_of::<crate::RawVolume>() == 32);

@@ -89,8 +89,8 @@ enum Whom {
     Waiting(SyncSender<Result<(), Failure>>),
 }
 
-/// A request that was submitted. Dropped without an answer, it fails: its thread has panicked, and whoever
-/// waits must not wait for ever.
+/// A request that was submitted. Dropped without an answer, it fails: its thread has panicked, and
+/// whoever waits must not wait for ever.
 struct UnderWay {
     request: Request,
     whom: Option<Whom>,

@@ -1,5 +1,5 @@
-//! Kills a BRP target again and again under a load that checks every answer, in batches that are kept in a
-//! file and not run again:
+//! Kills a BRP target again and again under a load that checks every answer, in batches that are
+//! kept in a file and not run again:
 //!
 //!     cargo build --release -p bimetal-cli
 //!     cargo run --release -p bimetal-cli --example brp_rounds -- --rounds 1000 --state rounds.json

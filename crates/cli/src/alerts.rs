@@ -1,9 +1,9 @@
 //! What happens to the volumes of a server, told to whoever should know: a line on standard error,
 //! and a command of the operator's. Described in docs/operations.md.
 //!
-//! It must never keep requests waiting: the volumes are looked at from time to time, and a thread of
-//! its own writes the lines and runs the command, one at a time. What cannot be told yet waits in a
-//! queue with a bound, in which the newest of one kind replaces those before.
+//! It must never keep requests waiting: the volumes are looked at from time to time, and a thread
+//! of its own writes the lines and runs the command, one at a time. What cannot be told yet waits
+//! in a queue with a bound, in which the newest of one kind replaces those before.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,5 @@
-//! `bimetal attach`: a device of a configuration as a block device of this machine, in the foreground
-//! until a signal; and `bimetal detach`, which takes one away from outside.
+//! `bimetal attach`: a device of a configuration as a block device of this machine, in the
+//! foreground until a signal; and `bimetal detach`, which takes one away from outside.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -132,8 +132,8 @@ async fn until_over(signals: &Signals, block: &Attachment) -> Result<()> {
     }
 }
 
-/// Where a block device or a partition of it is mounted, as the kernel writes it in its table: a blank
-/// in a path is `\040`.
+/// Where a block device or a partition of it is mounted, as the kernel writes it in its table: a
+/// blank in a path is `\040`.
 fn mounts_of(path: &str) -> Vec<String> {
     // Without the table there is no warning; the end is the same.
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();

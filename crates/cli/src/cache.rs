@@ -1,5 +1,5 @@
-//! `bimetal cache`: what a buffer cache of a running server holds, and the word of the operator that
-//! what it has lost is known.
+//! `bimetal cache`: what a buffer cache of a running server holds, and the word of the operator
+//! that what it has lost is known.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -247,8 +247,8 @@ struct Fitted {
     line: Option<String>,
 }
 
-/// Fits the memory of a server to what its process may have in all, `limit` bytes. What is asked for
-/// is taken as it is, with a warning where it does not fit.
+/// Fits the memory of a server to what its process may have in all, `limit` bytes. What is asked
+/// for is taken as it is, with a warning where it does not fit.
 fn fit(asked_for: Option<u64>, default_bytes: u64, limit: Option<u64>) -> Fitted {
     let wanted = asked_for.unwrap_or(default_bytes);
     let heap_bytes = limit.map_or(HEAP_RESERVE_BYTES, |all| HEAP_RESERVE_BYTES.min(all / 4));

@@ -258,8 +258,8 @@ impl Asker {
     }
 }
 
-/// Asks the server behind the control socket at `path` for an operation, and waits until it is over.
-/// Returns what the server says of it then.
+/// Asks the server behind the control socket at `path` for an operation, and waits until it is
+/// over. Returns what the server says of it then.
 ///
 /// # Errors
 /// When the server cannot be reached, or refuses, or the operation fails.

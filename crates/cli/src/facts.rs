@@ -407,7 +407,8 @@ fn adopted_layout(config: &AdoptedConfig, all: &AllFacts) -> Result<Option<adopt
         .context("its metadata device needs more than 1 MiB")
 }
 
-/// The file in which a side has its data in one piece, and from where on; `None` when there is none.
+/// The file in which a side has its data in one piece, and from where on; `None` when there is
+/// none.
 fn data_place<'g>(
     graph: &'g Graph,
     side: &str,

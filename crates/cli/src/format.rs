@@ -28,7 +28,8 @@ pub(crate) struct Args {
     /// Overwrite sides that hold a volume, or another format that is recognised
     #[arg(long)]
     force: bool,
-    /// Length of the log of each side, such as 256MiB; default: one 16th of the side, 4 MiB to 1 GiB
+    /// Length of the log of each side, such as 256MiB; default: one 16th of the side, 4 MiB to 1
+    /// GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     log: Option<Size>,
     /// Make room on each side for becoming as large as this one day, such as 4TiB

@@ -1,6 +1,7 @@
-//! Runs this program once more, for what the process that serves must not do itself: wait for the kernel
-//! while the kernel waits for an answer of the server. A thread is not enough: it could wait for good, and
-//! as long as a thread of the server waits, not even the end of the server breaks that off.
+//! Runs this program once more, for what the process that serves must not do itself: wait for the
+//! kernel while the kernel waits for an answer of the server. A thread is not enough: it could wait
+//! for good, and as long as a thread of the server waits, not even the end of the server breaks
+//! that off.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
@@ -70,9 +71,9 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Runs a verb of this program. What it says on standard error is said by this process: where the kernel
-    /// keeps it beyond the end of this one, nobody who reads that waits for it. Signals from a terminal go
-    /// to both.
+    /// Runs a verb of this program. What it says on standard error is said by this process: where
+    /// the kernel keeps it beyond the end of this one, nobody who reads that waits for it. Signals
+    /// from a terminal go to both.
     ///
     /// # Errors
     /// When it cannot be run.

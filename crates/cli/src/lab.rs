@@ -1,4 +1,5 @@
-//! `bimetal lab`: experiments from a file, in virtual time or on this machine, with reports and comparisons.
+//! `bimetal lab`: experiments from a file, in virtual time or on this machine, with reports and
+//! comparisons.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -87,7 +88,8 @@ enum Verb {
         /// The folder that is compared
         #[arg(value_name = "B")]
         after: PathBuf,
-        /// End with status 1 if a figure changes beyond noise and by more than this, such as "value<-5%"
+        /// End with status 1 if a figure changes beyond noise and by more than this, such as
+        /// "value<-5%"
         #[arg(long = "fail-if", value_name = "RULE")]
         rules: Vec<Rule>,
         /// Print JSON

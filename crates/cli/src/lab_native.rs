@@ -1,5 +1,5 @@
-//! `bimetal lab` on this machine and in guests: runs one after another in a thread of their own, while this one waits for
-//! signals.
+//! `bimetal lab` on this machine and in guests: runs one after another in a thread of their own,
+//! while this one waits for signals.
 
 use std::io::Write;
 use std::path::Path;
@@ -53,7 +53,8 @@ pub(crate) fn restore_what_is_left() -> Result<()> {
     Ok(())
 }
 
-/// What the missing runs will take, by the runs of the same load that were made, and otherwise by guess.
+/// What the missing runs will take, by the runs of the same load that were made, and otherwise by
+/// guess.
 pub(crate) fn estimate_ns(missing: &[Job<'_>], made: &[Outcome]) -> u64 {
     let of = |job: &Job<'_>| {
         let load = &job.cell.settings.workload;
@@ -104,8 +105,8 @@ pub(crate) fn run_in_guests(plan: &Plan, folder: &Path, threads: Option<u16>) ->
     outcome.map(|()| results)
 }
 
-/// Runs `work` in a thread of its own, while this one waits for signals: `work` is told to stop by one, and it is said
-/// whether one came, with what has come of the work.
+/// Runs `work` in a thread of its own, while this one waits for signals: `work` is told to stop by
+/// one, and it is said whether one came, with what has come of the work.
 fn until_signal(
     work: impl FnOnce(Arc<AtomicBool>) -> Result<()> + Send,
 ) -> Result<(bool, Result<()>)> {

@@ -1,4 +1,5 @@
-//! `bimetal lab` on devices of our own stack: runs one after another in real time, each in a runtime of its own.
+//! `bimetal lab` on devices of our own stack: runs one after another in real time, each in a
+//! runtime of its own.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The `bimetal` program. It only reads the command line, runs one verb and turns its outcome into
 //! an exit status: 0, 1 for a failure, 2 for a wrong command line, and what `status` says with it.
 //!
-//! A failure is one line on standard error that says what is wrong, where, and what to do; a refused
-//! volume has a list behind it.
+//! A failure is one line on standard error that says what is wrong, where, and what to do; a
+//! refused volume has a list behind it.
 
 // Both panic when nobody reads any more: results are written with `?`, and the rest is for `say`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
@@ -91,7 +91,8 @@ enum Verb {
     /// Make a loop device over a file; `mount` has this done by a process of its own.
     #[command(hide = true)]
     MakeLoop(mount::LoopArgs),
-    /// Take away what is mounted on a folder; `unmount` and `mount` have this done by a process of its own.
+    /// Take away what is mounted on a folder; `unmount` and `mount` have this done by a process of
+    /// its own.
     #[command(hide = true)]
     TakeAway(mount::TakeAwayArgs),
     /// Check a configuration and show its devices, writing nothing.

@@ -1,5 +1,6 @@
-//! `bimetal mount`: a device of a configuration as a file in a folder of this machine, in the foreground until
-//! a signal, with a loop device over it if wanted; and `bimetal unmount`, which takes one away from outside.
+//! `bimetal mount`: a device of a configuration as a file in a folder of this machine, in the
+//! foreground until a signal, with a loop device over it if wanted; and `bimetal unmount`, which
+//! takes one away from outside.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -53,10 +54,12 @@ pub(crate) struct UnmountArgs {
     /// The folder
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// Also when the file is in use: what is mounted on a loop device over it is saved first, and dead then
+    /// Also when the file is in use: what is mounted on a loop device over it is saved first, and
+    /// dead then
     #[arg(long)]
     force: bool,
-    /// How long a volume that answers nothing is waited for; then it is left mounted, or with `--force` given up
+    /// How long a volume that answers nothing is waited for; then it is left mounted, or with
+    /// `--force` given up
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     within: Time,
 }
@@ -217,7 +220,8 @@ async fn until_over(signals: &Signals, file: &Mounted) -> Result<()> {
     }
 }
 
-/// Runs the verb `unmount`: a process of its own does the work, for that may wait so that no signal ends it.
+/// Runs the verb `unmount`: a process of its own does the work, for that may wait so that no signal
+/// ends it.
 pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     let within = args.within.0;
     let folder = args.folder.display();

@@ -1,10 +1,10 @@
-//! `bimetal probe`: what size of writes a device likes, which is how its write buffer in a cache should
-//! be cut.
+//! `bimetal probe`: what size of writes a device likes, which is how its write buffer in a cache
+//! should be cut.
 //!
-//! A drive with a page-mapped layer takes small random writes nearly as fast as large ones, once enough
-//! of them are in flight; one that maps blocks, and a disk, take each for a whole block or a seek. So
-//! random writes of growing size are timed, and the smallest size that reaches a
-//! quarter of the best rate is good enough. It must never write without having been told to.
+//! A drive with a page-mapped layer takes small random writes nearly as fast as large ones, once
+//! enough of them are in flight; one that maps blocks, and a disk, take each for a whole block or a
+//! seek. So random writes of growing size are timed, and the smallest size that reaches a quarter
+//! of the best rate is good enough. It must never write without having been told to.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -30,8 +30,9 @@ use crate::table::{Align, Table};
 const UNIT_BYTES_MAX: u64 = 4 << 20;
 /// Writes in flight: enough to hide what a single one waits for.
 const DEPTH: u32 = 32;
-/// A size is good enough that reaches this share of the best rate. Random pages make a page-mapped drive
-/// copy, too: with 28 % of spare flash it writes 2.4 pages for one. One that maps blocks writes 64.
+/// A size is good enough that reaches this share of the best rate. Random pages make a page-mapped
+/// drive copy, too: with 28 % of spare flash it writes 2.4 pages for one. One that maps blocks
+/// writes 64.
 const GOOD_SHARE: f64 = 0.25;
 /// Units that must fit into the part of the device that is used.
 const UNITS_MIN: u64 = 16;

@@ -1,5 +1,6 @@
 //! `bimetal proxy`: offers an export that is reached by BRP to any NBD client, until a signal. The
-//! session behind it outlives broken connections and restarts of the target, which NBD clients do not.
+//! session behind it outlives broken connections and restarts of the target, which NBD clients do
+//! not.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -24,8 +25,8 @@ const POOL_BYTES: usize = 64 << 20;
 /// What to offer where.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where the target listens, `unix:PATH`, `tcp:ADDRESS:PORT` or `rdma:ADDRESS:PORT`; several addresses
-    /// of one target are used in turn
+    /// Where the target listens, `unix:PATH`, `tcp:ADDRESS:PORT` or `rdma:ADDRESS:PORT`; several
+    /// addresses of one target are used in turn
     #[arg(value_name = "TARGET", required = true)]
     target: Vec<Address>,
     /// The export [default: the target's default one]

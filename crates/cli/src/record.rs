@@ -1,9 +1,9 @@
-//! `bimetal trace record`: the requests on a device of a running server, as a trace. Both ends of the
-//! verb `record` of the control socket are here (docs/control.md).
+//! `bimetal trace record`: the requests on a device of a running server, as a trace. Both ends of
+//! the verb `record` of the control socket are here (docs/control.md).
 //!
-//! The server only hands out what the tap of the device has noted, so much at a time that no request
-//! waits for it; the file is written by the program that asked. A server that ends, or a recorder that
-//! dies, must leave neither a recording that goes on nor a file without its end.
+//! The server only hands out what the tap of the device has noted, so much at a time that no
+//! request waits for it; the file is written by the program that asked. A server that ends, or a
+//! recorder that dies, must leave neither a recording that goes on nor a file without its end.
 
 use std::fmt::Write as _;
 use std::fs::File;

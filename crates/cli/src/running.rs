@@ -165,8 +165,8 @@ impl Running {
         }
     }
 
-    /// Says of which volumes the configuration names other sides than they have, one line each, with
-    /// the line to write.
+    /// Says of which volumes the configuration names other sides than they have, one line each,
+    /// with the line to write.
     fn warn_of_other_sides(&self) {
         for (name, mirror) in self.shown.stack.mirrors() {
             let nodes = self.shown.config.graph.nodes();
@@ -225,7 +225,8 @@ impl Running {
     /// answers until then.
     ///
     /// # Errors
-    /// The block device or file that cannot be taken away, or the first device that cannot be closed.
+    /// The block device or file that cannot be taken away, or the first device that cannot be
+    /// closed.
     pub(crate) async fn stop(self) -> Result<()> {
         self.shown.stopping.set(true);
         let taken_away = self.shown.take_away().await;

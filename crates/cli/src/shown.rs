@@ -1,4 +1,5 @@
-//! What is being served, as whoever asks or watches sees it: devices, exports, and what they do now.
+//! What is being served, as whoever asks or watches sees it: devices, exports, and what they do
+//! now.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

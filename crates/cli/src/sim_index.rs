@@ -31,7 +31,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "40000",
           value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]
     operations: u64,
-    /// Readings of the area: same (all have as much flash), own (each as its nodes need); both by default
+    /// Readings of the area: same (all have as much flash), own (each as its nodes need); both by
+    /// default
     #[arg(
         long,
         value_name = "AREA,...",

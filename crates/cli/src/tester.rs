@@ -1,5 +1,5 @@
-//! `bimetal sim run`, `swarm` and `every`: one run of the simulation tester, or many on every core, in
-//! batches whose results are kept; `index-run` and `index-swarm` are the same of the index.
+//! `bimetal sim run`, `swarm` and `every`: one run of the simulation tester, or many on every core,
+//! in batches whose results are kept; `index-run` and `index-swarm` are the same of the index.
 //!
 //! Threads exist here only to use the cores: each runs whole seeds, which share nothing.
 
@@ -55,7 +55,8 @@ pub(crate) struct SwarmArgs {
     /// The seeds: from the first to before the second
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Range<u64>,
-    /// Classes of faults, with commas: `withstood`, `all`, `none`, names, `-` before one to leave out
+    /// Classes of faults, with commas: `withstood`, `all`, `none`, names, `-` before one to leave
+    /// out
     #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
           value_parser = Classes::parse)]
     classes: Classes,
@@ -72,7 +73,8 @@ pub(crate) struct IndexSwarmArgs {
     /// The seeds: from the first to before the second
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Range<u64>,
-    /// Classes of faults, with commas: `withstood`, `all`, `none`, names, `-` before one to leave out
+    /// Classes of faults, with commas: `withstood`, `all`, `none`, names, `-` before one to leave
+    /// out
     #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
           value_parser = index_tester::Classes::parse)]
     classes: index_tester::Classes,

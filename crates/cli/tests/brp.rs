@@ -1,5 +1,5 @@
-//! BRP from the command line: what a target has, and a volume of it for NBD clients that outlives the
-//! target.
+//! BRP from the command line: what a target has, and a volume of it for NBD clients that outlives
+//! the target.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;

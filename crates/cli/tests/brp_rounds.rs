@@ -1,4 +1,5 @@
-//! A slice of the rounds of killing a BRP target; `examples/brp_rounds.rs` runs as many as one likes.
+//! A slice of the rounds of killing a BRP target; `examples/brp_rounds.rs` runs as many as one
+//! likes.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;

@@ -1,4 +1,5 @@
-//! `bimetal index` as a person or a script sees it: what goes in comes out, and what is wrong is said.
+//! `bimetal index` as a person or a script sees it: what goes in comes out, and what is wrong is
+//! said.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -348,7 +349,8 @@ fn what_is_no_index_is_refused_and_left_as_it_is() {
     let csv = dir.text("in.csv", "a,1\n");
     let args = ["index", "load", arg(&text), arg(&csv)];
     assert_refused(&args, 1, &["notes.txt", "not an index"]);
-    // Nothing but zeroes is what the making of an index leaves that was interrupted: it is begun anew.
+    // Nothing but zeroes is what the making of an index leaves that was interrupted: it is begun
+    // anew.
     load(&zeroes, &csv, &[]);
     assert_eq!(scan(&zeroes, &[]), "a,1\n");
     let created = dir.zeroes("created", 1 << 20);
@@ -526,8 +528,8 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
     assert!(!third.exists());
 }
 
-/// The bytes of the image of the root, as docs/format/index.md says: from the newer superblock to the
-/// checkpoint, and from there to the node.
+/// The bytes of the image of the root, as docs/format/index.md says: from the newer superblock to
+/// the checkpoint, and from there to the node.
 fn root_image(content: &[u8]) -> Range<usize> {
     let blocks = content[..2 * BLOCK].chunks(BLOCK);
     let newest = blocks.max_by_key(|block| number(block, 32, 8)).unwrap();

@@ -1,5 +1,5 @@
-//! `lab` on this machine: what it refuses, what it puts back, and what it makes. Needs root and loop devices; where
-//! these are missing each test says so and ends.
+//! `lab` on this machine: what it refuses, what it puts back, and what it makes. Needs root and
+//! loop devices; where these are missing each test says so and ends.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -160,8 +160,8 @@ fn every_load_runs_on_a_machine() {
             assert!(cell["value"]["median"].as_f64().unwrap() > 0.0, "{name}");
         }
         if name == "requests" {
-            // Each goes to the device, past the page cache. Bios may be more: with 8 under way at a depth of 4 the
-            // kernel turns some back, and they come again.
+            // Each goes to the device, past the page cache. Bios may be more: with 8 under way at a
+            // depth of 4 the kernel turns some back, and they come again.
             for cell in report["cells"].as_array().unwrap() {
                 assert_eq!(cell["writes"]["bytes"], 300 * 4096);
                 assert!(cell["writes"]["bios"].as_u64().unwrap() >= 300);
@@ -172,7 +172,8 @@ fn every_load_runs_on_a_machine() {
     }
 }
 
-/// A run that is killed leaves its device, its mount and its file; the next one puts everything back and goes on.
+/// A run that is killed leaves its device, its mount and its file; the next one puts everything
+/// back and goes on.
 #[test]
 fn what_a_killed_run_has_left_is_put_back() {
     let Some(_machine) = machine() else { return };
@@ -187,7 +188,8 @@ fn what_a_killed_run_has_left_is_put_back() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // The file system is mounted where nobody else sees it; that it is written to shows in the device's statistics.
+        // The file system is mounted where nobody else sees it; that it is written to shows in the
+        // device's statistics.
         eventually("a run is under way", || {
             let writes = |name: &String| {
                 let text =

@@ -1,6 +1,7 @@
-//! `lab` in User-Mode Linux: what it makes, what it refuses, and that nothing is left. Where `linux.uml` or a maker of a file
-//! system is missing, each test that boots says so and ends. Where the processor has more registers than `linux.uml` can save,
-//! which a boot without the lab tells, the lab must say that.
+//! `lab` in User-Mode Linux: what it makes, what it refuses, and that nothing is left. Where
+//! `linux.uml` or a maker of a file system is missing, each test that boots says so and ends. Where
+//! the processor has more registers than `linux.uml` can save, which a boot without the lab tells,
+//! the lab must say that.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -24,7 +25,8 @@ fn has(programs: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// True when the first program of a guest can run on this processor, as a boot without the lab shows.
+/// True when the first program of a guest can run on this processor, as a boot without the lab
+/// shows.
 fn processor_is_fit() -> bool {
     let arguments =
         "mem=64M rootfstype=hostfs rootflags=/ ro init=/bin/true con=null con0=null,fd:1";
@@ -34,7 +36,8 @@ fn processor_is_fit() -> bool {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&boot.stdout);
-    // Its first program ends, so that every boot ends with this panic: it tells that the kernel came so far.
+    // Its first program ends, so that every boot ends with this panic: it tells that the kernel
+    // came so far.
     assert!(said.contains("Attempted to kill init"), "{said}");
     !said.contains("ptrace set fp regs failed")
 }

@@ -105,8 +105,8 @@ const ADOPTING: &str = "[device.disk]\ntype = \"file\"\npath = \"disk.img\"\n\
     [device.notes]\ntype = \"file\"\npath = \"notes.img\"\nsize = \"6MiB\"\n\
     [device.old]\ntype = \"adopted\"\ndata = \"disk\"\nmetadata = \"notes\"\n";
 
-/// A disk with content is adopted, copied to a second side while it is served, and is itself after a
-/// clean stop. The content is longer than the logs.
+/// A disk with content is adopted, copied to a second side while it is served, and is itself after
+/// a clean stop. The content is longer than the logs.
 #[test]
 fn a_disk_is_adopted_and_copied() {
     let dir = Scratch::new("adopt");
@@ -170,8 +170,8 @@ fn a_disk_is_adopted_and_copied() {
     assert!(copy == content, "the other side has the content");
 }
 
-/// Both sides are replaced by larger ones, the volume grows into them, and a file that is made larger
-/// gives it more room at the next start.
+/// Both sides are replaced by larger ones, the volume grows into them, and a file that is made
+/// larger gives it more room at the next start.
 #[test]
 fn a_volume_grows_with_its_sides() {
     let dir = Scratch::new("grow");

@@ -1,4 +1,5 @@
-//! `bimetal probe` tells a drive that maps pages from one that maps blocks, and destroys nothing unasked.
+//! `bimetal probe` tells a drive that maps pages from one that maps blocks, and destroys nothing
+//! unasked.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -26,8 +27,8 @@ fn the_unit_is_a_page_over_mapped_pages_and_the_erase_block_over_mapped_blocks()
         let more = ["--destroy-data", "--time", "20s", "--json"];
         let report = stdout_of(&[&args[..], &more[..]].concat());
         let report: Value = serde_json::from_str(&report).expect("one line of JSON");
-        // A single page makes a drive that maps blocks copy the block, so it takes 64 times as long;
-        // one that maps pages takes them all alike.
+        // A single page makes a drive that maps blocks copy the block, so it takes 64 times as
+        // long; one that maps pages takes them all alike.
         assert_eq!(report["unit_bytes"], unit_bytes, "{report}");
     }
 }

@@ -1,5 +1,5 @@
-//! TLS from the command line: the commands of `docs/tls.md`, as they stand there, and with what they make a
-//! server, its clients, and a client of another project.
+//! TLS from the command line: the commands of `docs/tls.md`, as they stand there, and with what
+//! they make a server, its clients, and a client of another project.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;

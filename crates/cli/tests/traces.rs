@@ -149,8 +149,8 @@ fn a_converted_trace_is_the_same_trace() {
     assert_eq!(ratios, [Some(1.0), Some(0.5)]);
 }
 
-/// With 100 of its pages a small cache stands for one that is a tenth larger or smaller, at a rate of 0.01
-/// for one of 10,000 pages.
+/// With 100 of its pages a small cache stands for one that is a tenth larger or smaller, at a rate
+/// of 0.01 for one of 10,000 pages.
 #[test]
 fn a_sample_that_says_little_is_warned_of() {
     let scratch = Scratch::new("sample");

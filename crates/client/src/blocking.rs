@@ -1,5 +1,5 @@
-//! A session for ordinary threads: each call waits for its answer, and the calls of all threads travel
-//! together.
+//! A session for ordinary threads: each call waits for its answer, and the calls of all threads
+//! travel together.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 
@@ -11,7 +11,8 @@ use crate::session::Call;
 use crate::shared::Answer;
 use crate::thread::{Ended, Job, SessionThread};
 
-/// A request on its way. Every thread waits for its own answer, so there are never more than threads.
+/// A request on its way. Every thread waits for its own answer, so there are never more than
+/// threads.
 struct Request {
     op: Op,
     offset_bytes: u64,
@@ -53,7 +54,8 @@ impl BlockingSession {
     /// Connects to a target.
     ///
     /// # Errors
-    /// As of [`Session::connect`](crate::Session::connect), and what keeps a thread or a runtime from starting.
+    /// As of [`Session::connect`](crate::Session::connect), and what keeps a thread or a runtime
+    /// from starting.
     ///
     /// # Panics
     /// When the options were not [checked](Options::check).

@@ -46,8 +46,8 @@ pub enum Error {
     /// The target says so.
     #[error("the target answered {0:?}")]
     Target(Status),
-    /// The target died, and changes that it had answered and no flush had covered are lost. One flush
-    /// says so.
+    /// The target died, and changes that it had answered and no flush had covered are lost. One
+    /// flush says so.
     #[error("the target died and lost changes that were not flushed")]
     Lost,
     /// Path after path broke under this request; a change may have happened or not.

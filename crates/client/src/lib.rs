@@ -1,13 +1,14 @@
-//! A BRP initiator: a volume of a target as something to read and write, over paths that may break and a
-//! target that may die.
+//! A BRP initiator: a volume of a target as something to read and write, over paths that may break
+//! and a target that may die.
 //!
 //! - [`Session`]: for programs on this project's runtime, in real and in virtual time;
 //! - [`BlockingSession`]: for ordinary threads, any number of them at the same time;
 //! - [`SessionThread`]: the same for threads that do not wait for each answer;
 //! - [`list`]: what a target has.
 //!
-//! What may be sent when is decided in `bimetal_proto::brp::Initiator`; this crate connects, moves bytes and
-//! keeps time. It must never answer a request before the target has, or it has been given up for good.
+//! What may be sent when is decided in `bimetal_proto::brp::Initiator`; this crate connects, moves
+//! bytes and keeps time. It must never answer a request before the target has, or it has been given
+//! up for good.
 
 mod blocking;
 mod error;

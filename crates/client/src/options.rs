@@ -10,14 +10,14 @@ use bimetal_tls::{ClientTls, TlsError, TlsFiles};
 /// The most paths of a session.
 pub const PATHS_MAX: u32 = 16;
 
-/// How TLS is spoken with a target. The files are read anew for each connection, so that new ones are used
-/// from the next on.
+/// How TLS is spoken with a target. The files are read anew for each connection, so that new ones
+/// are used from the next on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsOptions {
     /// The authority of the target, and the certificate and key of this end.
     pub files: TlsFiles,
-    /// What the target's certificate must be for, a DNS name or an IP address; by default the address that
-    /// is connected to.
+    /// What the target's certificate must be for, a DNS name or an IP address; by default the
+    /// address that is connected to.
     pub name: Option<String>,
 }
 
@@ -53,8 +53,8 @@ pub struct Options {
     pub tls: Option<TlsOptions>,
     /// How long a target may be away before requests fail; above zero.
     pub patience: Duration,
-    /// What is kept at most of the changes that a volatile target has answered; with 0 they are lost with
-    /// the target, and the next flush fails.
+    /// What is kept at most of the changes that a volatile target has answered; with 0 they are
+    /// lost with the target, and the next flush fails.
     pub keep_bytes: u64,
 }
 

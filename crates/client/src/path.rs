@@ -1,5 +1,5 @@
-//! One path at a time, and the paths after it: a task that connects, sends what may be sent, receives what
-//! comes, and begins anew when the path breaks.
+//! One path at a time, and the paths after it: a task that connects, sends what may be sent,
+//! receives what comes, and begins anew when the path breaks.
 
 use std::cell::RefCell;
 use std::convert::Infallible;

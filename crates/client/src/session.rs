@@ -102,8 +102,8 @@ pub struct Figures {
     pub is_over: bool,
 }
 
-/// Gives up what has been waiting for the target for too long, and lets requests in again when it is
-/// back.
+/// Gives up what has been waiting for the target for too long, and lets requests in again when it
+/// is back.
 async fn mind_patience(shared: Rc<Shared>) {
     let (rt, patience) = (shared.rt.clone(), shared.options.patience);
     loop {
@@ -157,8 +157,8 @@ impl Session {
         Session::over(rt, connectors, options).await
     }
 
-    /// As [`connect`](Self::connect), through connections made by other means; the addresses are only
-    /// shown.
+    /// As [`connect`](Self::connect), through connections made by other means; the addresses are
+    /// only shown.
     ///
     /// # Errors
     /// As of `connect`.
@@ -207,7 +207,8 @@ impl Session {
         let Some((path, established)) = first else {
             return Err(failed);
         };
-        // The machine has to know the export before the first request; the path itself is run below.
+        // The machine has to know the export before the first request; the path itself is run
+        // below.
         let mut opened = Some(path::Opened::new(&shared, path, established)?);
         let mut tasks: Vec<_> = (0..shared.options.paths)
             .map(|index| rt.spawn(path::run(Rc::clone(&shared), index as usize, opened.take())))

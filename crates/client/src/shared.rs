@@ -1,4 +1,5 @@
-//! What a session and its paths share: the machine, who waits for what, and what has become of the target.
+//! What a session and its paths share: the machine, who waits for what, and what has become of the
+//! target.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -47,8 +48,8 @@ pub(crate) fn check(payload: &Payload) -> u32 {
 /// Where an answer is waited for.
 pub(crate) type Outcome = Rc<OnceValue<Result<Answer, Error>>>;
 
-/// Somebody who waits for a request. The request outlives the future that waits: the target may still
-/// carry it out.
+/// Somebody who waits for a request. The request outlives the future that waits: the target may
+/// still carry it out.
 pub(crate) struct Waiting {
     pub(crate) outcome: Outcome,
     pub(crate) _place: Permit,

@@ -1,7 +1,8 @@
 //! A session on a thread of its own, for programs that have threads and no runtime of ours.
 //!
-//! Jobs go in from any thread, many at a time, and are sent together; what became of them is handed out
-//! together too, once for each turn of the session's thread. Nothing here may make a job wait for company.
+//! Jobs go in from any thread, many at a time, and are sent together; what became of them is handed
+//! out together too, once for each turn of the session's thread. Nothing here may make a job wait
+//! for company.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -53,8 +54,8 @@ pub struct SessionThread<J: Job> {
 }
 
 impl<J: Job> SessionThread<J> {
-    /// Connects to a target. `deliver` is called on the session's thread with jobs that have ended, and must
-    /// not wait.
+    /// Connects to a target. `deliver` is called on the session's thread with jobs that have ended,
+    /// and must not wait.
     ///
     /// # Errors
     /// As of [`Session::connect`], and what keeps a thread or a runtime from starting.
@@ -227,8 +228,8 @@ async fn carry_out<J: Job>(work: Rc<Work<J>>, job: J) {
         ended.len() == 1
     };
     if is_first {
-        // Tasks run in the order in which they became ready, so this one comes behind all whose answers
-        // arrived together.
+        // Tasks run in the order in which they became ready, so this one comes behind all whose
+        // answers arrived together.
         work.tasks.spawn(hand_out(Rc::clone(&work)));
     }
 }

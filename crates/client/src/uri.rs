@@ -1,8 +1,10 @@
-//! A volume as one line of text: where its target is, which export, and what the session is to be like.
+//! A volume as one line of text: where its target is, which export, and what the session is to be
+//! like.
 //!
-//! There are four forms: `brp://ADDRESS:PORT/EXPORT`, `brps://ADDRESS:PORT/EXPORT`, which is the same over TLS,
-//! `brp+rdma://ADDRESS:PORT/EXPORT`, the same over RDMA, and `brp+unix://PATH?export=EXPORT`. What is not understood is refused, never ignored: an option that is spelt
-//! wrongly would otherwise be one that is silently off.
+//! There are four forms: `brp://ADDRESS:PORT/EXPORT`, `brps://ADDRESS:PORT/EXPORT`, which is the
+//! same over TLS, `brp+rdma://ADDRESS:PORT/EXPORT`, the same over RDMA, and
+//! `brp+unix://PATH?export=EXPORT`. What is not understood is refused, never ignored: an option
+//! that is spelt wrongly would otherwise be one that is silently off.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,12 +16,14 @@ use bimetal_tls::TlsFiles;
 use crate::options::{Options, OptionsError, TlsOptions};
 
 impl Options {
-    /// Reads a URI; the module says which forms there are. Behind `?` may stand `export`, `connections` (1 to
-    /// 16), `crc` (`0` or `1`) and `patience_s`, each once and separated by `&`; behind `brps` must stand
-    /// `ca`, `cert` and `key`, and may stand `tls_name`. `%XX` stands for a byte.
+    /// Reads a URI; the module says which forms there are. Behind `?` may stand `export`,
+    /// `connections` (1 to 16), `crc` (`0` or `1`) and `patience_s`, each once and separated by
+    /// `&`; behind `brps` must stand `ca`, `cert` and `key`, and may stand `tls_name`. `%XX` stands
+    /// for a byte.
     ///
     /// # Errors
-    /// What is wrong with it; the options of a URI that is taken have been [checked](Options::check).
+    /// What is wrong with it; the options of a URI that is taken have been
+    /// [checked](Options::check).
     pub fn from_uri(uri: &str) -> Result<Options, OptionsError> {
         let (place, query) = uri.split_once('?').unwrap_or((uri, ""));
         let (place, encrypted) = match place.strip_prefix("brps://") {

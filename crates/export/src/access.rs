@@ -1,7 +1,7 @@
 //! Who may do what with an export: the rules of a configuration, held against who a client is.
 //!
-//! What is decided here is decided once, before a client is answered for the first time. An export that is
-//! hidden from a client must be to it as if it were not there at all.
+//! What is decided here is decided once, before a client is answered for the first time. An export
+//! that is hidden from a client must be to it as if it were not there at all.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -110,7 +110,8 @@ impl Client {
         }
     }
 
-    /// What it may do where no rules are written: a process of another user nothing, everybody else all.
+    /// What it may do where no rules are written: a process of another user nothing, everybody else
+    /// all.
     fn rights_without_rules(&self) -> Rights {
         match self {
             Client::Local(peer) if !peer.is_own_user && peer.uid != 0 => Rights::Hidden,

@@ -201,7 +201,8 @@ impl Account {
     }
 }
 
-/// Requests that are counted. Dropping it takes them out of the account and gives their memory back.
+/// Requests that are counted. Dropping it takes them out of the account and gives their memory
+/// back.
 #[must_use = "dropping an admission takes the requests out of the account"]
 pub(crate) struct Admission {
     account: Rc<Account>,

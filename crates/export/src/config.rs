@@ -36,7 +36,8 @@ impl Protocol {
         }
     }
 
-    /// The longest name and description in bytes (NBD, section "Conventions"; BRP, section "Limits").
+    /// The longest name and description in bytes (NBD, section "Conventions"; BRP, section
+    /// "Limits").
     fn string_bytes_max(self) -> usize {
         match self {
             Protocol::Nbd => 4096,
@@ -60,19 +61,21 @@ pub struct ExportConfig {
     pub description: String,
     /// Refuses changes, whatever the device would take.
     pub read_only: bool,
-    /// Who may do what; `None`: on a UNIX socket the server's own user and root, elsewhere everybody.
+    /// Who may do what; `None`: on a UNIX socket the server's own user and root, elsewhere
+    /// everybody.
     pub clients: Option<Vec<Rule>>,
     /// With these files TLS is spoken at its address, and nothing else.
     pub tls: Option<TlsFiles>,
-    /// Listens over RDMA beyond this machine, where whoever reaches the fabric can listen in and connect.
+    /// Listens over RDMA beyond this machine, where whoever reaches the fabric can listen in and
+    /// connect.
     pub unprotected: bool,
     /// Connections at the same time; further ones are closed after their handshake.
     pub connections_max: u32,
     /// True when this is the export of clients that ask for none by name. Without any such, it is
     /// the first by name.
     pub default: bool,
-    /// What is left of the device when the server's process dies. No key of the section: whoever knows
-    /// the device says so.
+    /// What is left of the device when the server's process dies. No key of the section: whoever
+    /// knows the device says so.
     pub persistence: Persistence,
 }
 
@@ -130,8 +133,8 @@ impl ExportConfig {
         }
     }
 
-    /// Whether it is meant for others than the server's own user and root, who need no mode of a socket's
-    /// file to reach it.
+    /// Whether it is meant for others than the server's own user and root, who need no mode of a
+    /// socket's file to reach it.
     pub(crate) fn is_for_others(&self) -> bool {
         let rules = self.clients.as_deref().unwrap_or_default();
         rules.iter().any(|rule| rule.rights != Rights::Hidden)
@@ -272,8 +275,8 @@ pub(crate) const OPEN: &str =
 pub(crate) const OPEN_RDMA: &str = "RDMA has no TLS: beyond the loopback address whoever reaches the \
      fabric could read and change everything; set `unprotected = true` if that may be";
 
-/// Whether whoever reaches the machine could listen in, and connect, without anybody having said that this
-/// may be.
+/// Whether whoever reaches the machine could listen in, and connect, without anybody having said
+/// that this may be.
 pub(crate) fn is_open(listen: &Address, tls: Option<&TlsFiles>, unprotected: bool) -> bool {
     match listen {
         Address::Unix(_) => false,

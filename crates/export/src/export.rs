@@ -30,8 +30,8 @@ pub(crate) struct Shown {
     pub(crate) read_only: bool,
 }
 
-/// Those of the exports that a client may know of, in their order. All that it is told, it must be told
-/// from these.
+/// Those of the exports that a client may know of, in their order. All that it is told, it must be
+/// told from these.
 pub(crate) fn shown_to(client: &Client, exports: &[Rc<Served>]) -> Vec<Shown> {
     let shown = exports.iter().filter_map(|export| {
         let rights = client.rights(export.config.clients.as_deref());

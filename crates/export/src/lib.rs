@@ -1,5 +1,5 @@
-//! Exports: block devices served over a network protocol, NBD to ordinary clients and BRP, or to the
-//! kernel of the machine itself ([`ublk`], [`fuse`]).
+//! Exports: block devices served over a network protocol, NBD to ordinary clients and BRP, or to
+//! the kernel of the machine itself ([`ublk`], [`fuse`]).
 //!
 //! The server is built for batching and never waits to get a batch: one receive takes whatever the
 //! socket holds, every complete request in it is started before the next receive, and one send

@@ -111,7 +111,8 @@ impl<R: Reply> Link<R> {
         self.replies_changed.notify();
     }
 
-    /// Lets replies go out between requests that are started one after another and answered at once.
+    /// Lets replies go out between requests that are started one after another and answered at
+    /// once.
     pub(crate) async fn let_go(&self) {
         if self.replies.borrow().replies.len() >= REPLIES_TOGETHER {
             yield_now().await;

@@ -52,8 +52,8 @@ impl Listening {
         }
     }
 
-    /// Connections that have been shut down and whose last bytes are on their way, where that is not for
-    /// the kernel to see to.
+    /// Connections that have been shut down and whose last bytes are on their way, where that is
+    /// not for the kernel to see to.
     pub(crate) fn closings(&self) -> Option<TaskGroup> {
         match self {
             Listening::Socket(_) => None,

@@ -1,7 +1,7 @@
 //! An address with its exports: how it comes to listen, and who is let in.
 //!
-//! An address beyond the machine must never be listened at without TLS, and where TLS is spoken nothing may
-//! be said about an export before it is known who asks.
+//! An address beyond the machine must never be listened at without TLS, and where TLS is spoken
+//! nothing may be said about an export before it is known who asks.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -26,8 +26,8 @@ use crate::export::{Served, Shown, shown_to};
 use crate::input::End;
 use crate::listening::Listening;
 
-/// Clients of one address that have not chosen an export yet, at most; fewer over RDMA, where each holds
-/// registered memory from its first moment.
+/// Clients of one address that have not chosen an export yet, at most; fewer over RDMA, where each
+/// holds registered memory from its first moment.
 const GUESTS_MAX: usize = 64;
 const RDMA_GUESTS_MAX: usize = 8;
 /// The mode of a socket's file that rules open to other users: connecting takes the right to write.
@@ -103,7 +103,8 @@ pub(crate) struct Portal {
     guests: RefCell<VecDeque<Rc<Guest>>>,
 }
 
-/// A client that has not chosen an export yet. Nobody has vouched for it, or at least for what it wants.
+/// A client that has not chosen an export yet. Nobody has vouched for it, or at least for what it
+/// wants.
 #[derive(Default)]
 pub(crate) struct Guest {
     must_leave: Cell<bool>,
@@ -139,8 +140,9 @@ impl Drop for Place {
 }
 
 impl Portal {
-    /// Gives a place to one more guest. If there are too many, the one that has been there for longest
-    /// must leave: whoever means it has left by itself by then, and others cannot keep the door shut.
+    /// Gives a place to one more guest. If there are too many, the one that has been there for
+    /// longest must leave: whoever means it has left by itself by then, and others cannot keep the
+    /// door shut.
     pub(crate) fn place(self: &Rc<Portal>) -> Place {
         let guest = Rc::new(Guest::default());
         let mut guests = self.guests.borrow_mut();
@@ -315,8 +317,8 @@ async fn bind(rt: &Rt, portal: &Portal) -> Result<Listening, StartError> {
     })
 }
 
-/// Lets every user of the machine connect to a socket whose exports have rules for more than the owner;
-/// what they may do there, the rules say.
+/// Lets every user of the machine connect to a socket whose exports have rules for more than the
+/// owner; what they may do there, the rules say.
 fn open_up(portal: &Portal) -> io::Result<()> {
     let is_for_others = portal.exports.iter().any(|e| e.config.is_for_others());
     match &portal.address {

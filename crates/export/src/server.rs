@@ -233,8 +233,8 @@ impl Server {
         self.0.bound.borrow().clone()
     }
 
-    /// Serves a client of whom nothing is known on a stream that was connected by other means, as if it
-    /// had come to `address`.
+    /// Serves a client of whom nothing is known on a stream that was connected by other means, as
+    /// if it had come to `address`.
     ///
     /// # Panics
     /// When no export is configured at that address.
@@ -339,8 +339,9 @@ fn turn_away(portal: &Portal, stream: &Stream, why: impl Display) {
     stream.shutdown();
 }
 
-/// Starts a session with a new client, or turns it away. One that may know of no export may not speak at
-/// all: the mode of the socket's file keeps others out, and this holds where the file has another mode.
+/// Starts a session with a new client, or turns it away. One that may know of no export may not
+/// speak at all: the mode of the socket's file keeps others out, and this holds where the file has
+/// another mode.
 fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream, client: &Client) {
     // Where TLS is spoken, it will say who this is.
     let exports = (!portal.speaks_tls()).then(|| shown_to(client, &portal.exports));
@@ -373,8 +374,8 @@ fn session(
     }
 }
 
-/// One client from its handshake to its end; `exports` are those that it may know of, where that is known
-/// before TLS.
+/// One client from its handshake to its end; `exports` are those that it may know of, where that is
+/// known before TLS.
 async fn nbd_session(
     state: &Rc<State>,
     portal: &Portal,
@@ -524,7 +525,8 @@ impl State {
 }
 
 /// Cuts off clients that keep the server waiting in the middle of a message, so that they do not
-/// hold its memory for ever; sooner while others wait for it. One task for all costs the connections no timers.
+/// hold its memory for ever; sooner while others wait for it. One task for all costs the
+/// connections no timers.
 async fn watch(state: Rc<State>) {
     let (mut was_short, mut stays_short) = (false, false);
     loop {

@@ -36,8 +36,8 @@ pub(crate) trait Conversation {
     /// handshake.
     async fn receive(self: &Rc<Self>, early: &[u8]) -> End;
 
-    /// True when somebody else has ended the connection: nothing more may be taken from it, not even
-    /// what has been received.
+    /// True when somebody else has ended the connection: nothing more may be taken from it, not
+    /// even what has been received.
     fn is_revoked(&self) -> bool {
         false
     }

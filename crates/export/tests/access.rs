@@ -38,8 +38,8 @@ fn rule(who: Who, rights: Rights) -> Rule {
     Rule { who, rights }
 }
 
-/// `alone` is Alice's, `both` may be read by the staff, `plain` has no rules. By name `alone` is the
-/// default.
+/// `alone` is Alice's, `both` may be read by the staff, `plain` has no rules. By name `alone` is
+/// the default.
 fn server(rt: &Rt, protocol: Protocol) -> Server {
     let alice = rule(Who::User(ALICE), Rights::ReadWrite);
     let staff = rule(Who::Group(STAFF), Rights::ReadOnly);

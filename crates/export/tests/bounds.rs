@@ -186,8 +186,8 @@ fn others_are_served_beside_any_number_of_clients_that_never_read() {
             let mut raw = connect_with(&rt, &server, PipeOptions::default());
             let served = rt.timeout(Duration::from_secs(1), reads_a_block(&mut raw));
             assert_eq!(served.await.ok(), Some(true), "{deaf_clients} others");
-            // One at a time holds the memory; the first is found out after three looks at most, each
-            // other one after two of the shorter ones.
+            // One at a time holds the memory; the first is found out after three looks at most,
+            // each other one after two of the shorter ones.
             let patience = Duration::from_secs(3 * 15 + u64::from(deaf_clients) * 2 * 2);
             let large = rt.timeout(patience, raw.read(0, 1 << 20));
             let bytes = large.await.map(|data| data.len());
@@ -224,7 +224,8 @@ fn no_more_clients_are_welcomed_than_may_be_connected() {
     let rt = virtual_rt();
     let server = serve(&rt, Protocol::Brp, 2);
     rt.block_on(async {
-        // The welcome does not fit into the connection until it is read, so all are greeted at once.
+        // The welcome does not fit into the connection until it is read, so all are greeted at
+        // once.
         let narrow = PipeOptions {
             buffer_bytes: 16,
             ..PipeOptions::default()

@@ -1,9 +1,10 @@
-//! A BRP session in virtual time over links that are cut and late, against a target that dies with what it
-//! has not flushed. The real client, the real server and every byte between them.
+//! A BRP session in virtual time over links that are cut and late, against a target that dies with
+//! what it has not flushed. The real client, the real server and every byte between them.
 //!
-//! Checked: a read gives what was last submitted before it, a flush that succeeds has everything that was
-//! answered before it, and in the end everything is there. A box between the two ends can leave out the
-//! fence, or make the client believe that nothing has to be sent again; the same checks must then fail.
+//! Checked: a read gives what was last submitted before it, a flush that succeeds has everything
+//! that was answered before it, and in the end everything is there. A box between the two ends can
+//! leave out the fence, or make the client believe that nothing has to be sent again; the same
+//! checks must then fail.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -166,8 +167,8 @@ impl World {
         let links = std::mem::take(&mut *self.links.borrow_mut());
         for link in links {
             if self.rng.borrow_mut().chance(0.7) {
-                // The client learns of it at once; what was on its way still arrives, and the target goes
-                // on as if nothing had happened.
+                // The client learns of it at once; what was on its way still arrives, and the
+                // target goes on as if nothing had happened.
                 link.shutdown();
                 self.cuts.set(self.cuts.get() + 1);
             } else {

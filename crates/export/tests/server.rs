@@ -514,8 +514,8 @@ fn many_clients_share_blocks() {
     assert_clean(&rt);
 }
 
-/// A connection has the lowest number that nobody has, and all that it asks carries it, also where a
-/// part of a block is read first; a number of one that has left is given again.
+/// A connection has the lowest number that nobody has, and all that it asks carries it, also where
+/// a part of a block is read first; a number of one that has left is given again.
 #[test]
 fn requests_carry_the_number_of_their_connection() {
     let rt = virtual_rt();
@@ -531,7 +531,8 @@ fn requests_carry_the_number_of_their_connection() {
         second.expect(1, 0).await;
         first.write(0, 1, 100, &[2; 10]).await;
         first.expect(1, 0).await;
-        // What lies before the ten bytes in their block is read, and what lies behind; then it is written.
+        // What lies before the ten bytes in their block is read, and what lies behind; then it is
+        // written.
         assert_eq!(asked(), [2, 1, 1, 1]);
         first.request(0, DISC, 2, 0, 0).await;
         assert!(first.at_end().await);

@@ -1,6 +1,8 @@
-//! Strangers: what they can make a server hold, for how long, and that it serves on under a storm of them.
+//! Strangers: what they can make a server hold, for how long, and that it serves on under a storm
+//! of them.
 //!
-//! `BIMETAL_STORM` says how many come in the storms; `docs/export.md` has the command for ten thousand.
+//! `BIMETAL_STORM` says how many come in the storms; `docs/export.md` has the command for ten
+//! thousand.
 
 mod common;
 mod common_tls;
@@ -28,8 +30,8 @@ const GUEST_BYTES: usize = 4096;
 const BELL_BYTES: usize = 4096;
 /// Strangers that hold on at the same time, more than are let in.
 const HELD: usize = 200;
-/// How much the process may grow while strangers come and go: nothing of theirs stays, but an allocator
-/// and the ring round up.
+/// How much the process may grow while strangers come and go: nothing of theirs stays, but an
+/// allocator and the ring round up.
 const GROWTH_BYTES_MAX: u64 = 4 << 20;
 
 /// One test at a time: the memory of the process is looked at.
@@ -122,7 +124,8 @@ fn a_greeting_that_comes_in_drops_has_ten_seconds_like_any_other() {
                 if is_taken { (96, Some(&2)) } else { (0, None) }
             );
             let elapsed_ns = rt.now().as_ns() - began.as_ns();
-            // 59 bytes with their head and name, one each 100 ms; or ten seconds and the drop after.
+            // 59 bytes with their head and name, one each 100 ms; or ten seconds and the drop
+            // after.
             let bounds = if is_taken {
                 5_900_000_000..=5_900_000_000
             } else {
@@ -135,7 +138,8 @@ fn a_greeting_that_comes_in_drops_has_ten_seconds_like_any_other() {
     assert_clean(&rt);
 }
 
-/// What waits in the kernel to be received at a port of this machine (`/proc/net/tcp`, column `rx_queue`).
+/// What waits in the kernel to be received at a port of this machine (`/proc/net/tcp`, column
+/// `rx_queue`).
 fn unreceived_bytes(port: u16) -> u64 {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("proc is mounted");
     let local = format!(":{port:04X}");
@@ -148,7 +152,8 @@ fn unreceived_bytes(port: u16) -> u64 {
     rows.sum()
 }
 
-/// A server, and the bytes of the buffers that it begins with: a bell for each of its threads, and nothing else.
+/// A server, and the bytes of the buffers that it begins with: a bell for each of its threads, and
+/// nothing else.
 async fn begin(rt: &Rt, config: ExportConfig, connection_threads: u32) -> (Server, usize) {
     let exports = vec![(config, memory(rt))];
     let server = Server::start_within(
@@ -247,8 +252,8 @@ fn resident_bytes() -> u64 {
     pages.parse::<u64>().expect("a number of pages") * 4096
 }
 
-/// What a stranger says: nothing, half a greeting, nonsense, or a whole greeting of somebody that has no
-/// business here.
+/// What a stranger says: nothing, half a greeting, nonsense, or a whole greeting of somebody that
+/// has no business here.
 fn words(rng: &mut Rng, protocol: Protocol) -> Vec<u8> {
     let (whole, half) = match protocol {
         Protocol::Brp => (hello(), 20),
@@ -273,8 +278,8 @@ fn words(rng: &mut Rng, protocol: Protocol) -> Vec<u8> {
     }
 }
 
-/// Strangers come one after another, and stay as long as there is room for them here, while `serve` is
-/// asked to show that the server serves on.
+/// Strangers come one after another, and stay as long as there is room for them here, while `serve`
+/// is asked to show that the server serves on.
 async fn rage(
     rt: &Rt,
     server: &Server,
@@ -327,7 +332,8 @@ fn buffer_bytes(rt: &Rt) -> usize {
     rt.pool().heap_bytes_used() + rt.pool().region_bytes_used()
 }
 
-/// Ends a server when its clients have gone, with no more buffers than the `held_bytes` of its beginning.
+/// Ends a server when its clients have gone, with no more buffers than the `held_bytes` of its
+/// beginning.
 async fn settle(rt: &Rt, server: Server, held_bytes: usize) {
     while server.connections() > 0 {
         rt.sleep(Duration::from_millis(1)).await;

@@ -1,5 +1,5 @@
-//! TLS 1.3 with certificates of both ends, over TCP: good clients, every kind of bad one, and what is wrong
-//! with files. The certificates are made by `openssl` for each run.
+//! TLS 1.3 with certificates of both ends, over TCP: good clients, every kind of bad one, and what
+//! is wrong with files. The certificates are made by `openssl` for each run.
 
 use crate::common;
 use std::io::{Read, Write};
@@ -167,7 +167,8 @@ fn careless(ca: &TlsFiles, own: Option<&TlsFiles>, address: &Address) -> std::io
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
     let mut stream = StreamOwned::new(connection, TcpStream::connect(address)?);
-    // The list of a target: a good HELLO of 40 bytes behind its head would be answered. Nothing is here.
+    // The list of a target: a good HELLO of 40 bytes behind its head would be answered. Nothing is
+    // here.
     stream.write_all(&[0; 16])?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;

@@ -1,5 +1,5 @@
-//! Prints what cleaning costs against how full a drive is: a drive with 28 % spare flash of its own,
-//! of whose pages more and more are in use, under three loads.
+//! Prints what cleaning costs against how full a drive is: a drive with 28 % spare flash of its
+//! own, of whose pages more and more are in use, under three loads.
 //!
 //! `cargo run --release -p bimetal-flash --example fullness`; a few seconds.
 

@@ -1,8 +1,9 @@
 //! The write buffer inside a drive: pages that the host has written and the layer below has not.
 //!
-//! Pages leave in the order in which they came. Volatile memory keeps a rewritten page in its place;
-//! the SLC log appends the new version and skips the old one when it gets there. A page is written
-//! below before its slot is used again, so a read always finds its newest version in one of the two.
+//! Pages leave in the order in which they came. Volatile memory keeps a rewritten page in its
+//! place; the SLC log appends the new version and skips the old one when it gets there. A page is
+//! written below before its slot is used again, so a read always finds its newest version in one of
+//! the two.
 
 use crate::geometry::NONE;
 

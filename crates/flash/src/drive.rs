@@ -278,10 +278,10 @@ impl Drive {
     /// Sudden loss of power between two commands, and its return.
     ///
     /// Lost are the pages in a buffer of volatile memory, and with a volatile table every change of
-    /// the table since it was last saved: reads return the version that was durable then. Everything
-    /// before the last [`flush`](Self::flush) survives. A trim that was not flushed may be undone.
-    /// A table that is not volatile, a cached one and that of log blocks lose nothing. Blocks that
-    /// were being programmed go on where they were.
+    /// the table since it was last saved: reads return the version that was durable then.
+    /// Everything before the last [`flush`](Self::flush) survives. A trim that was not flushed may
+    /// be undone. A table that is not volatile, a cached one and that of log blocks lose nothing.
+    /// Blocks that were being programmed go on where they were.
     pub fn cut_power(&mut self) {
         self.host.power_cuts += 1;
         if let Some(buffer) = self.buffer.as_mut().filter(|b| !b.is_log()) {

@@ -9,8 +9,8 @@
 //!
 //! # Contract
 //!
-//! - **Geometry** ([`Geometry`]): channels, ways, dies, planes, blocks, pages of a block, bytes of a
-//!   page. The host's pages are the flash less its spare share ([`Capacity`]).
+//! - **Geometry** ([`Geometry`]): channels, ways, dies, planes, blocks, pages of a block, bytes of
+//!   a page. The host's pages are the flash less its spare share ([`Capacity`]).
 //! - **Operations** ([`Operation`]): read, program and erase of a physical page or block on a die,
 //!   and on whose behalf ([`Purpose`]). They come in an order that the flash can carry out: blocks
 //!   are programmed from the first page to the last, and erased when no page in them is needed.

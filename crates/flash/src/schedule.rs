@@ -5,9 +5,9 @@
 //! program the channel and then the cells; an erase the die alone. Copies within a die can stay off
 //! the channel (copy-back). A channel serves its dies in the order in which they asked.
 //!
-//! It must never read a clock or depend on how late it is called: everything happens at the times of
-//! its own events, in their order, and at one instant in the order in which they were caused. Its
-//! queues hold what was given and not done; the caller bounds that.
+//! It must never read a clock or depend on how late it is called: everything happens at the times
+//! of its own events, in their order, and at one instant in the order in which they were caused.
+//! Its queues hold what was given and not done; the caller bounds that.
 //!
 //! Not modelled: operations on several planes at once, cache programs, suspended programs, and that
 //! a copy between two dies has to wait for its read.

@@ -392,8 +392,9 @@ fn a_drive_for_a_capacity_always_fits() {
     }
 }
 
-/// Cleaning writes the table once for each table page that has moved entries and each cleaned block,
-/// but for entries in memory: told from the operations of every write, with one entry in memory.
+/// Cleaning writes the table once for each table page that has moved entries and each cleaned
+/// block, but for entries in memory: told from the operations of every write, with one entry in
+/// memory.
 #[test]
 fn cleaning_writes_the_table_once_for_each_table_page() {
     let page = PageConfig {

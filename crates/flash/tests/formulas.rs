@@ -106,8 +106,8 @@ fn one_append_point_is_as_good_as_two() {
 }
 
 /// Many choices are as good as greedy, few are between greedy and a blind choice. The blind choice
-/// of one block at random has the amplification alpha / (alpha - 1): it moves as many pages as there
-/// are in a block on average.
+/// of one block at random has the amplification alpha / (alpha - 1): it moves as many pages as
+/// there are in a block on average.
 #[test]
 fn random_choices_lie_between_blind_and_greedy() {
     let wa = |choices| {
@@ -139,7 +139,8 @@ fn hot_and_cold_apart_are_as_the_formula_says() {
     }
 }
 
-/// The negative: mixed, the same skew is worse than uniform writes, and FIFO is as its formula says.
+/// The negative: mixed, the same skew is worse than uniform writes, and FIFO is as its formula
+/// says.
 #[test]
 fn hot_and_cold_mixed_are_worse_than_uniform() {
     let (pages, writes, spare) = (0.2, 0.8, 0.15);

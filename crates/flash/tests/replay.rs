@@ -262,7 +262,8 @@ impl Run {
                 for lpn in lpns {
                     self.write(&[lpn % pages], class % self.classes);
                 }
-                // Together they may reach a layer that rewrites blocks; the versions are set before.
+                // Together they may reach a layer that rewrites blocks; the versions are set
+                // before.
                 let together: Vec<u32> = (0..lpns.len() as u32)
                     .map(|n| (lpns[0].wrapping_add(3 * n)) % pages)
                     .collect();

@@ -1,7 +1,7 @@
 //! Speed and bytes of an index in a file, to look at: `rate FILE KEYS [8|16]`.
 //!
-//! The workloads of docs/index.md: a random load, gets, scans of 100, and mixes of a get and a change,
-//! each durable, one by one and in hundreds.
+//! The workloads of docs/index.md: a random load, gets, scans of 100, and mixes of a get and a
+//! change, each durable, one by one and in hundreds.
 
 mod records;
 

@@ -1,9 +1,11 @@
-//! Large transactions of several writers at once beside the same one by one, to look at: `transactions FILE`.
+//! Large transactions of several writers at once beside the same one by one, to look at:
+//! `transactions FILE`.
 //!
-//! Eight transactions of 20,000 puts each, on keys that no other has or all on the same: of the latter one is
-//! committed and seven are refused. What is timed is from the moment at which all of them are ready to commit until the
-//! last has its answer; one by one, each begins when the one before has its answer, and only the commits are timed.
-//! The two take turns, and the median of the rounds is printed.
+//! Eight transactions of 20,000 puts each, on keys that no other has or all on the same: of the
+//! latter one is committed and seven are refused. What is timed is from the moment at which all of
+//! them are ready to commit until the last has its answer; one by one, each begins when the one
+//! before has its answer, and only the commits are timed. The two take turns, and the median of the
+//! rounds is printed.
 
 use bimetal_index::{Db, Durability, Error, Options, Transaction};
 use std::sync::Barrier;

@@ -1,11 +1,11 @@
 //! Changes that happen together or not at all, in the form in which they stand in the log.
 //!
-//! An operation is a kind (1 byte), the length of the key and the key, and for a put the length of the
-//! value and the value; lengths are LEB128. A range deletion has its start where others have the key,
-//! and its end, with one byte before that says whether there is one, where others have the value.
-//! A deletion of a range that has not reached every leaf is logged again with the number of its batch, in 8 bytes, before
-//! its start.
-//! Reading believes nothing: what ends too early or has an unknown kind is an error.
+//! An operation is a kind (1 byte), the length of the key and the key, and for a put the length of
+//! the value and the value; lengths are LEB128. A range deletion has its start where others have
+//! the key, and its end, with one byte before that says whether there is one, where others have the
+//! value. A deletion of a range that has not reached every leaf is logged again with the number of
+//! its batch, in 8 bytes, before its start. Reading believes nothing: what ends too early or has an
+//! unknown kind is an error.
 
 use crate::error::Error;
 use crate::node::{KEY_BYTES_MAX, Seq};
@@ -47,7 +47,8 @@ pub(crate) enum Operation<'a> {
         start: &'a [u8],
         end: Option<&'a [u8]>,
     },
-    /// The batch `seq` has deleted this range, and not every leaf has taken that in. Stands in carried records only.
+    /// The batch `seq` has deleted this range, and not every leaf has taken that in. Stands in
+    /// carried records only.
     RangeDeleted {
         seq: Seq,
         start: &'a [u8],
@@ -130,8 +131,9 @@ impl Batch {
         self.push(key, Operation::Delete { key });
     }
 
-    /// All keys from `start` to before `end` are gone; without an end, all from `start` on. What the deletion of a long range
-    /// costs is spread over this batch and later ones (docs/index.md, "Ranges"); every reader after it sees it whole.
+    /// All keys from `start` to before `end` are gone; without an end, all from `start` on. What
+    /// the deletion of a long range costs is spread over this batch and later ones (docs/index.md,
+    /// "Ranges"); every reader after it sees it whole.
     pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) {
         let longer = end.filter(|end| end.len() > start.len()).unwrap_or(start);
         self.ranges += usize::from(longer.len() <= KEY_BYTES_MAX);
@@ -269,8 +271,9 @@ impl<'a> Operations<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotAnOperation;
 
-/// The same changes with all deletions of ranges first, and without the changes of keys that a later deletion of the
-/// batch takes back: so the number of the batch says of each key that it has which came later.
+/// The same changes with all deletions of ranges first, and without the changes of keys that a
+/// later deletion of the batch takes back: so the number of the batch says of each key that it has
+/// which came later.
 ///
 /// # Errors
 ///
@@ -307,7 +310,8 @@ pub(crate) fn ranges_first(bytes: &[u8]) -> Result<Cow<'_, [u8]>, NotAnOperation
     Ok(Cow::Owned(ordered))
 }
 
-/// Ranges of keys that do not touch each other: from each start to its end, or to the end of all keys.
+/// Ranges of keys that do not touch each other: from each start to its end, or to the end of all
+/// keys.
 #[derive(Debug, Default)]
 struct Ranges<'a>(BTreeMap<&'a [u8], Option<&'a [u8]>>);
 
@@ -465,7 +469,8 @@ mod tests {
             let is_range = |o: &Operation<'_>| matches!(o, Operation::DeleteRange { .. });
             let ranges = operations.iter().take_while(|o| is_range(o)).count();
             prop_assert_eq!(ranges, batch.ranges());
-            // Nothing that is left is in a range that came later, so that in order none of it is undone.
+            // Nothing that is left is in a range that came later, so that in order none of it is
+            // undone.
             prop_assert!(!operations[ranges..].iter().any(is_range));
         }
 

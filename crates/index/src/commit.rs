@@ -1,10 +1,10 @@
 //! Group commit: batches of many threads become one write of the log.
 //!
-//! A thread that has a batch puts it into a queue. If no thread leads, it leads: it takes all that waits,
-//! writes it to the log at once, applies it, answers all of it, and keeps house. Batches that come
-//! meanwhile wait for the next leader, so the longer a write takes, the more it covers. It must never
-//! answer a batch before it is as durable as was asked, nor go on after a failed write, nor leave a thread
-//! waiting for a leader that has panicked.
+//! A thread that has a batch puts it into a queue. If no thread leads, it leads: it takes all that
+//! waits, writes it to the log at once, applies it, answers all of it, and keeps house. Batches
+//! that come meanwhile wait for the next leader, so the longer a write takes, the more it covers.
+//! It must never answer a batch before it is as durable as was asked, nor go on after a failed
+//! write, nor leave a thread waiting for a leader that has panicked.
 
 use crate::conflicts::{Expectation, Taken};
 use crate::error::Error;
@@ -23,7 +23,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// A group takes no further batch when it has so many bytes, or, in a short log, as many as one batch may have.
+/// A group takes no further batch when it has so many bytes, or, in a short log, as many as one
+/// batch may have.
 const GROUP_BYTES: usize = 1 << 20;
 
 /// So many batches need not wait for more.
@@ -151,8 +152,8 @@ impl Shared {
         error
     }
 
-    /// Does something that changes the index. If it panics, the index answers nothing from then on: what was being
-    /// changed may be in any state. The panic goes on in the thread that has it.
+    /// Does something that changes the index. If it panics, the index answers nothing from then on:
+    /// what was being changed may be in any state. The panic goes on in the thread that has it.
     fn soundly<T>(&self, act: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
         catch_unwind(AssertUnwindSafe(act)).inspect_err(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -161,8 +162,9 @@ impl Shared {
         })
     }
 
-    /// Waits until a batch may delete so many ranges: those that leaves have not taken in yet are bounded, and who deletes
-    /// does what is to be done for it, in steps between which others write.
+    /// Waits until a batch may delete so many ranges: those that leaves have not taken in yet are
+    /// bounded, and who deletes does what is to be done for it, in steps between which others
+    /// write.
     pub(crate) fn admit(&self, ranges: usize) -> Result<(), Error> {
         let mut is_admitted = ranges == 0;
         while !is_admitted {
@@ -355,7 +357,8 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Writes out what was committed relaxed. Who wants to know whether that worked calls [`Db::close`].
+    /// Writes out what was committed relaxed. Who wants to know whether that worked calls
+    /// [`Db::close`].
     ///
     /// [`Db::close`]: crate::Db::close
     fn drop(&mut self) {

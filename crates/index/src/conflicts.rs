@@ -1,8 +1,9 @@
-//! Whether a transaction is in the way of batches that are taken before it in the same group: those are not in the
-//! leaves yet, where its conflicts are found otherwise.
+//! Whether a transaction is in the way of batches that are taken before it in the same group: those
+//! are not in the leaves yet, where its conflicts are found otherwise.
 //!
-//! A group may have many batches with many keys, so keys are compared by hashes, each of which is reckoned once. It
-//! must never miss a change; where hashes say that there is one, the keys themselves decide.
+//! A group may have many batches with many keys, so keys are compared by hashes, each of which is
+//! reckoned once. It must never miss a change; where hashes say that there is one, the keys
+//! themselves decide.
 
 use crate::batch::{Operation, Operations};
 use crate::node::Seq;
@@ -23,8 +24,9 @@ pub(crate) struct Expectation {
 }
 
 impl Expectation {
-    /// What a transaction expects that has seen everything up to `read_at`, and that makes the changes of
-    /// `operations`. Everything that can be reckoned is reckoned here, by the thread of the transaction.
+    /// What a transaction expects that has seen everything up to `read_at`, and that makes the
+    /// changes of `operations`. Everything that can be reckoned is reckoned here, by the thread of
+    /// the transaction.
     pub(crate) fn new(
         read_at: Seq,
         mut keys: Vec<Box<[u8]>>,
@@ -177,7 +179,8 @@ impl<'a> Taken<'a> {
         let Some(number) = self.keys.get(&hash) else {
             return false;
         };
-        // Of two keys with one hash the last is noted, so if it is not that batch it may be an earlier one.
+        // Of two keys with one hash the last is noted, so if it is not that batch it may be an
+        // earlier one.
         let noted = self.batches[..=*number].iter().rev();
         noted.into_iter().any(|batch| names(batch.operations, key))
     }

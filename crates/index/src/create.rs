@@ -40,8 +40,9 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
 /// The log is prepared in pieces of this length.
 const ZEROES_BYTES: u64 = 4 << 20;
 
-/// Writes zeroes to the log as it begins: a file system that has to find space, or to note that a block is in
-/// use, takes its time now, and not in a commit. What is left there of an older index goes, too.
+/// Writes zeroes to the log as it begins: a file system that has to find space, or to note that a
+/// block is in use, takes its time now, and not in a commit. What is left there of an older index
+/// goes, too.
 fn prepare_log(storage: &dyn Storage, geometry: Geometry) -> Result<(), Error> {
     let end = LOG_OFFSET + geometry.front_blocks * BLOCK_BYTES as u64;
     let zeroes = Aligned::zeroed(ZEROES_BYTES.min(end - LOG_OFFSET) as usize);
@@ -55,8 +56,8 @@ fn prepare_log(storage: &dyn Storage, geometry: Geometry) -> Result<(), Error> {
     Ok(())
 }
 
-/// What has nothing but zeroes up to here holds nothing that anybody knows: file systems and tables of
-/// partitions say what they are before it.
+/// What has nothing but zeroes up to here holds nothing that anybody knows: file systems and tables
+/// of partitions say what they are before it.
 const BLANK_BYTES: u64 = 1 << 20;
 
 /// True if nothing was ever written to a storage, as far as its beginning tells.
@@ -71,8 +72,9 @@ pub(crate) fn is_blank(storage: &dyn Storage) -> Result<bool, Error> {
 /// A file that is longer than this is no index whose making was interrupted.
 const UNFINISHED_BYTES_MAX: u64 = 128 << 20;
 
-/// True if a storage is empty, or has nothing but zeroes: so the making of an index leaves a file that it has not ended
-/// for, and nothing is lost if it is begun anew. False for one of more than 128 MiB.
+/// True if a storage is empty, or has nothing but zeroes: so the making of an index leaves a file
+/// that it has not ended for, and nothing is lost if it is begun anew. False for one of more than
+/// 128 MiB.
 ///
 /// # Errors
 ///

@@ -44,7 +44,8 @@ pub struct Db {
 pub struct Figures {
     /// Segments and what of them is in use.
     pub space: SpaceFigures,
-    /// Bytes of the log as it is now; it may grow to what [`Options::log_bytes`] was when the index was made.
+    /// Bytes of the log as it is now; it may grow to what [`Options::log_bytes`] was when the index
+    /// was made.
     pub log_bytes: u64,
     /// Bytes of it that are needed.
     pub log_used_bytes: u64,
@@ -71,8 +72,8 @@ pub struct Figures {
 }
 
 impl Db {
-    /// Makes an empty index. What the storage has is lost. `id` names it; two indexes should not have
-    /// the same.
+    /// Makes an empty index. What the storage has is lost. `id` names it; two indexes should not
+    /// have the same.
     ///
     /// # Errors
     ///
@@ -98,8 +99,8 @@ impl Db {
         Db::open_shared(Arc::new(storage), options)
     }
 
-    /// Opens an index on a storage of a fixed length; where that has only zeroes at its beginning, it is
-    /// made.
+    /// Opens an index on a storage of a fixed length; where that has only zeroes at its beginning,
+    /// it is made.
     ///
     /// # Errors
     ///
@@ -116,8 +117,8 @@ impl Db {
         Db::create(storage, id, options)
     }
 
-    /// Opens an index in a file or on a block device; in a new or empty file, or in one with nothing but zeroes, such as
-    /// the making of an index leaves that was interrupted, it is made.
+    /// Opens an index in a file or on a block device; in a new or empty file, or in one with
+    /// nothing but zeroes, such as the making of an index leaves that was interrupted, it is made.
     ///
     /// # Errors
     ///
@@ -135,8 +136,8 @@ impl Db {
         Db::open(storage, options)
     }
 
-    /// Opens what is there only to read it: nothing is written to the storage. What opening would have
-    /// written stays in memory.
+    /// Opens what is there only to read it: nothing is written to the storage. What opening would
+    /// have written stays in memory.
     ///
     /// # Errors
     ///
@@ -190,8 +191,8 @@ impl Db {
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
-    /// Puts the value of a key in place of what is in `value`. False if it has none; what is in `value`
-    /// means nothing then.
+    /// Puts the value of a key in place of what is in `value`. False if it has none; what is in
+    /// `value` means nothing then.
     ///
     /// # Errors
     ///
@@ -234,9 +235,9 @@ impl Db {
     ///
     /// # Errors
     ///
-    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`] and [`Error::Full`] leave
-    /// everything as it was. After any other it is not known whether the batch will be there when the index is
-    /// opened again, and until then it takes no more.
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`] and [`Error::Full`]
+    /// leave everything as it was. After any other it is not known whether the batch will be there
+    /// when the index is opened again, and until then it takes no more.
     pub fn write(&self, batch: &Batch, durability: Durability) -> Result<(), Error> {
         let operations = self.shared.limits.check(batch)?;
         self.shared.admit(batch.ranges())?;
@@ -249,20 +250,21 @@ impl Db {
         self.shared.limits
     }
 
-    /// Makes everything durable that was written relaxed, and ends all writing, by other copies of this handle too.
-    /// Reading goes on until the last copy is gone, and snapshots and scans with it. An index that is dropped
-    /// without this does the same, but cannot say whether it worked.
+    /// Makes everything durable that was written relaxed, and ends all writing, by other copies of
+    /// this handle too. Reading goes on until the last copy is gone, and snapshots and scans with
+    /// it. An index that is dropped without this does the same, but cannot say whether it worked.
     ///
     /// # Errors
     ///
-    /// If the storage fails: what was written relaxed may be lost. [`Error::ReadOnly`] if writing had failed before.
-    /// An index that was opened only to be read, or is closed already, has nothing to lose and gives none.
+    /// If the storage fails: what was written relaxed may be lost. [`Error::ReadOnly`] if writing
+    /// had failed before. An index that was opened only to be read, or is closed already, has
+    /// nothing to lose and gives none.
     pub fn close(self) -> Result<(), Error> {
         self.shared.close()
     }
 
-    /// Ends all writing, and nothing is written out when the index is dropped: what is on the storage is what a process
-    /// leaves that is killed now. For tests of what a program finds then.
+    /// Ends all writing, and nothing is written out when the index is dropped: what is on the
+    /// storage is what a process leaves that is killed now. For tests of what a program finds then.
     pub fn abandon(self) {
         self.shared.end_writing(End::Abandoned);
     }
@@ -285,8 +287,8 @@ impl Db {
         self.shared.with_writer(Writer::checkpoint_now)
     }
 
-    /// Writes all changes back into nodes that there are, then takes a [`checkpoint`](Self::checkpoint). Others can write
-    /// in between, each time after some leaves.
+    /// Writes all changes back into nodes that there are, then takes a
+    /// [`checkpoint`](Self::checkpoint). Others can write in between, each time after some leaves.
     ///
     /// # Errors
     ///
@@ -300,8 +302,8 @@ impl Db {
         Ok(())
     }
 
-    /// Makes the storage as short as it can be. `progress` is told how many segments there still are.
-    /// Others can write between its steps ([`compaction`](Self::compaction)); reading goes on.
+    /// Makes the storage as short as it can be. `progress` is told how many segments there still
+    /// are. Others can write between its steps ([`compaction`](Self::compaction)); reading goes on.
     ///
     /// # Errors
     ///
@@ -314,8 +316,8 @@ impl Db {
         Ok(())
     }
 
-    /// Begins to make the storage as short as it can be, in steps. What was done in a step stays, also if
-    /// there is no next one. A step takes no more space than two segments and a checkpoint.
+    /// Begins to make the storage as short as it can be, in steps. What was done in a step stays,
+    /// also if there is no next one. A step takes no more space than two segments and a checkpoint.
     pub fn compaction(&self) -> Compaction {
         Compaction {
             db: self.clone(),
@@ -351,8 +353,8 @@ impl Db {
         }
     }
 
-    /// Bytes of memory that nodes and changes take now. It waits for nothing, so that it can be asked while a
-    /// compaction or a checkpoint is at work.
+    /// Bytes of memory that nodes and changes take now. It waits for nothing, so that it can be
+    /// asked while a compaction or a checkpoint is at work.
     pub fn memory_bytes(&self) -> u64 {
         let memory = &self.shared.tree.memory;
         memory.content_bytes() + memory.delta_bytes()
@@ -391,8 +393,8 @@ impl Db {
         self.shared.waiting()
     }
 
-    /// The bytes of the storage that the log is in now, for tools that look at it: one range for each ring, the one
-    /// that is written last.
+    /// The bytes of the storage that the log is in now, for tools that look at it: one range for
+    /// each ring, the one that is written last.
     pub fn log_ranges(&self) -> Vec<std::ops::Range<u64>> {
         let geometry = self.shared.tree.geometry;
         self.shared.look_at_writer(|writer| {
@@ -414,8 +416,8 @@ pub struct Compaction {
 }
 
 impl Compaction {
-    /// Goes on by a step: some leaves written back, or a segment emptied. False if there is nothing left to
-    /// do.
+    /// Goes on by a step: some leaves written back, or a segment emptied. False if there is nothing
+    /// left to do.
     ///
     /// # Errors
     ///
@@ -432,8 +434,8 @@ impl Compaction {
     }
 }
 
-/// Reads and changes that happen as one: it succeeds if no key that it has written, or has read with
-/// [`get_for_update`](Self::get_for_update), was written by others since it began.
+/// Reads and changes that happen as one: it succeeds if no key that it has written, or has read
+/// with [`get_for_update`](Self::get_for_update), was written by others since it began.
 pub struct Transaction {
     snapshot: Snapshot,
     pub(crate) batch: Batch,
@@ -484,8 +486,8 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// [`Error::Conflict`] if others were faster, [`Error::SnapshotTooOld`] if it has gone on for longer
-    /// than it is known who has written its keys: nothing has changed then. Else those of
+    /// [`Error::Conflict`] if others were faster, [`Error::SnapshotTooOld`] if it has gone on for
+    /// longer than it is known who has written its keys: nothing has changed then. Else those of
     /// [`Db::write`].
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let shared = &self.snapshot.shared;

@@ -1,5 +1,5 @@
-//! What can go wrong, in words for the person who runs the program that has an index inside, and in kinds for that
-//! program.
+//! What can go wrong, in words for the person who runs the program that has an index inside, and in
+//! kinds for that program.
 
 use crate::storage::StorageError;
 
@@ -17,8 +17,8 @@ pub enum Error {
         /// What the storage said.
         source: StorageError,
     },
-    /// There is no space for more, neither in the storage nor in the log. Reads and deletes go on as
-    /// far as the log has room; the write that got this has changed nothing.
+    /// There is no space for more, neither in the storage nor in the log. Reads and deletes go on
+    /// as far as the log has room; the write that got this has changed nothing.
     #[error("no space left: the storage cannot grow beyond {len_bytes} bytes")]
     Full {
         /// How long the storage is.
@@ -70,21 +70,22 @@ pub enum Error {
         /// How long it may be.
         max: usize,
     },
-    /// Writing has failed before, so that it is not known what is durable, or the index was opened only to be
-    /// read, or it was closed. Reads go on. To write, open the index anew.
+    /// Writing has failed before, so that it is not known what is durable, or the index was opened
+    /// only to be read, or it was closed. Reads go on. To write, open the index anew.
     #[error("read-only: {reason}")]
     ReadOnly {
         /// Why it is so.
         reason: String,
     },
-    /// A thread panicked while it changed the index, so its memory may be in any state. Neither reads nor writes go
-    /// on; what is on the storage is as after a crash. Open the index anew.
+    /// A thread panicked while it changed the index, so its memory may be in any state. Neither
+    /// reads nor writes go on; what is on the storage is as after a crash. Open the index anew.
     #[error("a thread panicked while it changed the index, which must be opened anew: {reason}")]
     Poisoned {
         /// What the thread said when it panicked.
         reason: String,
     },
-    /// A key that the transaction has read or written was written by another transaction or batch since it began.
+    /// A key that the transaction has read or written was written by another transaction or batch
+    /// since it began.
     #[error("another transaction was faster")]
     Conflict,
     /// The snapshot held back more than it may.

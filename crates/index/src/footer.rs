@@ -1,11 +1,11 @@
 //! What a segment says of its images, so that an index can be built anew when nothing leads to them
-//! ([`crate::rebuild`]): a head, which says of which index and which filling the segment is, and footers,
-//! each of which lists the images that were written since the one before.
+//! ([`crate::rebuild`]): a head, which says of which index and which filling the segment is, and
+//! footers, each of which lists the images that were written since the one before.
 //!
-//! Of a leaf a footer says which keys are its own. That is what makes images enough: an image has every
-//! key of its range as of its LSN, so of all images that have a key in their range the newest is right.
-//! It must never list an image of another filling, nor be believed where its checksum, its place or the
-//! index do not fit.
+//! Of a leaf a footer says which keys are its own. That is what makes images enough: an image has
+//! every key of its range as of its LSN, so of all images that have a key in their range the newest
+//! is right. It must never list an image of another filling, nor be believed where its checksum,
+//! its place or the index do not fit.
 
 use crate::layout::Geometry;
 use crate::node::{GRANULE_BYTES, KeyRange, NodeId, Seq};
@@ -37,7 +37,8 @@ pub(crate) struct Base {
 /// What is said of an image beside what stands in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum About {
-    /// A leaf, all of it. It was made of these leaves and of what is in the log from this position on.
+    /// A leaf, all of it. It was made of these leaves and of what is in the log from this position
+    /// on.
     Leaf {
         range: KeyRange,
         bases: Vec<Base>,
@@ -191,13 +192,14 @@ pub(crate) struct Filling {
     pub number: u64,
 }
 
-/// In heads and footers: how the images name their filling. Those of version 2 of the format did not, and have 0; those of
-/// version 3 did without the id of the index, so that what another index has left in the same place could pass for them.
+/// In heads and footers: how the images name their filling. Those of version 2 of the format did
+/// not, and have 0; those of version 3 did without the id of the index, so that what another index
+/// has left in the same place could pass for them.
 const NAMED: u8 = 2;
 const NAMED_WITHOUT_ID: u8 = 1;
 
-/// As images of an index name a filling. Of fillings of one opening, or of the same count in two openings, no two are
-/// named alike, since their numbers differ in 32 bits at most.
+/// As images of an index name a filling. Of fillings of one opening, or of the same count in two
+/// openings, no two are named alike, since their numbers differ in 32 bits at most.
 pub(crate) fn name_of(id: u64, filling: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&id.to_le_bytes()), &filling.to_le_bytes())
 }
@@ -238,7 +240,8 @@ impl Filling {
             id: number64(head, 8)?,
             log_blocks,
             segment_bytes: number32(head, 24)?,
-            // Up to version 4 of the format the whole log was at the front, and nothing is said of it.
+            // Up to version 4 of the format the whole log was at the front, and nothing is said of
+            // it.
             front_blocks: match number32(head, 44)? {
                 0 => log_blocks,
                 blocks => blocks.into(),
@@ -251,8 +254,8 @@ impl Filling {
         })
     }
 
-    /// A footer of these entries, to stand at byte `at` of the segment; the one before it, or the head,
-    /// ends at `from`.
+    /// A footer of these entries, to stand at byte `at` of the segment; the one before it, or the
+    /// head, ends at `from`.
     pub(crate) fn footer(&self, entries: &[Entry], at: usize, from: usize) -> Vec<u8> {
         let mut bytes = vec![0; FIXED_BYTES];
         entries.iter().for_each(|entry| entry.encode(&mut bytes));
@@ -341,8 +344,8 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// Reads all that a segment says. The last filling is the one with the highest number: it may have no footers at all
-    /// and have left those of the one before behind its head.
+    /// Reads all that a segment says. The last filling is the one with the highest number: it may
+    /// have no footers at all and have left those of the one before behind its head.
     pub(crate) fn of(segment: &[u8], geometry: &Geometry, number: u32) -> Listed {
         let mut footers = Vec::new();
         let mut at = 0;

@@ -24,7 +24,8 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Of a new index: its log begins with what fits before the first segment, but not with less than a log must have.
+    /// Of a new index: its log begins with what fits before the first segment, but not with less
+    /// than a log must have.
     pub(crate) fn new(id: u64, log_blocks: u64, segment_bytes: u32) -> Geometry {
         let before_segments = u64::from(segment_bytes).saturating_sub(LOG_OFFSET);
         let front_blocks = (before_segments / BLOCK_BYTES as u64).max(MIN_LOG_BLOCKS);

@@ -1,8 +1,8 @@
 //! Where everything is on the storage, and the two superblocks that say so.
 //!
 //! Drawn byte by byte in docs/format/index.md. The superblocks take turns: the one that is older is
-//! written, so that a power cut leaves the other. It must never believe a superblock whose checksum or
-//! whose figures do not fit.
+//! written, so that a power cut leaves the other. It must never believe a superblock whose checksum
+//! or whose figures do not fit.
 
 use crate::error::{At, Error};
 pub(crate) use crate::geometry::{Geometry, LOG_OFFSET};
@@ -13,13 +13,15 @@ use std::cmp::Reverse;
 const MAGIC: [u8; 8] = *b"bimetidx";
 /// The version of the format that this program writes.
 pub(crate) const VERSION: u32 = 6;
-/// The oldest that it reads. An index of it becomes one of the newest when it is opened to be written.
+/// The oldest that it reads. An index of it becomes one of the newest when it is opened to be
+/// written.
 const OLDEST_VERSION: u32 = 2;
 /// The first whose log is in rings; before it the log was as long as it can be from the beginning.
 const RINGS_VERSION: u32 = 5;
 /// Segments in the list of a checkpoint, at most.
 pub(crate) const CHECKPOINT_SEGMENTS_MAX: usize = 900;
-/// Positions, generations and numbers of batches are below this, so that counting on never overflows.
+/// Positions, generations and numbers of batches are below this, so that counting on never
+/// overflows.
 pub(crate) const COUNTS_MAX: u64 = 1 << 62;
 const RINGS_AT: usize = 104;
 const FRONT_AT: usize = RINGS_AT + RINGS_MAX * RING_BYTES;
@@ -33,14 +35,15 @@ pub(crate) struct Superblock {
     pub geometry: Geometry,
     /// Counts superblocks; the higher one is valid.
     pub generation: u64,
-    /// Counts openings. A frame of the log of an earlier one than the frame before it is a leftover.
+    /// Counts openings. A frame of the log of an earlier one than the frame before it is a
+    /// leftover.
     pub opening: u32,
     /// Where reading the log begins: a position in blocks, which only grows.
     pub log_tail: u64,
     /// The number of the last batch before the tail.
     pub seq_at_tail: u64,
-    /// The frame at the tail, if there is one, is of this opening or a later one: nothing stands before it that
-    /// would tell it from a leftover.
+    /// The frame at the tail, if there is one, is of this opening or a later one: nothing stands
+    /// before it that would tell it from a leftover.
     pub opening_at_tail: u32,
     /// The checkpoint: its segments, bytes and checksum. Without segments the tree is empty.
     pub checkpoint: Vec<u32>,
@@ -196,8 +199,9 @@ impl Superblock {
         Ok(Some(superblock))
     }
 
-    /// True if the rings are those that are needed from the tail on, and the log has come as far as the last of them. The
-    /// first may have been left at the tail itself: nothing of the log was needed when it went on in another.
+    /// True if the rings are those that are needed from the tail on, and the log has come as far as
+    /// the last of them. The first may have been left at the tail itself: nothing of the log was
+    /// needed when it went on in another.
     fn has_its_log(&self) -> bool {
         let rings = self.rings.all();
         let first_needed = rings[0].from <= self.log_tail;

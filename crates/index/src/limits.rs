@@ -1,4 +1,5 @@
-//! How long what is written may be. Each limit is checked when it is called for, before anything has changed.
+//! How long what is written may be. Each limit is checked when it is called for, before anything
+//! has changed.
 
 use crate::batch::{Batch, ranges_first};
 use crate::error::Error;
@@ -10,7 +11,8 @@ use crate::tree::blob::Reference;
 
 /// A batch takes this part of the log at most, so that there is room for several.
 const LOG_SHARE: u64 = 8;
-/// A batch has fewer bytes than this, however long the log is: what a leaf gets from it is in memory at once.
+/// A batch has fewer bytes than this, however long the log is: what a leaf gets from it is in
+/// memory at once.
 const BATCH_BYTES_MAX: usize = 1 << 30;
 /// What stands in a row for a value takes this part of a segment at most.
 const ROW_SHARE: usize = 8;
@@ -22,8 +24,8 @@ pub struct Limits {
     pub key_bytes_max: usize,
     /// A value. By the length of a segment, which was chosen when the index was made.
     pub value_bytes_max: usize,
-    /// A batch: its keys, its values, and 2 to 8 bytes for each operation. An eighth of the log, whose length
-    /// was chosen when the index was made, or 1 GiB.
+    /// A batch: its keys, its values, and 2 to 8 bytes for each operation. An eighth of the log,
+    /// whose length was chosen when the index was made, or 1 GiB.
     pub batch_bytes_max: usize,
 }
 

@@ -13,21 +13,23 @@ use crate::storage::BLOCK_BYTES;
 pub struct Options {
     /// Memory for nodes and changes, in bytes.
     pub memory_bytes: u64,
-    /// The part of it for changes that are not in nodes yet. The larger, the fewer bytes are written for
-    /// each change, and the longer opening takes after a crash.
+    /// The part of it for changes that are not in nodes yet. The larger, the fewer bytes are
+    /// written for each change, and the longer opening takes after a crash.
     pub buffer_bytes: u64,
-    /// Length of the log, in bytes, at most: it begins short, grows when it has to, and is given back. A batch has at most
-    /// an eighth of it. Only used when an index is made.
+    /// Length of the log, in bytes, at most: it begins short, grows when it has to, and is given
+    /// back. A batch has at most an eighth of it. Only used when an index is made.
     pub log_bytes: u64,
-    /// Length of a segment, a power of two from 64 KiB to 4 MiB: what an SSD erases at once, if that is
-    /// known. Only used when an index is made.
+    /// Length of a segment, a power of two from 64 KiB to 4 MiB: what an SSD erases at once, if
+    /// that is known. Only used when an index is made.
     pub segment_bytes: u32,
     /// Length of the image of a leaf, about: from 512 bytes to a quarter of a segment of the index.
     pub node_bytes: usize,
-    /// Longer values are kept apart from their keys: at most an eighth of a segment of the index, and 64 KiB.
+    /// Longer values are kept apart from their keys: at most an eighth of a segment of the index,
+    /// and 64 KiB.
     pub inline_value_bytes: usize,
-    /// How much of the segments is in use, at most, before they are cleaned rather than added to. Where rows pack well it
-    /// is less, down to 0.7, as long as segments take no more than the rows would unpacked and the storage can be longer.
+    /// How much of the segments is in use, at most, before they are cleaned rather than added to.
+    /// Where rows pack well it is less, down to 0.7, as long as segments take no more than the rows
+    /// would unpacked and the storage can be longer.
     pub utilisation: f64,
     /// The part of all leaves that counts as hot (the paper: hot to cold as 1 to 2).
     pub hot_share: f64,
@@ -85,8 +87,8 @@ impl Options {
         Ok(Geometry::new(id, blocks, self.segment_bytes))
     }
 
-    /// Refuses what an index of this shape cannot be used with. What only counts when an index is made is not looked
-    /// at: it has been.
+    /// Refuses what an index of this shape cannot be used with. What only counts when an index is
+    /// made is not looked at: it has been.
     pub(crate) fn check(&self, geometry: &Geometry) -> Result<(), Error> {
         if self.memory_bytes < 256 << 10 {
             return Err(refused("memory_bytes", "at least 256 KiB are needed"));

@@ -1,28 +1,30 @@
-//! The rules of the CHC-Tree's paper in place of the engine's own, so that its experiment runs on the
-//! same nodes, classifier, segments and cleaning (docs/experiments/chc-tree.md).
+//! The rules of the CHC-Tree's paper in place of the engine's own, so that its experiment runs on
+//! the same nodes, classifier, segments and cleaning (docs/experiments/chc-tree.md).
 //!
-//! Source: Byun 2011, section 2: hot and cold clusters of fixed sizes, cold nodes packed, hot ones not;
-//! and the B+-trees that it is compared with. Nothing here weakens what an index promises: the log and
-//! the checkpoints are as ever. It must never be the default: a node is written for each change.
+//! Source: Byun 2011, section 2: hot and cold clusters of fixed sizes, cold nodes packed, hot ones
+//! not; and the B+-trees that it is compared with. Nothing here weakens what an index promises: the
+//! log and the checkpoints are as ever. It must never be the default: a node is written for each
+//! change.
 
 use crate::error::Error;
 use crate::segments::Class;
 
-/// The rules of the paper. Every batch writes its leaves at once, whole pages at a time; nodes are read
-/// from the storage each time; a node holds what fits into [`Options::node_bytes`](crate::Options)
-/// unpacked, and unpacked it is stored at that length; a leaf is joined with a neighbour only if that one
-/// is packed. What was there when the index was opened counts as cold until it is written again.
+/// The rules of the paper. Every batch writes its leaves at once, whole pages at a time; nodes are
+/// read from the storage each time; a node holds what fits into
+/// [`Options::node_bytes`](crate::Options) unpacked, and unpacked it is stored at that length; a
+/// leaf is joined with a neighbour only if that one is packed. What was there when the index was
+/// opened counts as cold until it is written again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperRules {
     /// The segments of nodes, and which of these are packed.
     pub clusters: Clusters,
-    /// How full nodes are made where keys are only added at the end: 0.5 to 1. Other full nodes are cut
-    /// in half.
+    /// How full nodes are made where keys are only added at the end: 0.5 to 1. Other full nodes are
+    /// cut in half.
     pub fill: f64,
 }
 
-/// Clusters of a fixed number of segments: one that is full is cleaned. What a cluster's nodes need even
-/// so, it takes beyond that.
+/// Clusters of a fixed number of segments: one that is full is cleaned. What a cluster's nodes need
+/// even so, it takes beyond that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clusters {
     /// One for all nodes, none of which is packed: a B+-tree.
@@ -30,8 +32,8 @@ pub enum Clusters {
         /// Its size.
         segments: u32,
     },
-    /// The CHC-Tree. Hot leaves are not packed; cold leaves and inner nodes are. The hot cluster takes
-    /// no leaf beyond [`Options::utilisation`](crate::Options) of its size.
+    /// The CHC-Tree. Hot leaves are not packed; cold leaves and inner nodes are. The hot cluster
+    /// takes no leaf beyond [`Options::utilisation`](crate::Options) of its size.
     HotAndCold {
         /// Size of the hot cluster.
         hot_segments: u32,

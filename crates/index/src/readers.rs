@@ -1,7 +1,8 @@
 //! Who reads at which sequence number, and so what must be kept.
 //!
-//! What is visible and what is held are looked at under one lock: a snapshot is either seen by whoever
-//! is about to drop old versions, or it begins at a number that is not older than what is kept.
+//! What is visible and what is held are looked at under one lock: a snapshot is either seen by
+//! whoever is about to drop old versions, or it begins at a number that is not older than what is
+//! kept.
 
 use crate::node::Seq;
 use crate::planted::{Bug, is_planted};
@@ -54,8 +55,8 @@ impl Readers {
         oldest.map_or(visible, |(seq, _)| (*seq).min(visible))
     }
 
-    /// The batches as of which readers look that have a promise, and readers to come, in order: versions that
-    /// none of these sees are of no use.
+    /// The batches as of which readers look that have a promise, and readers to come, in order:
+    /// versions that none of these sees are of no use.
     pub(crate) fn held(&self) -> Vec<Seq> {
         let snapshots = self.snapshots.lock();
         let visible = self.visible();

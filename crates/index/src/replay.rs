@@ -1,9 +1,10 @@
 //! Taking up the log after a stop: all that is in it from the tail on goes into the leaves again.
 //!
-//! What the log says of one key is in order, and keys do not depend on each other, so a stretch of the
-//! log is sorted by key first: each leaf is gone to once, gets all its changes at once, and of each key
-//! only the last. A deletion of a range ends a stretch, since it concerns keys that are not named. It
-//! must never read a leaf: opening would then cost as much as the leaves that have changed.
+//! What the log says of one key is in order, and keys do not depend on each other, so a stretch of
+//! the log is sorted by key first: each leaf is gone to once, gets all its changes at once, and of
+//! each key only the last. A deletion of a range ends a stretch, since it concerns keys that are
+//! not named. It must never read a leaf: opening would then cost as much as the leaves that have
+//! changed.
 
 use crate::batch::{Operation, Operations, ranges_first};
 use crate::error::Error;
@@ -49,7 +50,8 @@ impl Change {
         }
     }
 
-    /// Compares keys, without a look at them where their heads say enough: they lie anywhere in memory.
+    /// Compares keys, without a look at them where their heads say enough: they lie anywhere in
+    /// memory.
     fn compare_key(&self, other: &Change, bytes: &[u8]) -> Ordering {
         let is_all_head = self.key_len <= 16 && other.key_len <= 16;
         self.head.cmp(&other.head).then_with(|| match is_all_head {
@@ -71,7 +73,8 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// In stretches of so many bytes of memory, about: the longer, the more changes a leaf gets at once.
+    /// In stretches of so many bytes of memory, about: the longer, the more changes a leaf gets at
+    /// once.
     pub(crate) fn new(bytes_max: u64) -> Replay {
         let bytes_max = usize::try_from(bytes_max).unwrap_or(STRETCH_BYTES_MAX);
         Replay {
@@ -170,8 +173,8 @@ impl Replay {
     }
 }
 
-/// The leaves of keys that ascend. Most are under the same parent as the one before, so that the way from
-/// the root is gone once for each parent.
+/// The leaves of keys that ascend. Most are under the same parent as the one before, so that the
+/// way from the root is gone once for each parent.
 struct Leaves<'a> {
     tree: &'a Tree,
     /// None before the first, and where the root is a leaf.

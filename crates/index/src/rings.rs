@@ -1,9 +1,11 @@
-//! Where the log is: a ring of blocks, and before it, as long as they are needed, the rings that it was in before.
+//! Where the log is: a ring of blocks, and before it, as long as they are needed, the rings that it
+//! was in before.
 //!
-//! An index begins with a short ring at the front of its storage. When that is nearly full of what is needed, the log
-//! goes on in a longer one, in segments that follow each other; when nothing of the log is needed, it goes back to the
-//! front and the segments are free. A position belongs to one ring: the last that begins at it or before. It must never
-//! be in a ring that neither of the superblocks lists.
+//! An index begins with a short ring at the front of its storage. When that is nearly full of what
+//! is needed, the log goes on in a longer one, in segments that follow each other; when nothing of
+//! the log is needed, it goes back to the front and the segments are free. A position belongs to
+//! one ring: the last that begins at it or before. It must never be in a ring that neither of the
+//! superblocks lists.
 
 use crate::geometry::{Geometry, LOG_OFFSET};
 use crate::storage::BLOCK_BYTES;
@@ -51,7 +53,8 @@ impl Place {
     }
 }
 
-/// A ring of blocks. The block of a position is the remainder of the position by how many there are.
+/// A ring of blocks. The block of a position is the remainder of the position by how many there
+/// are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ring {
     /// The first position that is in it.
@@ -166,7 +169,8 @@ impl Rings {
         Rings(self.0[gone..].to_vec())
     }
 
-    /// The same with one that is written from now on, instead of the current one if nothing was ever written to that.
+    /// The same with one that is written from now on, instead of the current one if nothing was
+    /// ever written to that.
     pub(crate) fn with(&self, ring: Ring) -> Rings {
         assert!(self.current().from <= ring.from, "positions only grow");
         let mut rings = self.0.clone();
@@ -177,7 +181,8 @@ impl Rings {
         Rings(rings)
     }
 
-    /// Blocks of the ring to go on in where this one is too short for so many; `None` if it cannot be longer.
+    /// Blocks of the ring to go on in where this one is too short for so many; `None` if it cannot
+    /// be longer.
     pub(crate) fn longer(&self, geometry: &Geometry, needed_blocks: u64) -> Option<u64> {
         let (now, most) = (self.current().blocks, geometry.log_blocks);
         let is_last = self.0.len() + 1 >= RINGS_MAX;

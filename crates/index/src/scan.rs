@@ -1,5 +1,6 @@
-//! Scans: keys and values in order, a leaf's worth at a time, so that a change beside them does not wait
-//! and is not seen. A scan keeps the image of the leaf that it is in, also when the tree has given it up.
+//! Scans: keys and values in order, a leaf's worth at a time, so that a change beside them does not
+//! wait and is not seen. A scan keeps the image of the leaf that it is in, also when the tree has
+//! given it up.
 
 use crate::error::Error;
 use crate::node::{Kind, Rows, View};

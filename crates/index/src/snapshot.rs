@@ -23,8 +23,8 @@ impl Snapshot {
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
-    /// Puts the value of a key at that moment in place of what is in `value`. False if it had none; what is
-    /// in `value` means nothing then.
+    /// Puts the value of a key at that moment in place of what is in `value`. False if it had none;
+    /// what is in `value` means nothing then.
     ///
     /// # Errors
     ///

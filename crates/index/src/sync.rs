@@ -1,8 +1,9 @@
-//! What threads share goes through here: locks and atomics, or in `interleavings/` those of Shuttle, which
-//! runs the same code with the threads in any order that it chooses.
+//! What threads share goes through here: locks and atomics, or in `interleavings/` those of
+//! Shuttle, which runs the same code with the threads in any order that it chooses.
 //!
-//! What is here has the interface of `parking_lot`. Nothing outside may share by other means what a test of
-//! interleavings should see; only what is made once ([`std::sync::OnceLock`]) need not be seen.
+//! What is here has the interface of `parking_lot`. Nothing outside may share by other means what a
+//! test of interleavings should see; only what is made once ([`std::sync::OnceLock`]) need not be
+//! seen.
 
 #[cfg(not(interleaved))]
 mod real {

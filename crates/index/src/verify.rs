@@ -1,5 +1,5 @@
-//! Looking through a whole index without opening it: is everything there that should be, and nothing in
-//! two places? Nothing is written.
+//! Looking through a whole index without opening it: is everything there that should be, and
+//! nothing in two places? Nothing is written.
 
 use crate::error::Error;
 use crate::layout::Superblock;

@@ -76,8 +76,8 @@ fn reads_of(storage: &MemoryStorage, run: impl FnOnce()) -> u64 {
     storage.counts().reads - reads
 }
 
-/// Changes of a leaf gather in memory, then on the storage as patches, and only then it is written anew, also where
-/// cleaning meets it: the bars of the index are 8 bytes for one, and 1.1 reads.
+/// Changes of a leaf gather in memory, then on the storage as patches, and only then it is written
+/// anew, also where cleaning meets it: the bars of the index are 8 bytes for one, and 1.1 reads.
 #[test]
 fn changes_are_written_a_few_times_and_a_get_reads_once() {
     let storage = Arc::new(MemoryStorage::new());

@@ -1,6 +1,7 @@
-//! One short life with everything in it, and every single thing that can go wrong in it, one after the other:
-//! the power cut at every call of the disk and at every call of the opening after it, every write lost, torn
-//! or sent elsewhere, every block as it was some time before, no space for every growth.
+//! One short life with everything in it, and every single thing that can go wrong in it, one after
+//! the other: the power cut at every call of the disk and at every call of the opening after it,
+//! every write lost, torn or sent elsewhere, every block as it was some time before, no space for
+//! every growth.
 
 use crate::world;
 use crate::world::mishap::{Mishap, Mishaps};
@@ -30,8 +31,8 @@ const SHAPE: Shape = Shape {
     ranges: true,
 };
 
-/// Goes on until the first error: batches, relaxed and durable, write-backs, checkpoints, compaction, and an
-/// opening in between, after which leaves are not in memory and get patches.
+/// Goes on until the first error: batches, relaxed and durable, write-backs, checkpoints,
+/// compaction, and an opening in between, after which leaves are not in memory and get patches.
 fn live(world: &mut World, storage: &(impl Storage + Clone + 'static)) -> Result<(), Error> {
     let mut draw = Draw::new(21);
     for turn in 0..70 {
@@ -159,7 +160,8 @@ fn every_write(mishap: Mishap) -> (u64, u64) {
             );
             assert!(is_typed || is_beyond, "{mishap:?} at {number}: {error}");
         } else if !storage.has_happened() {
-            // It may have been a sync, which this cannot happen to; the life is over when no number is left.
+            // It may have been a sync, which this cannot happen to; the life is over when no number
+            // is left.
             if number > 400 {
                 return (harmless, noticed);
             }
@@ -237,8 +239,8 @@ fn a_byte_in_both_superblocks_is_noticed() {
     }
 }
 
-/// For every growth there is no space, once or from then on. What does not fit is refused and has changed
-/// nothing, a full disk can be read and opened, and with space again everything goes on.
+/// For every growth there is no space, once or from then on. What does not fit is refused and has
+/// changed nothing, a full disk can be read and opened, and with space again everything goes on.
 #[test]
 fn there_is_no_space_for_every_growth() {
     let mut refusals = 0;
@@ -260,7 +262,8 @@ fn there_is_no_space_for_every_growth() {
             for key in keys.chunks(20) {
                 let deletes: Vec<_> = key.iter().cloned().map(Change::Delete).collect();
                 let deleted = world.write(&deletes, Durability::Durable);
-                // Where there is not even room to write anything back, deletions are refused like all else.
+                // Where there is not even room to write anything back, deletions are refused like
+                // all else.
                 let is_refused = for_good && matches!(deleted, Err(Error::Full { .. }));
                 assert!(is_refused || deleted == Ok(()), "{number}: {deleted:?}");
             }

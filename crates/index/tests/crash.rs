@@ -1,5 +1,5 @@
-//! Power cuts at any operation of the storage, also while an index is opened, and again after that; and
-//! operations that fail.
+//! Power cuts at any operation of the storage, also while an index is opened, and again after that;
+//! and operations that fail.
 
 use crate::world::lives::{self, cut, write_some};
 use crate::world::{
@@ -78,8 +78,8 @@ fn a_cut_at_every_operation() {
     }
 }
 
-/// A program that is killed leaves what it wrote in the caches of the system and of the disk. The next one
-/// sees it there, and must not build on it before it is durable.
+/// A program that is killed leaves what it wrote in the caches of the system and of the disk. The
+/// next one sees it there, and must not build on it before it is durable.
 #[test]
 fn what_was_found_after_a_kill_survives_a_power_cut() {
     let options = Options {
@@ -165,8 +165,8 @@ fn a_full_disk_refuses_and_goes_on() {
     }
 }
 
-/// More of the log is to be taken up than the memory for changes holds, so leaves are written back, segments
-/// are cleaned and checkpoints taken before the end of the log is known.
+/// More of the log is to be taken up than the memory for changes holds, so leaves are written back,
+/// segments are cleaned and checkpoints taken before the end of the log is known.
 #[test]
 fn a_log_much_longer_than_the_memory_is_taken_up() {
     const KEYS: u64 = 180_000;

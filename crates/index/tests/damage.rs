@@ -6,8 +6,8 @@ use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::{Db, Durability, Error, verify};
 use std::sync::Arc;
 
-/// How far the bytes lie apart that are changed, one at a time: with `BIMETAL_EVERY_BYTE` set, all are,
-/// which takes minutes.
+/// How far the bytes lie apart that are changed, one at a time: with `BIMETAL_EVERY_BYTE` set, all
+/// are, which takes minutes.
 fn step() -> usize {
     match std::env::var_os("BIMETAL_EVERY_BYTE") {
         Some(_) => 1,

@@ -1,5 +1,5 @@
-//! An index on devices of the stack: a mirror of two files in real time, also after a stop, and a mirror
-//! over modelled drives in virtual time, which replays.
+//! An index on devices of the stack: a mirror of two files in real time, also after a stop, and a
+//! mirror over modelled drives in virtual time, which replays.
 
 use crate::world::{Draw, Map, Shape, check_scan};
 use bimetal_block::Device;

@@ -40,8 +40,9 @@ fn short_lived() -> Options {
     }
 }
 
-/// What a program has not found when it opened the index is not there for the next one either: readers have
-/// been told so. A part of a frame that had gone may come back, with the zeroes of a write that was cut.
+/// What a program has not found when it opened the index is not there for the next one either:
+/// readers have been told so. A part of a frame that had gone may come back, with the zeroes of a
+/// write that was cut.
 #[test]
 fn a_batch_that_an_opening_has_not_found_does_not_come_back() {
     let disk = Arc::new(MemoryStorage::new());
@@ -75,7 +76,8 @@ fn a_batch_that_an_opening_has_not_found_does_not_come_back() {
     assert_eq!(db.get(b"second").expect("a get"), None);
 }
 
-/// Leaves that are gone are their neighbours' keys, which know nothing of the readers that they had.
+/// Leaves that are gone are their neighbours' keys, which know nothing of the readers that they
+/// had.
 #[test]
 fn a_snapshot_that_is_too_old_sees_no_hole_instead() {
     let mut seen = 0;
@@ -125,8 +127,8 @@ fn a_transaction_that_is_too_old_to_know_is_refused() {
     assert_eq!(committed, Err(Error::SnapshotTooOld));
 }
 
-/// The frames that a program had written and not made durable when it was killed are seen by the next
-/// one, whose own must not stand behind a gap after a power cut.
+/// The frames that a program had written and not made durable when it was killed are seen by the
+/// next one, whose own must not stand behind a gap after a power cut.
 #[test]
 fn what_a_killed_program_left_in_the_log_is_durable_before_the_next_goes_on() {
     let large_buffer = Options {
@@ -149,8 +151,8 @@ fn what_a_killed_program_left_in_the_log_is_durable_before_the_next_goes_on() {
     world.reopen(disk).expect("it opens");
 }
 
-/// A log of frames of which none says that those before it are durable has lost its end; the checkpoint
-/// knows more than what is left of it.
+/// A log of frames of which none says that those before it are durable has lost its end; the
+/// checkpoint knows more than what is left of it.
 #[test]
 fn a_log_that_ends_before_the_checkpoint_is_noticed() {
     let mut world = made(small());

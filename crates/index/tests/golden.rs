@@ -1,9 +1,10 @@
-//! A whole index of each version of the format, as it was written when the version was new: it must be
-//! read for ever. What is in it comes from a rule that is written down here once more, and from no index.
+//! A whole index of each version of the format, as it was written when the version was new: it must
+//! be read for ever. What is in it comes from a rule that is written down here once more, and from
+//! no index.
 //!
-//! `BIMETAL_GOLDEN=write` makes the file of the current version; one that exists is never made anew. The
-//! file has runs of zeroes left out: pieces of an offset (8 bytes), a length (8), both little-endian, and
-//! the bytes; first the length of the whole (8).
+//! `BIMETAL_GOLDEN=write` makes the file of the current version; one that exists is never made
+//! anew. The file has runs of zeroes left out: pieces of an offset (8 bytes), a length (8), both
+//! little-endian, and the bytes; first the length of the whole (8).
 
 use crate::world::{Disk, Map, collect};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -233,8 +234,9 @@ fn the_golden_index_is_built_anew_without_superblocks() {
     }
 }
 
-/// One footer after the other is damaged. Since version 4 an image says itself which keys it is for, so that nothing is
-/// lost; what is rebuilt of an older index without a footer is listed where it may be too old.
+/// One footer after the other is damaged. Since version 4 an image says itself which keys it is
+/// for, so that nothing is lost; what is rebuilt of an older index without a footer is listed where
+/// it may be too old.
 #[test]
 fn the_golden_index_is_built_anew_without_a_footer() {
     for version in VERSIONS {

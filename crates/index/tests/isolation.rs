@@ -1,10 +1,11 @@
-//! Snapshot isolation: many threads make transactions, and what each has seen is put together afterwards.
+//! Snapshot isolation: many threads make transactions, and what each has seen is put together
+//! afterwards.
 //!
-//! Every write says what it replaces, so the versions of a key are a chain. From who has seen which version
-//! follows what was before what: the commit of a version comes before the beginning of whoever sees it, and
-//! that before the commit of the next version. If that goes in no circle there is an order of time in which
-//! everybody has seen one moment (Adya 1999; Cerone and Gotsman 2018: with the first committer winning, that
-//! is snapshot isolation).
+//! Every write says what it replaces, so the versions of a key are a chain. From who has seen which
+//! version follows what was before what: the commit of a version comes before the beginning of
+//! whoever sees it, and that before the commit of the next version. If that goes in no circle there
+//! is an order of time in which everybody has seen one moment (Adya 1999; Cerone and Gotsman 2018:
+//! with the first committer winning, that is snapshot isolation).
 
 use crate::world;
 use crate::world::{Disk, Draw, small_paper_options};

@@ -1,8 +1,10 @@
-//! The process that writes is killed, again and again, with several threads writing, leaves being written
-//! back and checkpoints on their way; or at any moment from its start to its end, with another process waiting for the same
-//! file. What it had acknowledged is there, and no batch by half.
+//! The process that writes is killed, again and again, with several threads writing, leaves being
+//! written back and checkpoints on their way; or at any moment from its start to its end, with
+//! another process waiting for the same file. What it had acknowledged is there, and no batch by
+//! half.
 //!
-//! `BIMETAL_KILLS=1000 cargo test --release -p bimetal-index --test all kill::` is the long campaign.
+//! `BIMETAL_KILLS=1000 cargo test --release -p bimetal-index --test all kill::` is the long
+//! campaign.
 
 use crate::world::Draw;
 use bimetal_index::storage::file::{FileStorage, Presence};
@@ -52,7 +54,8 @@ fn last(db: &Db, thread: usize) -> u64 {
     last.map_or(0, |last| number_of(&last))
 }
 
-/// Writes until it is killed, and says what is durable. Not a test of its own: the other one starts it.
+/// Writes until it is killed, and says what is durable. Not a test of its own: the other one starts
+/// it.
 #[test]
 fn child() {
     let Some(path) = std::env::var_os(PATH) else {
@@ -133,7 +136,8 @@ fn check(db: &Db, durable: &[u64; THREADS]) -> Result<(), Error> {
     for (thread, durable) in durable.iter().enumerate() {
         let last = last(db, thread);
         assert!(last >= *durable, "{last} is there, {durable} was durable");
-        // A batch has both of its keys, so each key has the newest number that is not above the last.
+        // A batch has both of its keys, so each key has the newest number that is not above the
+        // last.
         for number in last.saturating_sub(KEYS - 1).max(1)..=last {
             let found = db.get(&key(thread, number))?.expect("a value");
             assert_eq!((number_of(&found), found), (number, value(number)));
@@ -185,8 +189,8 @@ fn what_was_durable_survives_every_kill() {
 const LIFE_BATCHES: u64 = 60;
 const LIFE: &str = "BIMETAL_INDEX_LIFE";
 
-/// A whole life: waits until no other process has the file, makes the index or opens it, writes, compacts and closes. Not
-/// a test of its own: the other one starts it.
+/// A whole life: waits until no other process has the file, makes the index or opens it, writes,
+/// compacts and closes. Not a test of its own: the other one starts it.
 #[test]
 fn life() {
     let Some(path) = std::env::var_os(LIFE) else {
@@ -276,8 +280,8 @@ impl Rivals {
         true
     }
 
-    /// Listens to the end, and returns the last batch that was called durable. A process that was not killed must have
-    /// closed its index.
+    /// Listens to the end, and returns the last batch that was called durable. A process that was
+    /// not killed must have closed its index.
     fn end(mut self, killed: [bool; 2]) -> u64 {
         while let Ok((number, line)) = self.lines.recv() {
             self.take(number, &line);
@@ -291,9 +295,9 @@ impl Rivals {
     }
 }
 
-/// Two processes want one file, which is not there in every third round, and one of them or both are killed at a moment that
-/// is drawn from the time that two lives take. The one that is left has its life, and what either has called durable is
-/// there.
+/// Two processes want one file, which is not there in every third round, and one of them or both
+/// are killed at a moment that is drawn from the time that two lives take. The one that is left has
+/// its life, and what either has called durable is there.
 #[test]
 fn a_process_can_be_killed_from_its_start_to_its_end_while_another_waits() {
     let folder = folder("lives");
@@ -309,7 +313,8 @@ fn a_process_can_be_killed_from_its_start_to_its_end_while_another_waits() {
             last_durable = 0;
         }
         let mut rivals = Rivals::start(&path);
-        // Before anything is said an index is made or opened, and after all batches it is compacted and closed.
+        // Before anything is said an index is made or opened, and after all batches it is compacted
+        // and closed.
         let (lines, micros_max) = match draw.below(3) {
             0 => (0, 40_000),
             1 => (draw.below(2 * LIFE_BATCHES + 2), 2_000),

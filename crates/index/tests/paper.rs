@@ -1,5 +1,5 @@
-//! The paper's rules: an index under them has what a map has, keeps to its clusters, and stores nodes as
-//! the paper says.
+//! The paper's rules: an index under them has what a map has, keeps to its clusters, and stores
+//! nodes as the paper says.
 
 use crate::world::{Disk, Draw};
 use bimetal_index::node::Image;

@@ -1,5 +1,5 @@
-//! Patches: what has changed of a leaf that is not in memory stands on the storage beside its image. Every
-//! answer has to come from the right one of several images.
+//! Patches: what has changed of a leaf that is not in memory stands on the storage beside its
+//! image. Every answer has to come from the right one of several images.
 
 use crate::world::{Disk, Draw};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -246,8 +246,8 @@ fn patches_in(content: &[u8]) -> impl Iterator<Item = (usize, u8)> + '_ {
         .filter(|(_, sort)| *sort == 2)
 }
 
-/// Keys with a prefix of 4 KiB pack into a few bytes each, until one comes that does not have it: put
-/// together they are longer than any image that is written.
+/// Keys with a prefix of 4 KiB pack into a few bytes each, until one comes that does not have it:
+/// put together they are longer than any image that is written.
 #[test]
 fn a_patch_may_spoil_what_packed_well() {
     let disk = Disk::default();

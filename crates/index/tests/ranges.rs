@@ -1,5 +1,6 @@
-//! Deletions of ranges with far more leaves than a commit may wait for: what they cost each commit is counted, and what is
-//! there is held against the model at every step, after stops and rebuilds as well.
+//! Deletions of ranges with far more leaves than a commit may wait for: what they cost each commit
+//! is counted, and what is there is held against the model at every step, after stops and rebuilds
+//! as well.
 
 use crate::world::lives::{key_of, long_deletions, many_leaves, small, value_of};
 use crate::world::{Change, Disk, Draw, Map, World, collect};
@@ -21,8 +22,8 @@ fn everything() -> Change {
     Change::DeleteRange(Vec::new(), None)
 }
 
-/// A commit makes 16 leaves take in what was deleted, beside what its own changes cost: whether it deletes all there is
-/// or is one of those after it.
+/// A commit makes 16 leaves take in what was deleted, beside what its own changes cost: whether it
+/// deletes all there is or is one of those after it.
 #[test]
 fn no_commit_waits_for_the_leaves_of_a_long_range() {
     let mut world = loaded();
@@ -110,8 +111,9 @@ fn a_long_deletion_goes_on_after_any_stop() {
     assert!(taken_in.iter().all(|leaves| *leaves > 3000), "{taken_in:?}");
 }
 
-/// An opening that writes leaves, because the log has more changes than memory takes, brings them older changes from the
-/// log afterwards. They seem to be newer than a deletion whose keys these changes bring back.
+/// An opening that writes leaves, because the log has more changes than memory takes, brings them
+/// older changes from the log afterwards. They seem to be newer than a deletion whose keys these
+/// changes bring back.
 #[test]
 fn a_long_deletion_stays_made_where_an_opening_writes_leaves() {
     let options = Options {
@@ -191,7 +193,8 @@ fn deletions_that_pile_up_wait_for_their_turn() {
             .write(&batch, Durability::Relaxed)
             .expect("a write");
     }
-    // A checkpoint lists what leaves may lack: 64 deletions of 16 and 16 bytes at most. The first may complete another.
+    // A checkpoint lists what leaves may lack: 64 deletions of 16 and 16 bytes at most. The first
+    // may complete another.
     world.db.checkpoint().expect("a checkpoint");
     let before = world.db.figures().upkeep.checkpoint_bytes;
     world.db.checkpoint().expect("a checkpoint");

@@ -1,4 +1,5 @@
-//! Building an index anew from images and the log, held against the model and against what opening gives.
+//! Building an index anew from images and the log, held against the model and against what opening
+//! gives.
 
 use crate::world::rebuilt::{built_anew, images, is_in, seeds_or};
 use crate::world::{Disk, Draw, Map, NUMBER_KEY, Shape, World, small_options};
@@ -43,7 +44,8 @@ fn live(world: &mut World, shape: &Shape, draw: &mut Draw, batches: u64) {
     }
 }
 
-/// Everything that opening finds after a power cut is found without superblocks and checkpoints as well.
+/// Everything that opening finds after a power cut is found without superblocks and checkpoints as
+/// well.
 fn run(seed: u64, reached: &mut Rebuilt) {
     let mut draw = Draw::new(seed);
     let options = small_options(&mut draw);
@@ -97,7 +99,8 @@ fn run(seed: u64, reached: &mut Rebuilt) {
 #[test]
 fn images_and_the_log_are_enough_after_any_power_cut() {
     let mut reached = Rebuilt::default();
-    // With the last one a write that was cut made a frame whole that an earlier opening had not finished.
+    // With the last one a write that was cut made a frame whole that an earlier opening had not
+    // finished.
     for seed in seeds_or(0..150).chain([607]) {
         run(seed, &mut reached);
     }
@@ -105,7 +108,8 @@ fn images_and_the_log_are_enough_after_any_power_cut() {
     assert!(reached.problems_found > 10, "{reached:?}");
 }
 
-/// Of a power cut the worst is drawn: all images are there, and of the log only what was made durable.
+/// Of a power cut the worst is drawn: all images are there, and of the log only what was made
+/// durable.
 #[test]
 fn no_image_has_what_the_log_can_lose() {
     let mut lost_batches = 0;
@@ -194,7 +198,8 @@ fn example(seed: u64) -> World {
     world
 }
 
-/// Without its log an index may lack any change, and with one leaf damaged the keys of that as well: both are said.
+/// Without its log an index may lack any change, and with one leaf damaged the keys of that as
+/// well: both are said.
 #[test]
 fn an_index_without_its_log_is_not_said_to_be_whole() {
     for seed in 0..4 {
@@ -215,7 +220,8 @@ fn an_index_without_its_log_is_not_said_to_be_whole() {
                 content[range.start as usize..range.end as usize].fill(0);
             }
             if round % 2 == 0 {
-                // The superblocks say how far the log was durable; images say it where they are gone.
+                // The superblocks say how far the log was durable; images say it where they are
+                // gone.
                 content[..2 * BLOCK_BYTES].fill(0);
             }
             let (at, len) = images[draw.below(images.len() as u64) as usize];
@@ -238,8 +244,8 @@ fn an_index_without_its_log_is_not_said_to_be_whole() {
     }
 }
 
-/// One image after the other is damaged: what is listed as lost is all that is not as it was, and what is
-/// not listed is as it was.
+/// One image after the other is damaged: what is listed as lost is all that is not as it was, and
+/// what is not listed is as it was.
 #[test]
 fn what_a_damaged_image_had_is_listed_and_nothing_else() {
     let (mut with_loss, mut lost_keys) = (0, 0);
@@ -283,8 +289,8 @@ fn what_a_damaged_image_had_is_listed_and_nothing_else() {
 /// Any byte of segments and log, most of them in footers, heads and frames: never a wrong answer.
 #[test]
 fn no_damage_is_an_answer() {
-    // In the last two the image of a lost footer was all that was left of a deletion: at the edge of its piece, and
-    // in the one beside it.
+    // In the last two the image of a lost footer was all that was left of a deletion: at the edge
+    // of its piece, and in the one beside it.
     for seed in seeds_or(7..9).chain([157, 230]) {
         damage_any_byte(seed);
     }
@@ -318,7 +324,8 @@ fn damage_any_byte(seed: u64) {
         }
         let is_lost = |key: &Vec<u8>| is_in(&rebuilt.lost, key).is_some();
         for (key, value) in world.now().iter().filter(|(key, _)| !is_lost(key)) {
-            // The last frame may have been torn, for all that can be known; nothing in it was needed.
+            // The last frame may have been torn, for all that can be known; nothing in it was
+            // needed.
             assert_eq!(
                 map.get(key),
                 Some(value),
@@ -371,8 +378,8 @@ impl Storage for BadBlock {
     }
 }
 
-/// A block that cannot be read takes footers with it and the images that they list: whatever these were, nothing that is
-/// older passes for them.
+/// A block that cannot be read takes footers with it and the images that they list: whatever these
+/// were, nothing that is older passes for them.
 #[test]
 fn no_block_that_cannot_be_read_is_an_answer() {
     let (mut with_loss, mut without) = (0, 0);
@@ -435,7 +442,8 @@ fn what_is_no_index_or_parts_of_two_is_refused() {
     assert_eq!(rebuilt.expect("it is named").keys, 1);
 }
 
-/// The head of a frame names another index than it did, which is not one of those whose parts are there.
+/// The head of a frame names another index than it did, which is not one of those whose parts are
+/// there.
 #[test]
 fn a_damaged_frame_names_no_index() {
     let world = example(0);
@@ -472,7 +480,8 @@ fn an_index_that_has_only_a_log_is_built_from_it() {
     assert!(rebuilt.is_proven, "the log has everything");
 }
 
-/// Nothing is known to be lost of an index whose superblocks are gone, and that is all that can be said.
+/// Nothing is known to be lost of an index whose superblocks are gone, and that is all that can be
+/// said.
 #[test]
 fn what_nothing_proves_is_not_said_to_be_proven() {
     let world = example(2);

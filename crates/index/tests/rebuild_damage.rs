@@ -1,5 +1,5 @@
-//! Files with random damage of every part, built anew and held against the model: no key is wrong, missing or stale
-//! outside of the ranges that are listed, and a file without damage lists none.
+//! Files with random damage of every part, built anew and held against the model: no key is wrong,
+//! missing or stale outside of the ranges that are listed, and a file without damage lists none.
 
 use crate::world::lives::cut;
 use crate::world::rebuilt::{built_anew, images, is_in, seeds_or};
@@ -29,7 +29,8 @@ struct Past {
     history: History,
     /// Every value that a key was ever given.
     given: BTreeSet<(Vec<u8>, Vec<u8>)>,
-    /// It was closed. Else it is as after a kill: its last batches are durable, but only their own frames say so.
+    /// It was closed. Else it is as after a kill: its last batches are durable, but only their own
+    /// frames say so.
     is_closed: bool,
 }
 
@@ -42,7 +43,8 @@ impl Past {
         start..(start + bytes).min(self.content.len())
     }
 
-    /// True if the end of the log can be known: the superblock says it of an index that was closed, and else the log itself.
+    /// True if the end of the log can be known: the superblock says it of an index that was closed,
+    /// and else the log itself.
     fn end_is_known(&self, content: &[u8]) -> bool {
         let generation = |block: &[u8]| u64::from_le_bytes(block[32..40].try_into().expect("8"));
         let (first, second) = self.content[SUPERBLOCKS].split_at(BLOCK_BYTES);
@@ -251,8 +253,9 @@ fn checkpoints(content: &mut [u8], draw: &mut Draw) -> String {
     format!("{} checkpoints", checkpoints.len())
 }
 
-/// Without superblocks nothing tells a segment that is gone from one that was never filled, and an image that is damaged
-/// together with its footer from one that a power cut has left half written: so one of them stays.
+/// Without superblocks nothing tells a segment that is gone from one that was never filled, and an
+/// image that is damaged together with its footer from one that a power cut has left half written:
+/// so one of them stays.
 fn keep_a_superblock(content: &mut [u8], past: &Past, draw: &mut Draw) {
     let blocks = [0..BLOCK_BYTES, BLOCK_BYTES..2 * BLOCK_BYTES];
     let is_gone = |block: &Range<usize>| content[block.clone()] != past.content[block.clone()];

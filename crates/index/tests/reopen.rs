@@ -49,7 +49,8 @@ fn reopened(disk: &Arc<MemoryStorage>, options: &Options) -> (Db, Counts) {
     (db, disk.counts())
 }
 
-/// A disk with an index of which every other key has been changed, by a program that was killed after that.
+/// A disk with an index of which every other key has been changed, by a program that was killed
+/// after that.
 fn half_changed() -> Arc<MemoryStorage> {
     let disk = loaded();
     let db = Db::open(disk.clone(), &options()).expect("it opens");
@@ -72,8 +73,8 @@ fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
     let again = db.figures();
     assert!(again.delta_bytes > 600 << 10, "{again:?}");
     assert_eq!((again.upkeep.folds, again.upkeep.patches), (0, 0));
-    // Of the last frame, one block, nothing says that it is durable, so it is written again. What stands behind it
-    // is ended.
+    // Of the last frame, one block, nothing says that it is durable, so it is written again. What
+    // stands behind it is ended.
     let blocks = counts.written_bytes / 4096;
     assert_eq!(blocks, 3, "a frame, the end of the log and a superblock");
     assert_eq!(counts.flushes, 3, "the log, its end, then the superblock");
@@ -91,7 +92,8 @@ fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
     assert!(u64::from(figures.nodes) > 4 * inner_nodes + 200, "leaves");
 }
 
-/// What was put off when the index was opened is done while it is written, a little with each group.
+/// What was put off when the index was opened is done while it is written, a little with each
+/// group.
 #[test]
 fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
     let disk = half_changed();
@@ -103,9 +105,10 @@ fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
     let first = db.figures().delta_bytes;
     assert!(first > 512 << 10, "{first} bytes");
     let mut before = first;
-    // What a group does is a leaf or two, and a piece of cleaning, which is 64 KiB to be moved or a quarter of that
-    // to be written with its changes: 16 leaves of 1 KiB and one that is begun. Such a leaf has a hundred rows of
-    // ten bytes, half of which have changed, and a change takes 36 bytes and a leaf's changes 120 more.
+    // What a group does is a leaf or two, and a piece of cleaning, which is 64 KiB to be moved or a
+    // quarter of that to be written with its changes: 16 leaves of 1 KiB and one that is begun.
+    // Such a leaf has a hundred rows of ten bytes, half of which have changed, and a change takes
+    // 36 bytes and a leaf's changes 120 more.
     let step_max = 19 * (120 + 36 * 60);
     // Each group takes back a quarter of a kibibyte of it at least.
     for number in 0..first / 256 {
@@ -139,8 +142,8 @@ fn a_replay_keeps_to_the_memory() {
     }
 }
 
-/// A process that is killed may not have made durable what the next one finds in the log; from then on
-/// it counts as durable, and so it has to be.
+/// A process that is killed may not have made durable what the next one finds in the log; from then
+/// on it counts as durable, and so it has to be.
 #[test]
 fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     let disk = Arc::new(MemoryStorage::new());
@@ -151,7 +154,8 @@ fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     };
     let db = Db::create(disk.clone(), 5, &options).expect("an index");
     db.put(b"first", b"durable").expect("a put");
-    // One key, so that its leaf stays small and nothing is written back, which would need the log first.
+    // One key, so that its leaf stays small and nothing is written back, which would need the log
+    // first.
     let flushes = disk.counts().flushes;
     for number in 0..600_u64 {
         let mut batch = Batch::new();
@@ -173,8 +177,8 @@ fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     assert_eq!(db.get(b"key").expect("a get"), Some(found));
 }
 
-/// A batch that the ring of the log is too short for makes the log go on in a longer one, also when nothing of the log is
-/// needed, as right after a checkpoint.
+/// A batch that the ring of the log is too short for makes the log go on in a longer one, also when
+/// nothing of the log is needed, as right after a checkpoint.
 #[test]
 fn a_log_that_goes_on_elsewhere_while_nothing_of_it_is_needed_is_found() {
     let options = Options {
@@ -246,9 +250,9 @@ fn write_round(db: &Db, round: u64) {
     }
 }
 
-/// A checkpoint may be taken and completed while the log is taken up. Rings of the log of which everything was read are
-/// given back then, but nothing that was not read yet: after a power cut at any time of the opening the next one finds
-/// all changes.
+/// A checkpoint may be taken and completed while the log is taken up. Rings of the log of which
+/// everything was read are given back then, but nothing that was not read yet: after a power cut at
+/// any time of the opening the next one finds all changes.
 #[test]
 fn a_checkpoint_during_a_replay_gives_back_only_what_was_read() {
     const CUTS: u64 = 8;
@@ -285,9 +289,10 @@ fn a_checkpoint_during_a_replay_gives_back_only_what_was_read() {
     }
 }
 
-/// A sync has failed, so what stands in the system's cache passes for saved and is not. An index that is opened by another
-/// program then, with little memory, writes leaves and checkpoints while it takes up the log. Whenever the power is cut
-/// meanwhile, what is left is an index as it was between two batches.
+/// A sync has failed, so what stands in the system's cache passes for saved and is not. An index
+/// that is opened by another program then, with little memory, writes leaves and checkpoints while
+/// it takes up the log. Whenever the power is cut meanwhile, what is left is an index as it was
+/// between two batches.
 #[test]
 fn nothing_of_the_cache_is_believed_while_a_log_is_taken_up() {
     const CUTS: u64 = 24;

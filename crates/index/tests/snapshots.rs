@@ -68,8 +68,8 @@ impl Storage for Eventful {
     }
 }
 
-/// Between finding out where a part of a value is and reading it, cleaning moves the part and its segment
-/// is given back.
+/// Between finding out where a part of a value is and reading it, cleaning moves the part and its
+/// segment is given back.
 #[test]
 fn a_scan_finds_a_value_that_is_moved_while_it_is_read() -> Result<(), Error> {
     let disk = Eventful::default();
@@ -96,8 +96,8 @@ fn a_scan_finds_a_value_that_is_moved_while_it_is_read() -> Result<(), Error> {
     Ok(())
 }
 
-/// The versions between are gone with the snapshot that would have needed them, and with them what says
-/// that somebody else was faster.
+/// The versions between are gone with the snapshot that would have needed them, and with them what
+/// says that somebody else was faster.
 #[test]
 fn a_transaction_that_is_too_old_does_not_write_over_others() -> Result<(), Error> {
     let options = Options {

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex};
 
 const RECORDS: u64 = 40_000;
 
-/// Where the log is too short for the changes that memory would hold, it is the log that makes leaves go
-/// to the disk, a few changes at a time. What is left of them behind has to be cleaned all the same.
+/// Where the log is too short for the changes that memory would hold, it is the log that makes
+/// leaves go to the disk, a few changes at a time. What is left of them behind has to be cleaned
+/// all the same.
 #[test]
 fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     let options = Options {
@@ -24,7 +25,8 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     let mut batch = Batch::new();
     let mut live_bytes = 0;
     for number in 0..RECORDS * 4 {
-        // The factor has no divisor in common with the number of records: each is written four times.
+        // The factor has no divisor in common with the number of records: each is written four
+        // times.
         let key = (number * 7919 % RECORDS).to_be_bytes();
         batch.put(&key, &[number as u8; 100]);
         if batch.len() == 500 {
@@ -36,9 +38,10 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     let figures = db.figures();
     assert!(figures.upkeep.folds > 10_000, "{figures:?}");
     let space = figures.space;
-    // A part of 0.85 of it is in use when it becomes longer, and it does not become shorter again: what counts is the
-    // most that was in use. Beside that there are the log, 16 segments; 8 that are being filled, emptied or cleaned,
-    // which count as in use; 7 spare ones; the 4 by which it becomes longer; and 3 for what was in use between two looks.
+    // A part of 0.85 of it is in use when it becomes longer, and it does not become shorter again:
+    // what counts is the most that was in use. Beside that there are the log, 16 segments; 8 that
+    // are being filled, emptied or cleaned, which count as in use; 7 spare ones; the 4 by which it
+    // becomes longer; and 3 for what was in use between two looks.
     let segments_bytes = u64::from(space.segments) * u64::from(space.segment_bytes);
     let spare_bytes = 40 * u64::from(space.segment_bytes);
     let most = live_bytes * 100 / 85 + spare_bytes;
@@ -136,7 +139,8 @@ impl Storage for MemoryGauge {
     }
 }
 
-/// Whatever writes leaves by the thousand gives their memory back on the way, not when the next batch comes.
+/// Whatever writes leaves by the thousand gives their memory back on the way, not when the next
+/// batch comes.
 #[test]
 fn no_operation_takes_more_memory_than_there_is_for_all() {
     let options = Options {
@@ -219,8 +223,9 @@ fn change_all(db: &Db) -> Result<(), bimetal_index::Error> {
     Ok(())
 }
 
-/// Two bytes of the key and the whole value are what packing leaves of 16 bytes, and patches of some leaves. The rest is
-/// for segments that are partly empty, which then are cleaned less: no more than the rows take unpacked.
+/// Two bytes of the key and the whole value are what packing leaves of 16 bytes, and patches of
+/// some leaves. The rest is for segments that are partly empty, which then are cleaned less: no
+/// more than the rows take unpacked.
 #[test]
 fn what_packing_saves_is_used_before_segments_are_cleaned() {
     let db = Db::create(Arc::new(MemoryStorage::new()), 1, &well_packed()).expect("an index");
@@ -244,7 +249,8 @@ fn what_packing_saves_is_used_before_segments_are_cleaned() {
     );
 }
 
-/// Where the storage cannot become longer, the same is done by cleaning: nothing is refused that fits.
+/// Where the storage cannot become longer, the same is done by cleaning: nothing is refused that
+/// fits.
 #[test]
 fn a_storage_of_fixed_length_is_cleaned_in_time() {
     let storage = MemoryStorage::new();
@@ -319,8 +325,8 @@ fn an_index_that_was_compacted_takes_little_more_than_what_is_in_it() {
     assert!((13_000..14_500).contains(&count), "{count}");
 }
 
-/// Others wait for one step of a compaction at most, so no step does all that is left, however much others bring between
-/// two of them.
+/// Others wait for one step of a compaction at most, so no step does all that is left, however much
+/// others bring between two of them.
 #[test]
 fn no_step_of_a_compaction_does_all_that_is_left() {
     let options = Options {
@@ -362,8 +368,8 @@ fn no_step_of_a_compaction_does_all_that_is_left() {
             break;
         }
     }
-    // A step ends with the 256th leaf, and a frame of the log has up to 60 KiB of leaves that are logged again, with a
-    // record or more each.
+    // A step ends with the 256th leaf, and a frame of the log has up to 60 KiB of leaves that are
+    // logged again, with a record or more each.
     let most_may_be = 256 + (60 << 10) / 108;
     assert!(
         most <= most_may_be,

@@ -1,5 +1,6 @@
-//! Uses that a program may make of an index and that none of the other tests makes: any options, any lengths, large
-//! transactions beside each other, a storage that panics, and ends without a sync.
+//! Uses that a program may make of an index and that none of the other tests makes: any options,
+//! any lengths, large transactions beside each other, a storage that panics, and ends without a
+//! sync.
 
 use crate::world::{Change, Disk, Draw, Shape, World};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -30,7 +31,8 @@ fn within(draw: &mut Draw, least: u64, most: u64) -> u64 {
     }
 }
 
-/// Options that may be accepted or not, for an index that exists (`segment_bytes`) or is to be made.
+/// Options that may be accepted or not, for an index that exists (`segment_bytes`) or is to be
+/// made.
 fn any_options(draw: &mut Draw) -> Options {
     let segment_bytes = draw.one_of(&[64 << 10, 128 << 10, 1 << 20, 4 << 20]);
     let memory_bytes = within(draw, 256 << 10, 8 << 20);
@@ -260,8 +262,8 @@ impl Storage for Panicking {
     }
 }
 
-/// What threads see of an index whose storage panics at its `at`th change: none may wait for ever, so they report to a
-/// channel. How many have panicked, and what the others were told.
+/// What threads see of an index whose storage panics at its `at`th change: none may wait for ever,
+/// so they report to a channel. How many have panicked, and what the others were told.
 fn panics_at(at: u64) -> (usize, Vec<Error>) {
     let storage = Panicking {
         disk: Disk::default(),

@@ -1,4 +1,5 @@
-//! A Postmark run over the whole stack in virtual time: `postmark LOAD SCALE FILESYSTEM SCHEDULER DEVICE DEPTH`.
+//! A Postmark run over the whole stack in virtual time:
+//! `postmark LOAD SCALE FILESYSTEM SCHEDULER DEVICE DEPTH`.
 
 use std::rc::Rc;
 

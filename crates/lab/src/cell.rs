@@ -1,5 +1,5 @@
-//! One run of one cell, in virtual time: the queue with its scheduler and the file layer over some device, and a load on
-//! them.
+//! One run of one cell, in virtual time: the queue with its scheduler and the file layer over some
+//! device, and a load on them.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

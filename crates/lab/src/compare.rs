@@ -1,7 +1,8 @@
 //! Two folders of results, cell by cell, and whether the second is worse than a rule allows.
 //!
-//! A rule is a figure, `<` or `>`, and a change in percent: `value<-5%` fails where the main figure is lower by more
-//! than 5 %. A change counts only if it is larger than the noise: the intervals of both medians must not meet.
+//! A rule is a figure, `<` or `>`, and a change in percent: `value<-5%` fails where the main figure
+//! is lower by more than 5 %. A change counts only if it is larger than the noise: the intervals of
+//! both medians must not meet.
 
 use std::str::FromStr;
 
@@ -55,7 +56,8 @@ pub struct Compared {
     pub fails: bool,
 }
 
-/// The cells that both have, in the order of the first, for the main figure and every figure of a rule.
+/// The cells that both have, in the order of the first, for the main figure and every figure of a
+/// rule.
 ///
 /// # Errors
 /// When they have none in common, or a rule names a figure that they do not have, in words.
@@ -197,7 +199,8 @@ mod tests {
         }
     }
 
-    /// 100 (95 to 105) and 90: with 88 to 94 it is worse by more than 5 %, with 80 to 96 it may be noise.
+    /// 100 (95 to 105) and 90: with 88 to 94 it is worse by more than 5 %, with 80 to 96 it may be
+    /// noise.
     #[test]
     fn a_rule_fails_beyond_noise_only() {
         let rules = ["value<-5%".parse().unwrap()];

@@ -1,5 +1,5 @@
-//! What a run is made on: a model in virtual time, devices of our own stack, a device of this machine, or one of a kernel
-//! that runs as a program.
+//! What a run is made on: a model in virtual time, devices of our own stack, a device of this
+//! machine, or one of a kernel that runs as a program.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,8 @@ pub enum Backend {
     /// In virtual time, on modelled devices.
     #[default]
     Virtual,
-    /// On this machine, with the schedulers and the file layer of virtual time over devices of our stack.
+    /// On this machine, with the schedulers and the file layer of virtual time over devices of our
+    /// stack.
     Stack,
     /// On this machine, with the kernel's schedulers and file systems.
     Native,

@@ -1,8 +1,9 @@
-//! How long what was asked of a device took, over the time of a run: a histogram for each interval, quantiles over all, and
-//! the times in which nothing came back at all.
+//! How long what was asked of a device took, over the time of a run: a histogram for each interval,
+//! quantiles over all, and the times in which nothing came back at all.
 //!
-//! What is kept is bounded, however long a run is and however many requests it has: when there are more intervals than
-//! [`INTERVALS_MAX`], each becomes twice as long. Recording must never change what is recorded.
+//! What is kept is bounded, however long a run is and however many requests it has: when there are
+//! more intervals than [`INTERVALS_MAX`], each becomes twice as long. Recording must never change
+//! what is recorded.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,8 @@ use serde::{Deserialize, Serialize};
 pub const INTERVALS_MAX: usize = 64;
 /// The length of an interval at first: 2^20 ns, about a millisecond.
 const INTERVAL_NS_MIN: u64 = 1 << 20;
-/// Classes of latency: two for each power of two, from 2^10 ns (about a microsecond) to 2^37 (137 s). What is less or more
-/// is in the first or in the last.
+/// Classes of latency: two for each power of two, from 2^10 ns (about a microsecond) to 2^37 (137
+/// s). What is less or more is in the first or in the last.
 pub const CLASSES: u8 = 54;
 const CLASS_POWER_MIN: u32 = 10;
 /// Times in which requests are with the device and none comes back are a freeze from here on.
@@ -35,7 +36,8 @@ pub struct DirectionLatency {
     pub p999_ns: u64,
     /// The one that took longest.
     pub max_ns: u64,
-    /// How many there were of a class in an interval: the interval of their end, the class, and the count, in order.
+    /// How many there were of a class in an interval: the interval of their end, the class, and the
+    /// count, in order.
     pub map: Vec<(u16, u8, u64)>,
 }
 
@@ -48,7 +50,8 @@ pub struct Latencies {
     pub reads: DirectionLatency,
     /// Of writes.
     pub writes: DirectionLatency,
-    /// Times of more than [`FREEZE_NS`] in which nothing came back though something was with the device.
+    /// Times of more than [`FREEZE_NS`] in which nothing came back though something was with the
+    /// device.
     pub freezes: u64,
     /// The longest such time, however short, in ns.
     pub pause_ns_max: u64,

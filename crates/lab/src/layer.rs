@@ -1,7 +1,8 @@
-//! What a load runs over, so that there is one program for every world: the virtual file layer, or a file system
-//! that is mounted on this machine.
+//! What a load runs over, so that there is one program for every world: the virtual file layer, or
+//! a file system that is mounted on this machine.
 //!
-//! A load knows files by number and devices by blocks of 4 KiB; it must never know which world it is in.
+//! A load knows files by number and devices by blocks of 4 KiB; it must never know which world it
+//! is in.
 
 use std::io;
 
@@ -29,7 +30,8 @@ pub enum LoadError {
     Interrupted,
 }
 
-/// The calls of programs. Clones are the same files. Directories and files are known by numbers that the layer gives.
+/// The calls of programs. Clones are the same files. Directories and files are known by numbers
+/// that the layer gives.
 #[expect(
     async_fn_in_trait,
     reason = "a layer and its loads live in one thread, so nothing need be Send"

@@ -116,7 +116,8 @@ pub struct Machine {
     pub lateness: Option<Lateness>,
 }
 
-/// How far behind the times of its model an emulated device was: what the emulation added to what it emulates.
+/// How far behind the times of its model an emulated device was: what the emulation added to what
+/// it emulates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lateness {
     /// Events of the model, such as the end of a request.

@@ -1,8 +1,9 @@
 //! The experiment file: devices, loads, axes, and which of their combinations are run.
 //!
-//! One file of TOML says everything that a result depends on, so its meaning has an identity: a hash over the
-//! resolved settings, which comments, order and names of files do not change. A mistake is one line with its place.
-//! The keys are in `docs/lab.md`. Reading a file asks the machine for nothing, so a plan means the same everywhere.
+//! One file of TOML says everything that a result depends on, so its meaning has an identity: a
+//! hash over the resolved settings, which comments, order and names of files do not change. A
+//! mistake is one line with its place. The keys are in `docs/lab.md`. Reading a file asks the
+//! machine for nothing, so a plan means the same everywhere.
 
 mod device;
 
@@ -174,13 +175,15 @@ pub struct Plan {
     pub seed: u64,
     /// Runs of each cell, at least.
     pub repeats: u64,
-    /// Runs of a cell at most, which it has where its interval is not [`within`](Self::within) after fewer.
+    /// Runs of a cell at most, which it has where its interval is not [`within`](Self::within)
+    /// after fewer.
     pub repeats_max: u64,
     /// The interval of a median is narrow enough when both ends are so near to it, as a part of it.
     pub within: f64,
     /// The names on each axis.
     pub axes: BTreeMap<String, Vec<String>>,
-    /// What the others are compared with; it says nothing of an axis on which each is compared with its like.
+    /// What the others are compared with; it says nothing of an axis on which each is compared with
+    /// its like.
     pub baseline: Choice,
     /// The combinations.
     pub cells: Vec<Cell>,

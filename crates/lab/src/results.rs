@@ -1,5 +1,5 @@
-//! Runs on disk: one file for each, named by what it depends on, so that an interrupted plan goes on where it
-//! was, and a changed one runs only what has changed.
+//! Runs on disk: one file for each, named by what it depends on, so that an interrupted plan goes
+//! on where it was, and a changed one runs only what has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -61,10 +61,10 @@ pub struct Job<'p> {
     pub seed: u64,
 }
 
-/// The runs that a plan asks for, as far as can be said with these made: round by round, each cell once in a
-/// round, in an order of its own. After the rounds that every cell has come those of the cells whose intervals
-/// are not narrow enough yet, with their baselines, so that ratios have all pairs; and none after a round of
-/// which a run is missing.
+/// The runs that a plan asks for, as far as can be said with these made: round by round, each cell
+/// once in a round, in an order of its own. After the rounds that every cell has come those of the
+/// cells whose intervals are not narrow enough yet, with their baselines, so that ratios have all
+/// pairs; and none after a round of which a run is missing.
 pub fn jobs<'p>(plan: &'p Plan, made: &[Outcome]) -> Vec<Job<'p>> {
     let mut all = Vec::new();
     for repeat in 0..plan.repeats {
@@ -97,8 +97,8 @@ fn round<'p>(plan: &Plan, repeat: u64, mut cells: Vec<&'p Cell>) -> Vec<Job<'p>>
     cells.into_iter().map(|cell| Job { cell, seed }).collect()
 }
 
-/// The cells whose intervals are not narrow enough by the runs of the rounds before `repeat`, and the cells
-/// that they are compared with.
+/// The cells whose intervals are not narrow enough by the runs of the rounds before `repeat`, and
+/// the cells that they are compared with.
 fn wide_cells<'p>(plan: &'p Plan, made: &[Outcome], repeat: u64) -> Vec<&'p Cell> {
     let mut values: BTreeMap<&Choice, Vec<f64>> = BTreeMap::new();
     for run in made {

@@ -1,9 +1,10 @@
-//! Runs on devices of our own stack, in real time: the queue with its schedulers, the file layer and the loads of virtual
-//! time, over whatever a configuration can describe. So what a simulation said can be held against storage that is there.
+//! Runs on devices of our own stack, in real time: the queue with its schedulers, the file layer
+//! and the loads of virtual time, over whatever a configuration can describe. So what a simulation
+//! said can be held against storage that is there.
 //!
-//! Nothing is modelled below the queue, and nothing but the page cache and the file system above it; what processors take
-//! they take by themselves. Every run opens the devices and closes them again, and must never leave them otherwise, also when
-//! it is interrupted.
+//! Nothing is modelled below the queue, and nothing but the page cache and the file system above
+//! it; what processors take they take by themselves. Every run opens the devices and closes them
+//! again, and must never leave them otherwise, also when it is interrupted.
 
 use std::future::Future;
 use std::pin::pin;
@@ -24,11 +25,12 @@ use crate::outcome::{Lateness, Machine, Outcome};
 use crate::plan::Choice;
 use crate::settings::Settings;
 
-/// Runs a cell with a seed, in real time. It ends early, and in order, when `stop` does. The runtime is for this run alone, and
-/// has to be [ended](Rt::end) behind it.
+/// Runs a cell with a seed, in real time. It ends early, and in order, when `stop` does. The
+/// runtime is for this run alone, and has to be [ended](Rt::end) behind it.
 ///
 /// # Errors
-/// When the devices cannot be opened or closed, refuse something, or are too small; `Interrupted` after `stop`.
+/// When the devices cannot be opened or closed, refuse something, or are too small; `Interrupted`
+/// after `stop`.
 pub async fn run(
     rt: &Rt,
     choice: &Choice,
@@ -74,7 +76,8 @@ pub async fn run(
     })
 }
 
-/// How far behind their models the emulated devices were, all together. Nothing without one that has done anything.
+/// How far behind their models the emulated devices were, all together. Nothing without one that
+/// has done anything.
 fn lateness(stack: &Stack) -> Option<Lateness> {
     let (mut events, mut total_ns, mut max_ns) = (0, 0, 0_f64);
     for (_, device) in stack.devices() {

@@ -1,7 +1,8 @@
-//! What is said of several runs: the median, how far it can be trusted, and whether a difference is one.
+//! What is said of several runs: the median, how far it can be trusted, and whether a difference is
+//! one.
 //!
-//! Intervals are percentile bootstraps of the median, by a fixed seed, so the same runs give the same interval.
-//! Nothing is dropped as an outlier.
+//! Intervals are percentile bootstraps of the median, by a fixed seed, so the same runs give the
+//! same interval. Nothing is dropped as an outlier.
 
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
@@ -34,7 +35,8 @@ pub const STEADY_ROUNDS: usize = 5;
 const STEADY_RANGE: f64 = 0.2;
 const STEADY_SLOPE: f64 = 0.1;
 
-/// The last rounds of a measurement, as SNIA's Solid State Storage Performance Test Specification looks at them.
+/// The last rounds of a measurement, as SNIA's Solid State Storage Performance Test Specification
+/// looks at them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steadiness {
     /// Their mean.
@@ -159,8 +161,8 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
-    /// Of five values the median of a draw is the least with probability 0.058 and the two least with 0.317, so
-    /// 2.5 % lies at the least and 97.5 % at the greatest.
+    /// Of five values the median of a draw is the least with probability 0.058 and the two least
+    /// with 0.317, so 2.5 % lies at the least and 97.5 % at the greatest.
     #[test]
     fn an_interval_holds_the_medians_that_could_have_been() {
         let of = estimate(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();

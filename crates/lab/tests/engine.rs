@@ -1,4 +1,5 @@
-//! The engine from an experiment file to results on disk: what is read, refused, run, resumed and counted.
+//! The engine from an experiment file to results on disk: what is read, refused, run, resumed and
+//! counted.
 
 use std::path::{Path, PathBuf};
 
@@ -267,8 +268,8 @@ fn a_mistake_about_a_machine_has_its_place() {
     );
 }
 
-/// The backend, the device and its depth are part of what a plan means; and what is written of a run is read as
-/// the same settings.
+/// The backend, the device and its depth are part of what a plan means; and what is written of a
+/// run is read as the same settings.
 #[test]
 fn an_identity_is_of_the_device_of_a_machine_too() {
     let of = |old: &str, new: &str| plan(&NATIVE.replacen(old, new, 1)).unwrap();
@@ -328,13 +329,13 @@ fn a_plan_is_interrupted_and_goes_on_and_gives_the_same() {
     assert_eq!(compared, [false, false, false, true]);
     let table = csv(&outcomes);
     let columns: Vec<usize> = table.lines().map(|line| line.split(',').count()).collect();
-    // Six axes, four of the run, eight counts and four times of each direction, three of the device, three of the program,
-    // two of lateness.
+    // Six axes, four of the run, eight counts and four times of each direction, three of the
+    // device, three of the program, two of lateness.
     assert_eq!(columns, vec![6 + 4 + 2 * (8 + 4) + 3 + 3 + 2; 9]);
 }
 
-/// Memory holds all of it and ext2 has no journal, so where the files are removed before the sync only names and inodes
-/// are written.
+/// Memory holds all of it and ext2 has no journal, so where the files are removed before the sync
+/// only names and inodes are written.
 #[test]
 fn what_is_removed_before_the_sync_is_never_written() {
     let folder = Folder::new("sync");
@@ -379,8 +380,8 @@ fn go_on(results: &Results, plan: &Plan, most: usize) {
     }
 }
 
-/// Cells whose intervals are wide are run again, with what they are compared with, and others are not; an
-/// interruption changes nothing of it.
+/// Cells whose intervals are wide are run again, with what they are compared with, and others are
+/// not; an interruption changes nothing of it.
 #[test]
 fn cells_are_repeated_until_their_intervals_are_narrow() {
     let text = PLAN.replace("repeats = 2", "repeats = 3\nrepeats_max = 6\nwithin = 0.2");
@@ -397,7 +398,8 @@ fn cells_are_repeated_until_their_intervals_are_narrow() {
             let of = plan.baseline_of(&other.choice).unwrap();
             other.choice == cell.choice || (of == cell.choice && other.choice != base)
         };
-        // The runs after the third are those that it or what is compared with it was too wide without.
+        // The runs after the third are those that it or what is compared with it was too wide
+        // without.
         let mut asking = all.cells.iter().filter(is_asked_for);
         let wide_until = (3..6).take_while(|n| {
             asking.clone().any(|other| {

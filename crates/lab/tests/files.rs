@@ -61,10 +61,10 @@ fn config(kind: FileSystemKind) -> FilesConfig {
     }
 }
 
-/// One directory, one file of 256 pages. Metadata that changes: the table of groups, both bitmaps, the block of
-/// inodes, the directory's block, the indirect block; of these, the first three are read before. Data: pages 0 to
-/// 11, then, behind the indirect block, 12 to 255: 1, 1 and 1 bios of up to 128 pages, or 256 single ones. With a journal:
-/// a descriptor, the six blocks, and the end.
+/// One directory, one file of 256 pages. Metadata that changes: the table of groups, both bitmaps,
+/// the block of inodes, the directory's block, the indirect block; of these, the first three are
+/// read before. Data: pages 0 to 11, then, behind the indirect block, 12 to 255: 1, 1 and 1 bios of
+/// up to 128 pages, or 256 single ones. With a journal: a descriptor, the six blocks, and the end.
 #[test]
 fn a_file_is_written_in_long_bios_or_page_by_page() {
     for (kind, expected) in [
@@ -82,9 +82,10 @@ fn a_file_is_written_in_long_bios_or_page_by_page() {
     }
 }
 
-/// 32 MiB in sequence: windows of 4, 8, 16 and then 256 of 32 pages, 7 of which are cut where an indirect block
-/// begins (at 12 and 1,024 more each; the first of these is the start of a window). Before that the directory's block, the
-/// inode's, and in between 8 indirect blocks. Page by page: 8,192 and these.
+/// 32 MiB in sequence: windows of 4, 8, 16 and then 256 of 32 pages, 7 of which are cut where an
+/// indirect block begins (at 12 and 1,024 more each; the first of these is the start of a window).
+/// Before that the directory's block, the inode's, and in between 8 indirect blocks. Page by page:
+/// 8,192 and these.
 #[test]
 fn a_file_is_read_in_windows_or_page_by_page() {
     for (read_ahead_pages, expected) in [(32, 3 + 256 + 7 + 10), (0, 8192 + 10)] {
@@ -112,8 +113,8 @@ fn a_file_is_read_in_windows_or_page_by_page() {
     }
 }
 
-/// What is removed before it is written never is: of the file's 256 pages and its indirect block nothing is left, the
-/// other five blocks of metadata have changed.
+/// What is removed before it is written never is: of the file's 256 pages and its indirect block
+/// nothing is left, the other five blocks of metadata have changed.
 #[test]
 fn what_is_removed_in_time_is_never_written() {
     let bench = Bench::new(config(FileSystemKind::Ext2));
@@ -127,8 +128,9 @@ fn what_is_removed_in_time_is_never_written() {
     assert_eq!(bios, (3, 5));
 }
 
-/// A file of 6,000 bytes: one page of data, and its tail in the leaf. Metadata: the bitmap, the directory's block, the
-/// leaf, and the node over it. A commit adds a descriptor and an end. 20,000 bytes are five pages without a tail.
+/// A file of 6,000 bytes: one page of data, and its tail in the leaf. Metadata: the bitmap, the
+/// directory's block, the leaf, and the node over it. A commit adds a descriptor and an end. 20,000
+/// bytes are five pages without a tail.
 #[test]
 fn small_files_have_their_tails_in_the_tree() {
     for (bytes, pages) in [(6_000, 1), (20_000, 5)] {
@@ -143,8 +145,8 @@ fn small_files_have_their_tails_in_the_tree() {
     }
 }
 
-/// Written through, each of four writes has its data, and the inode's block, on the device when it returns; written
-/// back, nothing is there before the sync.
+/// Written through, each of four writes has its data, and the inode's block, on the device when it
+/// returns; written back, nothing is there before the sync.
 #[test]
 fn a_write_through_is_on_the_device_when_it_returns() {
     for (write_mode, expected) in [(WriteMode::Through, 4 * 2), (WriteMode::Back, 0)] {
@@ -167,7 +169,8 @@ fn a_write_through_is_on_the_device_when_it_returns() {
     }
 }
 
-/// A file sixteen times as large as memory passes through it, on every file system, and everything is on the device.
+/// A file sixteen times as large as memory passes through it, on every file system, and everything
+/// is on the device.
 #[test]
 fn memory_is_bounded() {
     for (_, kind) in FileSystemKind::ALL {

@@ -50,8 +50,8 @@ fn with(path: &Path, keys: &str) -> Result<Outcome, RunError> {
     run(&plan.cells[0].choice, &plan.cells[0].settings, 1)
 }
 
-/// As much is written as read by the clients. Every write reaches the device, since each pass syncs it, and no read does, since the
-/// file is in memory.
+/// As much is written as read by the clients. Every write reaches the device, since each pass syncs
+/// it, and no read does, since the file is in memory.
 #[test]
 fn clients_do_what_was_recorded() {
     let file = File::new("recorded", SCRIPT);
@@ -60,7 +60,8 @@ fn clients_do_what_was_recorded() {
     let moved: f64 = [figures["with_1_mb_per_s"], figures["with_2_mb_per_s"]]
         .iter()
         .sum();
-    // A second of each: half of what was moved was written, but for a pass that the time has cut for each of three clients.
+    // A second of each: half of what was moved was written, but for a pass that the time has cut
+    // for each of three clients.
     let written_mb = of.writes.bytes as f64 / 1e6;
     let cut_mb = 3.0 * 65_536.0 / 1e6;
     assert!(moved > 10.0, "{moved} MB");

@@ -16,7 +16,8 @@ fn requests(keys: &str) -> Outcome {
     run(&plan.cells[0].choice, &plan.cells[0].settings, 1).unwrap()
 }
 
-/// The device is written twice, and then 500 pages in each round; the figure is the mean of the last five.
+/// The device is written twice, and then 500 pages in each round; the figure is the mean of the
+/// last five.
 #[test]
 fn rounds_are_made_on_a_written_device_until_they_are_alike() {
     let of = requests("steady = true");

@@ -1,13 +1,14 @@
-//! How many requests a second of CPU time each scheduler takes, orders and gives back, in virtual time.
+//! How many requests a second of CPU time each scheduler takes, orders and gives back, in virtual
+//! time.
 //!
 //! ```text
 //! cargo run --release --example schedule_rate -p bimetal-policy -- [REQUESTS] [ROUNDS]
 //! ```
 //!
 //! 64 tasks with a request each, half of them writes, at random sectors; a device that does 16 at a
-//! time in 100 us each. Every task asks again as soon as it has its answer. The schedulers go in turn,
-//! round by round, and the median of the rounds is printed. CPU time is what the kernel has counted for
-//! this process, so that other load on the machine matters little.
+//! time in 100 us each. Every task asks again as soon as it has its answer. The schedulers go in
+//! turn, round by round, and the median of the rounds is printed. CPU time is what the kernel has
+//! counted for this process, so that other load on the machine matters little.
 
 use std::collections::VecDeque;
 use std::process::ExitCode;

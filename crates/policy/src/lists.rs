@@ -1,7 +1,8 @@
 //! Doubly linked lists of ids (pages, requests) that share one array of links, so that moving an id
 //! from a list to another is a few writes and no allocation.
 //!
-//! An id is in at most one list over the same [`Links`] at a time; whoever owns them knows in which.
+//! An id is in at most one list over the same [`Links`] at a time; whoever owns them knows in
+//! which.
 
 /// No id.
 pub const NONE: u32 = u32::MAX;
@@ -62,8 +63,8 @@ pub fn grow<T: Clone>(array: &mut Vec<T>, ids: usize, value: T) {
     }
 }
 
-/// Takes out what is at a place of `array`, which is the last one as a rule where few are in it: then nothing
-/// has to be moved, and no call is made to move nothing.
+/// Takes out what is at a place of `array`, which is the last one as a rule where few are in it:
+/// then nothing has to be moved, and no call is made to move nothing.
 pub(crate) fn take_at<T>(array: &mut Vec<T>, at: usize) -> T {
     if at + 1 == array.len()
         && let Some(last) = array.pop()

@@ -1,13 +1,13 @@
 //! On-demand read-ahead: which pages are read before anybody asks for them.
 //!
-//! One [`ReadAhead`] belongs to one reader of one file (or of one device): it looks at which pages are
-//! missed, or found with the mark that an earlier window has left, and answers with the window to read
-//! next. Windows begin small, double while the reader goes on, and are read before the reader has come
-//! to their end, so that a reader in sequence never waits. It must never do I/O, and never answer with
-//! a window longer than allowed, but for two that are read as one.
+//! One [`ReadAhead`] belongs to one reader of one file (or of one device): it looks at which pages
+//! are missed, or found with the mark that an earlier window has left, and answers with the window
+//! to read next. Windows begin small, double while the reader goes on, and are read before the
+//! reader has come to their end, so that a reader in sequence never waits. It must never do I/O,
+//! and never answer with a window longer than allowed, but for two that are read as one.
 //!
-//! Source: `mm/readahead.c` of Linux 2.6.31 (`ondemand_readahead`), whose rules of windows are those of
-//! 2.6.26. The rules are in `docs/schedulers.md`.
+//! Source: `mm/readahead.c` of Linux 2.6.31 (`ondemand_readahead`), whose rules of windows are
+//! those of 2.6.26. The rules are in `docs/schedulers.md`.
 
 /// A run of pages to read, all of them but those that are there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub struct Window {
     pub first_page: u64,
     /// How many.
     pub pages: u64,
-    /// The page to be marked when it has been read: whoever comes to it asks for the next window, by
-    /// [`ReadAhead::marked`].
+    /// The page to be marked when it has been read: whoever comes to it asks for the next window,
+    /// by [`ReadAhead::marked`].
     pub marked_page: Option<u64>,
 }
 
@@ -52,8 +52,8 @@ impl ReadAhead {
         self.previous_page = Some(page);
     }
 
-    /// `page`, of a request for `requested` pages from there, is not in memory: what to read now, while
-    /// the reader waits.
+    /// `page`, of a request for `requested` pages from there, is not in memory: what to read now,
+    /// while the reader waits.
     pub fn missed(&mut self, page: u64, requested: u64) -> Window {
         let requested = requested.max(1);
         if self.pages_max == 0 {
@@ -78,8 +78,9 @@ impl ReadAhead {
         self.window(page)
     }
 
-    /// The reader has come to a page with a mark, which it has lost now: what to read behind it, while
-    /// the reader goes on. `hole` finds the first page that is not in memory behind a page, within so many.
+    /// The reader has come to a page with a mark, which it has lost now: what to read behind it,
+    /// while the reader goes on. `hole` finds the first page that is not in memory behind a page,
+    /// within so many.
     pub fn marked(
         &mut self,
         page: u64,
@@ -93,8 +94,8 @@ impl ReadAhead {
             self.push_on();
             return Some(self.window(page));
         }
-        // The mark of another reader, or of this one before it went elsewhere: what is in memory says how
-        // far that one had come.
+        // The mark of another reader, or of this one before it went elsewhere: what is in memory
+        // says how far that one had come.
         let first = hole(page, self.pages_max + 1)?;
         let come = first
             .checked_sub(page)
@@ -154,8 +155,8 @@ impl ReadAhead {
         pages.saturating_mul(larger).min(self.pages_max)
     }
 
-    /// The window as it is read. If the reader, who is at `page`, would find its mark at once, the next
-    /// window is read with it.
+    /// The window as it is read. If the reader, who is at `page`, would find its mark at once, the
+    /// next window is read with it.
     fn window(&mut self, page: u64) -> Window {
         if page == self.first_page && self.pages == self.ahead_pages {
             self.ahead_pages = self.next_size(self.pages);
@@ -189,7 +190,8 @@ mod tests {
         panic!("the memory is not asked where the window says enough")
     }
 
-    /// Page after page: 4 pages, of which 3 ahead; then 8, 16, 32, 32, each at the mark of the one before.
+    /// Page after page: 4 pages, of which 3 ahead; then 8, 16, 32, 32, each at the mark of the one
+    /// before.
     #[test]
     fn windows_grow_while_the_reader_goes_on() {
         let mut reader = ReadAhead::new(MAX);
@@ -206,7 +208,8 @@ mod tests {
         assert_eq!(reader.missed(92, 1), window(92, 64, 124));
     }
 
-    /// 8 pages asked for at the start: twice as many. More than the maximum: it and the next one at once.
+    /// 8 pages asked for at the start: twice as many. More than the maximum: it and the next one at
+    /// once.
     #[test]
     fn the_first_window_is_as_long_as_the_request_promises() {
         assert_eq!(ReadAhead::new(MAX).missed(0, 8), window(0, 16, 8));
@@ -214,7 +217,8 @@ mod tests {
         assert_eq!(ReadAhead::new(MAX).missed(500, 64), window(500, 64, 532));
     }
 
-    /// Who jumps about reads what he asks for; the window of before is still known when he comes back.
+    /// Who jumps about reads what he asks for; the window of before is still known when he comes
+    /// back.
     #[test]
     fn a_jump_reads_what_is_asked_for_and_nothing_is_forgotten() {
         let mut reader = ReadAhead::new(MAX);
@@ -260,7 +264,8 @@ mod tests {
         }
     }
 
-    /// 32 MiB in sequence, by pages: each page is read once, in windows of 4, 8, 16, and then 32 pages.
+    /// 32 MiB in sequence, by pages: each page is read once, in windows of 4, 8, 16, and then 32
+    /// pages.
     #[test]
     fn a_file_in_sequence_takes_as_many_requests_as_it_has_windows() {
         let (mut reader, mut there, mut marks, mut requests) =
@@ -286,7 +291,8 @@ mod tests {
             assert!(there.contains(&page));
             reader.has_read(page);
         }
-        // 28 pages in three windows, then 8164 pages by 32, rounded up; one more is under way at the end.
+        // 28 pages in three windows, then 8164 pages by 32, rounded up; one more is under way at
+        // the end.
         assert_eq!(requests, 3 + 8164_u64.div_ceil(MAX) + 1);
     }
 }

@@ -1,10 +1,12 @@
-//! Readers of a device, told apart by where they read: who asks for the block behind the last one goes on.
+//! Readers of a device, told apart by where they read: who asks for the block behind the last one
+//! goes on.
 //!
-//! [`ReadAhead`] is the state of one reader of one file, and a device knows no files: what comes over one
-//! connection is many readers, and one reader may come over several connections. So a request goes on with
-//! the reader whose last request ended where it begins, whoever sends it; if there is none, it is the first
-//! of a new one, who takes the place of the one not heard of for longest. It must never do I/O, and
-//! never name a page that is part of the request, which is read in any case.
+//! [`ReadAhead`] is the state of one reader of one file, and a device knows no files: what comes
+//! over one connection is many readers, and one reader may come over several connections. So a
+//! request goes on with the reader whose last request ended where it begins, whoever sends it; if
+//! there is none, it is the first of a new one, who takes the place of the one not heard of for
+//! longest. It must never do I/O, and never name a page that is part of the request, which is read
+//! in any case.
 
 use std::ops::Range;
 
@@ -30,8 +32,8 @@ struct Reader {
     /// The number of his last request.
     last_request: u64,
     windows: ReadAhead,
-    /// The page of his last window at which the next one is asked for. In memory pages have no room for marks here,
-    /// so that nobody finds another one's.
+    /// The page of his last window at which the next one is asked for. In memory pages have no room
+    /// for marks here, so that nobody finds another one's.
     marked_page: Option<u64>,
 }
 
@@ -49,8 +51,9 @@ impl Readers {
         }
     }
 
-    /// A request for `pages`, of which `is_here` knows those in memory or on their way there. Gives the pages behind it
-    /// that are to be read now, while nobody waits for them; some of them may be here.
+    /// A request for `pages`, of which `is_here` knows those in memory or on their way there. Gives
+    /// the pages behind it that are to be read now, while nobody waits for them; some of them may
+    /// be here.
     pub fn read(&mut self, pages: Range<u64>, is_here: impl Fn(u64) -> bool) -> Option<Range<u64>> {
         if pages.is_empty() {
             return None;
@@ -87,7 +90,8 @@ impl Readers {
 }
 
 impl Reader {
-    /// Goes through a request as the kernel does page by page: at the first page that is missed, and at every mark.
+    /// Goes through a request as the kernel does page by page: at the first page that is missed,
+    /// and at every mark.
     fn ahead(&mut self, pages: &Range<u64>, is_here: impl Fn(u64) -> bool) -> Option<Range<u64>> {
         let mut ahead = None;
         let missed = pages.clone().find(|&page| !is_here(page));
@@ -153,8 +157,8 @@ mod tests {
         }
     }
 
-    /// From the start of a device page by page: 4 pages of which the reader waits for one; then 8, 16, 32 and 32, each
-    /// when he comes to the first page of the one before.
+    /// From the start of a device page by page: 4 pages of which the reader waits for one; then 8,
+    /// 16, 32 and 32, each when he comes to the first page of the one before.
     #[test]
     fn windows_grow_behind_a_reader_who_goes_on() {
         let mut memory = Memory::new();
@@ -202,8 +206,8 @@ mod tests {
         assert_eq!(memory.read(5002..5003), Some(5005..5013));
     }
 
-    /// 128 pages at once are four windows of 32: the reader passes the marks of three, and the next request finds the
-    /// fourth on its way.
+    /// 128 pages at once are four windows of 32: the reader passes the marks of three, and the next
+    /// request finds the fourth on its way.
     #[test]
     fn a_request_longer_than_a_window_is_followed_by_one() {
         let mut memory = Memory::new();
@@ -231,7 +235,8 @@ mod tests {
         }
     }
 
-    /// One more than there is room for: the one not heard of for longest is forgotten, the others go on.
+    /// One more than there is room for: the one not heard of for longest is forgotten, the others
+    /// go on.
     #[test]
     fn the_reader_not_heard_of_for_longest_is_forgotten() {
         let mut memory = Memory::new();

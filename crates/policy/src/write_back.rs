@@ -1,14 +1,14 @@
 //! When dirty pages are written, and by whom: the writer himself, the flusher, or the timer.
 //!
-//! A [`WriteBack`] is asked by whoever dirties pages, and by the tasks that clean them; it knows how
-//! many pages there are, not which. A page cache that lets writers go on until a share of memory is
-//! dirty, and then has them write, is as fast as memory in bursts and as fast as the device in the long
-//! run. It must never do I/O, read a clock, or let a writer pass who is over his limit and has not
-//! written his chunk.
+//! A [`WriteBack`] is asked by whoever dirties pages, and by the tasks that clean them; it knows
+//! how many pages there are, not which. A page cache that lets writers go on until a share of
+//! memory is dirty, and then has them write, is as fast as memory in bursts and as fast as the
+//! device in the long run. It must never do I/O, read a clock, or let a writer pass who is over his
+//! limit and has not written his chunk.
 //!
 //! Source: `mm/page-writeback.c` of Linux 2.6.27 (`get_dirty_limits`, `balance_dirty_pages`,
-//! `background_writeout`, `wb_kupdate`), with one device, whose share of the limit is all of it. The rules
-//! are in `docs/lab.md`.
+//! `background_writeout`, `wb_kupdate`), with one device, whose share of the limit is all of it.
+//! The rules are in `docs/lab.md`.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,8 @@ const MS_NS: u64 = 1_000_000;
 pub enum WriteMode {
     /// It stays dirty until the policy has it written.
     Back,
-    /// The write waits until it, and what has changed with it, is on the device (`O_SYNC`, `mount -o sync`).
+    /// The write waits until it, and what has changed with it, is on the device (`O_SYNC`,
+    /// `mount -o sync`).
     Through,
 }
 
@@ -41,8 +42,9 @@ pub struct WriteBackParameters {
 }
 
 impl WriteBackParameters {
-    /// The defaults for a machine of so many pages and processors: 5 and 10 %, 5 s and 30 s, 1024 pages
-    /// at a time, a check every pages / (32 x processors) pages, at least 16 and at most 1024 (4 MiB).
+    /// The defaults for a machine of so many pages and processors: 5 and 10 %, 5 s and 30 s, 1024
+    /// pages at a time, a check every pages / (32 x processors) pages, at least 16 and at most 1024
+    /// (4 MiB).
     pub fn for_memory(pages: u64, processors: u64) -> WriteBackParameters {
         WriteBackParameters {
             background_percent: 5,
@@ -143,7 +145,8 @@ impl WriteBack {
         }
     }
 
-    /// A task has made `pages` more dirty; true if it is to be checked now, by [`next_step`](Self::next_step).
+    /// A task has made `pages` more dirty; true if it is to be checked now, by
+    /// [`next_step`](Self::next_step).
     pub fn dirtied(&mut self, task: u32, pages: u64, now: &Pages) -> bool {
         let every = match self.exceeded {
             true => EXCEEDED_CHECK_PAGES.min(self.parameters.check_pages),
@@ -186,8 +189,8 @@ impl WriteBack {
         }
     }
 
-    /// The limit of one task: lower by up to an eighth, by its share of what was dirtied of late, and
-    /// never below half.
+    /// The limit of one task: lower by up to an eighth, by its share of what was dirtied of late,
+    /// and never below half.
     fn limit_of(&self, task: u32, dirty: u64) -> u64 {
         let of_late = self.tasks.get(&task).map_or(0, |of| of.of_late);
         let lower = match self.of_late {
@@ -197,8 +200,8 @@ impl WriteBack {
         (dirty - lower).max(dirty / 2)
     }
 
-    /// What a writer who is checked does next. He asks until it is [`Step::Go`], with one `throttle`,
-    /// to which he adds what he has written.
+    /// What a writer who is checked does next. He asks until it is [`Step::Go`], with one
+    /// `throttle`, to which he adds what he has written.
     pub fn next_step(&mut self, task: u32, pages: &Pages, throttle: &mut Throttle) -> Step {
         let limits = self.limits(pages);
         let all = pages.dirty + pages.under_way;
@@ -245,8 +248,8 @@ impl WriteBack {
         now_ns.checked_sub(self.parameters.expire_ns)
     }
 
-    /// When the timer rings next, after it has rung at `rung_at_ns` and was done at `now_ns`: at its interval,
-    /// and not within a second.
+    /// When the timer rings next, after it has rung at `rung_at_ns` and was done at `now_ns`: at
+    /// its interval, and not within a second.
     pub fn next_timer_ns(&self, rung_at_ns: u64, now_ns: u64) -> u64 {
         (rung_at_ns + self.parameters.interval_ns).max(now_ns + 1_000 * MS_NS)
     }
@@ -302,7 +305,8 @@ mod tests {
         assert!(policy.dirtied(1, 8, &pages(200, 0)));
     }
 
-    /// All was dirtied by task 1, so its limit is 100 - 12 = 88; task 2's is 100. Half of both limits: 75.
+    /// All was dirtied by task 1, so its limit is 100 - 12 = 88; task 2's is 100. Half of both
+    /// limits: 75.
     #[test]
     fn who_dirties_most_is_stopped_first() {
         let mut policy = policy();

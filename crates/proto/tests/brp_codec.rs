@@ -1,5 +1,5 @@
-//! The bytes of BRP: what was encoded is decoded, what the page says is on the wire, any bytes at all are
-//! answered with a message or an error, and how a stream was cut makes no difference.
+//! The bytes of BRP: what was encoded is decoded, what the page says is on the wire, any bytes at
+//! all are answered with a message or an error, and how a stream was cut makes no difference.
 
 use bimetal_proto::brp::command::encode_command;
 use bimetal_proto::brp::frame::check_of;
@@ -43,7 +43,8 @@ fn welcome(features: u32) -> Welcome {
     }
 }
 
-/// What a reader made of a stream, which was given to it in pieces: the messages, and what ended it.
+/// What a reader made of a stream, which was given to it in pieces: the messages, and what ended
+/// it.
 type Made<M, E> = (Vec<(M, Vec<E>)>, Option<ProtocolError>);
 
 /// Feeds a stream in pieces of `cut` bytes. Data of commands is skipped as a target would take it.

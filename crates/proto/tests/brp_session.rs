@@ -1,7 +1,7 @@
-//! A session over paths that break and a target that dies, against a model of the target that does with
-//! requests whatever it may: in any order, late, also from paths that the initiator has given up. Nothing
-//! that was answered may be lost beyond what a flush error says, and no older content may come back. With
-//! the fence or the replay left out, the same test must find that.
+//! A session over paths that break and a target that dies, against a model of the target that does
+//! with requests whatever it may: in any order, late, also from paths that the initiator has given
+//! up. Nothing that was answered may be lost beyond what a flush error says, and no older content
+//! may come back. With the fence or the replay left out, the same test must find that.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -95,7 +95,8 @@ struct World {
     /// The last version submitted to each block, and the last one that was answered.
     submitted: [u64; BLOCKS],
     answered: [u64; BLOCKS],
-    /// Requests of ours by tag: what a read must give, what a write writes, what a flush must cover.
+    /// Requests of ours by tag: what a read must give, what a write writes, what a flush must
+    /// cover.
     asked: BTreeMap<u32, Asked>,
     deaths: usize,
     losses: Rc<Cell<usize>>,
@@ -301,7 +302,8 @@ impl World {
         }
     }
 
-    /// The target does one of the requests that it has taken, and answers if the path is still there.
+    /// The target does one of the requests that it has taken, and answers if the path is still
+    /// there.
     fn carry_out(&mut self) {
         if self.taken.is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! The handshake of an NBD server that does nothing before TLS (NBD, section "TLS support", FORCEDTLS).
+//! The handshake of an NBD server that does nothing before TLS (NBD, section "TLS support",
+//! FORCEDTLS).
 
 use crate::common::*;
 use bimetal_proto::nbd::{ProtocolError, ServerHandshake, ServerProgress};
@@ -22,7 +23,8 @@ fn server() -> (ServerHandshake, Vec<u8>) {
 #[test]
 fn before_tls_every_option_but_two_is_answered_with_the_same_error() {
     let (mut server, mut out) = server();
-    // LIST, INFO, GO, STRUCTURED_REPLY, both metadata options, EXTENDED_HEADERS, and one nobody knows.
+    // LIST, INFO, GO, STRUCTURED_REPLY, both metadata options, EXTENDED_HEADERS, and one nobody
+    // knows.
     for number in [3, 6, 7, 8, 9, 10, 11, 4711] {
         for data in [&b""[..], &go_data("vol", &[]), &[0xff; 70_000]] {
             let input = option(number, data);

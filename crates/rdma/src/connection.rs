@@ -1,13 +1,13 @@
-//! A connection: the flow of credits on one side, queues of a device on the other, and a stream of bytes for
-//! whoever holds it.
+//! A connection: the flow of credits on one side, queues of a device on the other, and a stream of
+//! bytes for whoever holds it.
 //!
-//! Nothing is polled while nothing happens: one task waits for the notices of the completion queue, another
-//! for the events of RDMA CM, both on the runtime's ring. A notice is asked for receives alone, so that what
-//! was sent costs no wake-up; only when somebody has to wait for a buffer to send from is one asked for
-//! everything.
+//! Nothing is polled while nothing happens: one task waits for the notices of the completion queue,
+//! another for the events of RDMA CM, both on the runtime's ring. A notice is asked for receives
+//! alone, so that what was sent costs no wake-up; only when somebody has to wait for a buffer to
+//! send from is one asked for everything.
 //!
-//! It must never end a connection before what was sent is at the other end, or a goodbye and the last answers
-//! would be lost; and it must never wait for that longer than [`GRACE`].
+//! It must never end a connection before what was sent is at the other end, or a goodbye and the
+//! last answers would be lost; and it must never wait for that longer than [`GRACE`].
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -24,8 +24,8 @@ use crate::flow::{Flow, RESERVE, receives};
 use crate::terms::Terms;
 use crate::verbs::{CmChannel, CmEvent, CmId, Depths, Done, Happened, Queues, Work};
 
-/// Buffers hold a whole jumbo command or merged response of BRP, 64 requests of 4 KiB with their entries and the
-/// head, in whole pages: so each is one work request and one completion.
+/// Buffers hold a whole jumbo command or merged response of BRP, 64 requests of 4 KiB with their
+/// entries and the head, in whole pages: so each is one work request and one completion.
 pub(crate) const BUFFER_BYTES: u32 = 264 << 10;
 /// Messages with data that the other end may send before it hears more.
 const CREDITS: u16 = 8;
@@ -340,8 +340,8 @@ impl Connection {
         self.ended()
     }
 
-    /// Sends as much of `payload` from the byte `at` on as one message takes; `None` as long as there is no
-    /// credit or no buffer.
+    /// Sends as much of `payload` from the byte `at` on as one message takes; `None` as long as
+    /// there is no credit or no buffer.
     fn send_now(&self, payload: &Payload, at: usize) -> Option<io::Result<usize>> {
         if !self.is_open() {
             return Some(Err(io::ErrorKind::BrokenPipe.into()));
@@ -383,7 +383,8 @@ impl Connection {
     }
 }
 
-/// Ends a connection when everything that was sent has arrived, or that takes too long, and lets go of it.
+/// Ends a connection when everything that was sent has arrived, or that takes too long, and lets go
+/// of it.
 async fn close(connection: Rc<Connection>) {
     connection.wants_sent.set(true);
     connection.look();

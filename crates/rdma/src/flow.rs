@@ -1,16 +1,17 @@
-//! What may be sent, what has arrived, and who owes whom a buffer: one end of a connection as a state machine
-//! that does no I/O.
+//! What may be sent, what has arrived, and who owes whom a buffer: one end of a connection as a
+//! state machine that does no I/O.
 //!
-//! A message that finds no receive posted at the other end breaks a reliable connection. So an end counts: it
-//! has a *credit* for each message with data that the other end has a buffer for, and gives credits back as
-//! its own buffers are empty and posted again, in the immediate word of whatever it sends. When nothing is
-//! to be sent and half of the credits are owed, a message without data carries them. Such a message takes no
-//! credit, or two ends without credits would wait for each other; how many of them can be on their way is
-//! bounded all the same: each carries at least half of all the credits there are, and they are only given
-//! back once they have been used, so there are never more than two ([`RESERVE`]).
+//! A message that finds no receive posted at the other end breaks a reliable connection. So an end
+//! counts: it has a *credit* for each message with data that the other end has a buffer for, and
+//! gives credits back as its own buffers are empty and posted again, in the immediate word of
+//! whatever it sends. When nothing is to be sent and half of the credits are owed, a message
+//! without data carries them. Such a message takes no credit, or two ends without credits would
+//! wait for each other; how many of them can be on their way is bounded all the same: each carries
+//! at least half of all the credits there are, and they are only given back once they have been
+//! used, so there are never more than two ([`RESERVE`]).
 //!
-//! It must never let an end send what the other has no receive for, whatever the other says, and it must
-//! never wait for ever while the program at the other end takes what has arrived.
+//! It must never let an end send what the other has no receive for, whatever the other says, and it
+//! must never wait for ever while the program at the other end takes what has arrived.
 
 use std::collections::VecDeque;
 
@@ -85,8 +86,8 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// An end with `slots` buffers for what it sends, between two ends of these terms. The receives, as many
-    /// as [`receives`] says, have been posted.
+    /// An end with `slots` buffers for what it sends, between two ends of these terms. The
+    /// receives, as many as [`receives`] says, have been posted.
     pub fn new(own: Terms, peer: Terms, slots: u16) -> Flow {
         Flow {
             own,
@@ -101,8 +102,8 @@ impl Flow {
         }
     }
 
-    /// The next message with data when `left_bytes`, more than none, wait to be sent; its slot is taken and its
-    /// credit used. `None` as long as there is no credit or no slot.
+    /// The next message with data when `left_bytes`, more than none, wait to be sent; its slot is
+    /// taken and its credit used. `None` as long as there is no credit or no slot.
     pub fn next_message(&mut self, left_bytes: usize) -> Option<Outgoing> {
         if self.credits == 0 || left_bytes == 0 {
             return None;
@@ -151,8 +152,8 @@ impl Flow {
         self.idle_under_way -= 1;
     }
 
-    /// True when something waits for the end of a message under way: for a buffer to send from while
-    /// `has_data`, or for room for a message without data.
+    /// True when something waits for the end of a message under way: for a buffer to send from
+    /// while `has_data`, or for room for a message without data.
     pub fn waits_for_sent(&self, has_data: bool) -> bool {
         let for_buffer = has_data && self.free.is_empty();
         for_buffer || (self.is_idle_message_due() && self.idle_under_way == RESERVE)
@@ -163,8 +164,8 @@ impl Flow {
         self.free.len() == usize::from(self.slots) && self.idle_under_way == 0
     }
 
-    /// A message has arrived in the receive buffer `slot`. Where it has no data, that buffer is to be posted
-    /// again at once, and its number is given.
+    /// A message has arrived in the receive buffer `slot`. Where it has no data, that buffer is to
+    /// be posted again at once, and its number is given.
     ///
     /// # Errors
     /// What the other end must not do.
@@ -207,8 +208,8 @@ impl Flow {
         self.arrived.front().copied()
     }
 
-    /// Takes `bytes` of the [first](Self::first). When that is all of it, its buffer is to be posted again and
-    /// its number is given; from then on the other end is owed a credit for it.
+    /// Takes `bytes` of the [first](Self::first). When that is all of it, its buffer is to be
+    /// posted again and its number is given; from then on the other end is owed a credit for it.
     ///
     /// # Panics
     /// When so much is not there.

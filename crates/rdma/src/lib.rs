@@ -1,11 +1,13 @@
-//! Byte streams over RDMA, for BRP: reliable connections of RDMA CM that carry a stream in messages.
+//! Byte streams over RDMA, for BRP: reliable connections of RDMA CM that carry a stream in
+//! messages.
 //!
-//! It exists so that a jumbo command, or a merged response, is one work request and one completion. What a
-//! stream becomes on the wire is written in `docs/brp.md`, section "RDMA".
+//! It exists so that a jumbo command, or a merged response, is one work request and one completion.
+//! What a stream becomes on the wire is written in `docs/brp.md`, section "RDMA".
 //!
 //! - [`flow`] decides what may be sent when. It does no I/O, so that it is tested without a device.
 //! - [`terms`] is what both ends say of themselves when they connect.
-//! - The verbs are behind the feature `verbs`; without it, [`connect`] and [`Listener::bind`] say so.
+//! - The verbs are behind the feature `verbs`; without it, [`connect`] and [`Listener::bind`] say
+//!   so.
 //!
 //! It must never send what the other end has no receive for, and it knows nothing of BRP.
 
@@ -29,14 +31,15 @@ use bimetal_rt::Rt;
 use bimetal_rt::net::Stream;
 use bimetal_rt::sync::TaskGroup;
 
-/// What registered memory a connection holds at most, in bytes: its buffers to receive into and to send from.
+/// What registered memory a connection holds at most, in bytes: its buffers to receive into and to
+/// send from.
 pub const CONNECTION_BYTES: u64 = 14 * (264 << 10);
 
 /// Connects to a listening end; the address is one of RDMA CM.
 ///
 /// # Errors
-/// `Unsupported` where the program was built without RDMA, the libraries are not installed, or the machine
-/// has no device; else why the other end cannot be reached. The text says what to do.
+/// `Unsupported` where the program was built without RDMA, the libraries are not installed, or the
+/// machine has no device; else why the other end cannot be reached. The text says what to do.
 pub async fn connect(rt: &Rt, address: SocketAddr) -> io::Result<Stream> {
     #[cfg(feature = "verbs")]
     return connection::connect(rt, address).await;
@@ -92,8 +95,8 @@ impl Listener {
 
 /// What an end has sent may still be on its way when its stream is gone.
 impl Listener {
-    /// The connections that came from here and have been shut down, as something to wait for: each waits until
-    /// what was sent has arrived, at most five seconds.
+    /// The connections that came from here and have been shut down, as something to wait for: each
+    /// waits until what was sent has arrived, at most five seconds.
     pub fn closings(&self) -> TaskGroup {
         #[cfg(feature = "verbs")]
         return self.0.closings().clone();
@@ -132,8 +135,8 @@ mod tests {
         }
     }
 
-    /// Nobody listens at this port, and most machines have no device: there is an error either way, and it
-    /// names what is missing.
+    /// Nobody listens at this port, and most machines have no device: there is an error either way,
+    /// and it names what is missing.
     #[cfg(feature = "verbs")]
     #[test]
     fn what_is_missing_is_named() {

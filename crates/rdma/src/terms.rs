@@ -2,8 +2,8 @@
 //!
 //! Nothing here is believed before it is checked: whoever reaches the fabric can say it.
 
-/// How long the words are. RDMA CM may hand out more bytes than were sent; what stands behind these is not
-/// looked at.
+/// How long the words are. RDMA CM may hand out more bytes than were sent; what stands behind these
+/// is not looked at.
 pub const TERMS_BYTES: usize = 12;
 /// The first bytes.
 const MAGIC: [u8; 4] = *b"BRPr";

@@ -71,8 +71,8 @@ struct ReadyQueue {
 }
 
 /// A number that no two threads have at the same time: where something of a thread's own lies. Its
-/// identity would say the same, but asking for that counts the handle of the thread up and down, and this
-/// is asked at every wake-up.
+/// identity would say the same, but asking for that counts the handle of the thread up and down,
+/// and this is asked at every wake-up.
 fn this_thread() -> usize {
     thread_local! {
         static PLACE: u8 = const { 0 };
@@ -207,8 +207,8 @@ impl Rt {
         Ok(bytes)
     }
 
-    /// Sixteen bytes that stay the same as long as the machine has not started anew: in virtual time, as
-    /// long as the runtime lives.
+    /// Sixteen bytes that stay the same as long as the machine has not started anew: in virtual
+    /// time, as long as the runtime lives.
     ///
     /// # Errors
     /// When the operating system does not say.

@@ -1,11 +1,12 @@
 //! A mailbox: how ordinary threads hand work to the one thread that owns a shard.
 //!
-//! Threads put letters in and ring a bell; whoever owns the shard takes all that is there, as a task of
-//! its executor ([`Letters`]) or, where time is virtual and nobody may wait for a thread inside the
-//! executor, between two runs of it ([`Receiver::wait`]). The bell costs both threads a system call, so it is
-//! rung only for who listens: whoever has taken letters looks once more before he does. A mailbox has no bound of its own: a thread
-//! that waits for its answer before it sends again is the bound. It must never lose a letter: what is
-//! not taken is dropped with the mailbox, which ends whoever waits for an answer to it.
+//! Threads put letters in and ring a bell; whoever owns the shard takes all that is there, as a
+//! task of its executor ([`Letters`]) or, where time is virtual and nobody may wait for a thread
+//! inside the executor, between two runs of it ([`Receiver::wait`]). The bell costs both threads a
+//! system call, so it is rung only for who listens: whoever has taken letters looks once more
+//! before he does. A mailbox has no bound of its own: a thread that waits for its answer before it
+//! sends again is the bound. It must never lose a letter: what is not taken is dropped with the
+//! mailbox, which ends whoever waits for an answer to it.
 
 mod outbox;
 
@@ -37,8 +38,8 @@ fn lock<T>(mailbox: &Shared<T>) -> MutexGuard<'_, Mailbox<T>> {
     mailbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where letters are put in, from any number of threads. Dropping it ends the receiver, after the letters
-/// that are there.
+/// Where letters are put in, from any number of threads. Dropping it ends the receiver, after the
+/// letters that are there.
 pub struct Sender<T> {
     mailbox: Shared<T>,
     bell: UnixStream,
@@ -85,8 +86,8 @@ impl<T> Sender<T> {
         Err(letter.expect("a mailbox that is closed takes nothing"))
     }
 
-    /// Puts letters in, which will be taken together; false when nobody will take them: then they are
-    /// left where they are.
+    /// Puts letters in, which will be taken together; false when nobody will take them: then they
+    /// are left where they are.
     pub fn send_all(&self, letters: impl IntoIterator<Item = T>) -> bool {
         let must_ring = {
             let mut mailbox = lock(&self.mailbox);
@@ -97,8 +98,8 @@ impl<T> Sender<T> {
             !mailbox.letters.is_empty() && std::mem::take(&mut mailbox.is_listening)
         };
         if must_ring {
-            // One bell until somebody listens again. A bell that nobody hears is on a mailbox that is being
-            // closed, and its letters go with it.
+            // One bell until somebody listens again. A bell that nobody hears is on a mailbox that
+            // is being closed, and its letters go with it.
             let _ = (&self.bell).write_all(&[0]);
         }
         true
@@ -194,7 +195,8 @@ impl<T> Letters<T> {
         self.receiver.close()
     }
 
-    /// Waits for letters; `None` when no more will come. What the letters before have made ready runs first.
+    /// Waits for letters; `None` when no more will come. What the letters before have made ready
+    /// runs first.
     pub async fn next(&mut self) -> Option<VecDeque<T>> {
         yield_now().await;
         if let Some(letters) = self.receiver.take_or_listen() {

@@ -1,5 +1,5 @@
-//! Byte streams: TCP and UNIX sockets in real time, in-memory pipes in both worlds. Whatever else can carry
-//! bytes, as RDMA does, is put under a [`Stream`] by its own crate.
+//! Byte streams: TCP and UNIX sockets in real time, in-memory pipes in both worlds. Whatever else
+//! can carry bytes, as RDMA does, is put under a [`Stream`] by its own crate.
 //!
 //! A stream is used by one receiving and one sending task at a time. It must never be the place
 //! where a protocol is understood.
@@ -72,7 +72,8 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// The process at the other end of a UNIX socket, as the kernel knows it from the moment of connecting.
+/// The process at the other end of a UNIX socket, as the kernel knows it from the moment of
+/// connecting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its user, by number.
@@ -83,8 +84,8 @@ pub struct Peer {
     pub is_own_user: bool,
 }
 
-/// What streams have asked of a device that carries whole messages, and what it has answered. A socket
-/// knows nothing of these.
+/// What streams have asked of a device that carries whole messages, and what it has answered. A
+/// socket knows nothing of these.
 #[derive(Debug, Default)]
 pub struct WorkCounters {
     /// Work requests that send a message.
@@ -127,8 +128,8 @@ pub type RecvFuture<'a> = Pin<Box<dyn Future<Output = (io::Result<usize>, BufMut
 /// Whether a [`Layer`] has sent everything.
 pub type SendFuture<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;
 
-/// A stream that is made of another one, as encryption is. What its functions promise, and what they take,
-/// is as of those of [`Stream`] with the same names.
+/// A stream that is made of another one, as encryption is. What its functions promise, and what
+/// they take, is as of those of [`Stream`] with the same names.
 pub trait Layer {
     /// As [`Stream::recv`].
     fn recv(&self, buf: BufMut, from: usize) -> RecvFuture<'_>;
@@ -248,8 +249,8 @@ impl Stream {
         }
     }
 
-    /// Where the work requests of this stream are counted from now on; what has been counted so far is
-    /// moved there. A stream without work requests counts nothing.
+    /// Where the work requests of this stream are counted from now on; what has been counted so far
+    /// is moved there. A stream without work requests counts nothing.
     pub fn count_in(&self, counters: &Rc<WorkCounters>) {
         if let Kind::Layered(layer) = &self.0 {
             layer.count_in(counters);

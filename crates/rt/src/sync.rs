@@ -297,7 +297,8 @@ impl<T> Queue<T> {
     }
 }
 
-/// A value set once by one task and waited for by others, seldom more than one: the first needs no memory.
+/// A value set once by one task and waited for by others, seldom more than one: the first needs no
+/// memory.
 pub struct OnceValue<T: Clone> {
     state: RefCell<OnceState<T>>,
 }

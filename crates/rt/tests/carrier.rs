@@ -1,5 +1,5 @@
-//! Connections that another thread carries: that bytes arrive as of any stream, that no more is received than
-//! was asked for until that is allowed, and that every end is told of.
+//! Connections that another thread carries: that bytes arrive as of any stream, that no more is
+//! received than was asked for until that is allowed, and that every end is told of.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -79,8 +79,8 @@ fn bytes_cross_in_order_whatever_their_number() {
     });
 }
 
-/// The peer has sent more than a buffer of what it was told, so all is there to be taken: a receive of ten
-/// bytes takes ten.
+/// The peer has sent more than a buffer of what it was told, so all is there to be taken: a receive
+/// of ten bytes takes ten.
 #[test]
 fn without_reading_ahead_no_more_is_received_than_was_asked_for() {
     with_carrier(async |rt, carrier| {
@@ -206,8 +206,8 @@ fn shutting_down_wakes_both_ends_and_dropping_closes() {
     });
 }
 
-/// The thread dies of what was put on one connection: all of them break, and who connects later is not given
-/// to it.
+/// The thread dies of what was put on one connection: all of them break, and who connects later is
+/// not given to it.
 #[test]
 fn when_the_thread_dies_its_connections_break() {
     let rt = real_rt();

@@ -109,7 +109,8 @@ fn dropped_reads_keep_their_buffers_unregistered() {
 
 /// A read that has been handed over and is dropped before the kernel has got to it. Buffers of the
 /// same size are taken and marked at once, so that a block that came back too early is among them,
-/// and the kernel's late write would wipe its mark. This is the test that fails without a sanitizer.
+/// and the kernel's late write would wipe its mark. This is the test that fails without a
+/// sanitizer.
 #[test]
 fn the_buffer_of_a_dropped_read_does_not_come_back_before_its_completion() {
     const MARK: u8 = 0xee;
@@ -181,8 +182,8 @@ fn a_dropped_receive_never_writes_into_a_reused_buffer() {
     assert_eq!(rt.pool().region_bytes_used(), 0);
 }
 
-/// Only the pool of the runtime is registered with its ring. A buffer of another one, such as a cache's,
-/// is as good for reading and writing: the kernel must not be told that it knows it.
+/// Only the pool of the runtime is registered with its ring. A buffer of another one, such as a
+/// cache's, is as good for reading and writing: the kernel must not be told that it knows it.
 #[test]
 fn buffers_of_another_pool_are_read_and_written() {
     let numbered = NumberedFile::new("other-pool");

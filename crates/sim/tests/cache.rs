@@ -1,4 +1,5 @@
-//! The trace simulator on small traces whose outcome is reckoned by hand, and its seam to the flash.
+//! The trace simulator on small traces whose outcome is reckoned by hand, and its seam to the
+//! flash.
 
 use bimetal_policy::replacement::{Build, Granularity, Replacement, Spec};
 use bimetal_rt::Rng;
@@ -135,9 +136,10 @@ fn padding_reads_what_is_missing_and_writes_the_block() {
 
 #[test]
 fn padding_reads_nothing_that_the_cache_holds() {
-    // 4 frames, 2 of them for writes. Block 2 is flushed first, and shows that a flush of a page takes
-    // 3 programs and an erase, 2.1 ms; writing a block whole and reading what is missing takes
-    // less as far as is known. So page 0 is written with its block, of which 1 and 2 are held.
+    // 4 frames, 2 of them for writes. Block 2 is flushed first, and shows that a flush of a page
+    // takes 3 programs and an erase, 2.1 ms; writing a block whole and reading what is missing
+    // takes less as far as is known. So page 0 is written with its block, of which 1 and 2 are
+    // held.
     let steps = [('w', 8), ('w', 0), ('r', 1), ('r', 2), ('w', 12), ('w', 16)];
     let (outcome, asked) = noted("abm-lru-clc+pad-fixed50", 4, &steps);
     // Blocks 0, 2, 3 and 4 are touched: page 8 is the first of the second block of the device.
@@ -238,8 +240,8 @@ fn grid_of(names: &[&str], sizes: &[usize]) -> Grid {
 
 #[test]
 fn a_sample_gives_the_miss_ratios_of_the_whole() {
-    // SHARDS (FAST 2015) has mean errors of 0.005 to 0.02 with some thousand sampled pages; here are
-    // 6,000 pages at the rate 0.1.
+    // SHARDS (FAST 2015) has mean errors of 0.005 to 0.02 with some thousand sampled pages; here
+    // are 6,000 pages at the rate 0.1.
     let records = skewed_requests();
     let sizes = [500, 2000, 8000, 20_000, 40_000];
     let names = ["lru", "arc", "s3-fifo", "fifo"];
@@ -366,8 +368,9 @@ fn the_default_suits_the_device_it_is_run_over() {
     }
 }
 
-/// Every page of a device of FAST is there, so a read is one read; writing a block in order is one program
-/// a page and one erase, whatever the layer; and by definition nothing is amplified without one.
+/// Every page of a device of FAST is there, so a read is one read; writing a block in order is one
+/// program a page and one erase, whatever the layer; and by definition nothing is amplified without
+/// one.
 #[test]
 fn a_block_written_in_order_costs_what_it_holds_over_every_device() {
     for name in [

@@ -1,5 +1,6 @@
 //! A slice of the tester of the index, the seeds that have found something, and tests of the tester
-//! itself: it must replay, reach the states that it is there for, and notice an index that is wrong.
+//! itself: it must replay, reach the states that it is there for, and notice an index that is
+//! wrong.
 
 use bimetal_sim::campaign::FaultClass;
 use bimetal_sim::index_tester::{self, Class, Classes, Options};
@@ -13,7 +14,8 @@ fn only(classes: &[Class]) -> Options {
     }
 }
 
-/// All classes that there were when the seeds below found something: a seed does another thing with one more.
+/// All classes that there were when the seeds below found something: a seed does another thing with
+/// one more.
 fn early() -> Options {
     let later = [Class::GrowingLog, Class::HugeValues];
     Options {
@@ -29,38 +31,45 @@ fn early() -> Options {
 #[test]
 fn seeds_that_have_found_something_find_nothing() {
     for seed in [
-        // A transaction did not see what others had written: it was older than what is known of keys.
+        // A transaction did not see what others had written: it was older than what is known of
+        // keys.
         39, 97, 673,
-        // A snapshot missed a version, since its leaf had been written anew after there was no room for it.
+        // A snapshot missed a version, since its leaf had been written anew after there was no room
+        // for it.
         206,
         // After a kill, what the next program made durable stood behind a gap in the log.
         519,
         // The log had lost its end to rot, and the checkpoint held more than what was left.
         835,
-        // A scan that came too late for a value out of line took the node that has its number now for damage.
+        // A scan that came too late for a value out of line took the node that has its number now
+        // for damage.
         3225, 5146,
         // A value that cleaning had moved was taken for a node, after a failed write.
         7360, 8337,
-        // A sync failed and lost what was written to a segment: an older image of the same node was in its place.
+        // A sync failed and lost what was written to a segment: an older image of the same node was
+        // in its place.
         8736, 10_290,
-        // A sync failed, the next program found what it had not saved in the system's cache, and believed a sync.
+        // A sync failed, the next program found what it had not saved in the system's cache, and
+        // believed a sync.
         20_650,
-        // A frame that rot had taken from the end of the log was whole again, and its batch back, when a write to
-        // its place was cut.
+        // A frame that rot had taken from the end of the log was whole again, and its batch back,
+        // when a write to its place was cut.
         27_837, 27_944,
     ] {
         let report = index_tester::run(seed, early());
         assert_eq!(report.finding, None, "{}", report.summary());
     }
     for (seed, classes) in [
-        // Content of a long batch was given up over the following ones, and beyond the budget till then.
+        // Content of a long batch was given up over the following ones, and beyond the budget till
+        // then.
         (86, &[Class::PowerCut][..]),
         // The same as above, without other classes.
         (206, &[Class::PowerCut]),
-        // Changes of one leaf had no room in the log to be logged again, and the disk was called full.
+        // Changes of one leaf had no room in the log to be logged again, and the disk was called
+        // full.
         (359, &[Class::PowerCut, Class::LostNodes]),
-        // The nodes above a leaf could not be written for want of room, and values out of line that the leaf no
-        // longer names were never given back.
+        // The nodes above a leaf could not be written for want of room, and values out of line that
+        // the leaf no longer names were never given back.
         (
             68_762,
             &[
@@ -71,8 +80,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::Paper,
             ],
         ),
-        // All that an opening had taken up was written back after one batch, and stayed in memory until the end of that,
-        // to which a power cut did not let it come.
+        // All that an opening had taken up was written back after one batch, and stayed in memory
+        // until the end of that, to which a power cut did not let it come.
         (
             125_443,
             &[
@@ -82,8 +91,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::LostWrites,
             ],
         ),
-        // A batch that was too long for the ring of the log came when nothing of the log was needed, and neither superblock
-        // counted any more.
+        // A batch that was too long for the ring of the log came when nothing of the log was
+        // needed, and neither superblock counted any more.
         (
             300_080,
             &[
@@ -121,8 +130,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // A deletion of a range was not made again in leaves that were written while the log was taken up, and that got older
-        // changes from it afterwards.
+        // A deletion of a range was not made again in leaves that were written while the log was
+        // taken up, and that got older changes from it afterwards.
         (
             325_213,
             &[
@@ -142,7 +151,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // A leaf with several patches of one moment passed for one of a later moment, and so for one that has a deletion.
+        // A leaf with several patches of one moment passed for one of a later moment, and so for
+        // one that has a deletion.
         (
             325_910,
             &[
@@ -152,7 +162,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // The log was to go on in a longer ring, and before anything was written to that a batch needed one that was longer.
+        // The log was to go on in a longer ring, and before anything was written to that a batch
+        // needed one that was longer.
         (
             302_492,
             &[
@@ -166,8 +177,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // Older changes of a leaf came from the log, and all of them were deleted in its image already: no key was left that
-        // leads to the leaf, and the index was called damaged.
+        // Older changes of a leaf came from the log, and all of them were deleted in its image
+        // already: no key was left that leads to the leaf, and the index was called damaged.
         (
             401_999,
             &[
@@ -263,8 +274,8 @@ fn every_class_changes_what_happens() {
     }
 }
 
-/// Where the write of a node was lost, an older image of it may stand in its place: what is there is told from
-/// what belongs there, and said to be damaged.
+/// Where the write of a node was lost, an older image of it may stand in its place: what is there
+/// is told from what belongs there, and said to be damaged.
 #[test]
 fn nodes_that_are_lost_are_missed() {
     let options = only(&[Class::PowerCut, Class::Paper, Class::LostNodes]);

@@ -156,7 +156,8 @@ fn a_cut_at_many_boundaries_finds_a_mirror_that_skips_flushes() {
         once: true,
         ..Options::default()
     };
-    // Of the first nine seeds two find it; each has a few hundred boundaries, and a third of them is enough.
+    // Of the first nine seeds two find it; each has a few hundred boundaries, and a third of them
+    // is enough.
     let mut found = false;
     every(3, Every::Cut, Some(100), options, |_, report| {
         found |= report.finding.is_some();

@@ -1,5 +1,5 @@
-//! The files of one end: the authority it believes, its certificate and its key. What is wrong with them is
-//! said in one line before anything listens or connects.
+//! The files of one end: the authority it believes, its certificate and its key. What is wrong with
+//! them is said in one line before anything listens or connects.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -163,8 +163,8 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// Reads the files of a client. The server must have a certificate of its authority for `name`, a DNS
-    /// name or an IP address.
+    /// Reads the files of a client. The server must have a certificate of its authority for `name`,
+    /// a DNS name or an IP address.
     ///
     /// # Errors
     /// What is wrong with them first.
@@ -215,8 +215,9 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// What the peer would refuse about our own certificate, said here, where somebody can do something
-    /// about it. That another authority has issued it than the one we believe is no mistake.
+    /// What the peer would refuse about our own certificate, said here, where somebody can do
+    /// something about it. That another authority has issued it than the one we believe is no
+    /// mistake.
     fn check(&self, files: &TlsFiles, end: &'static str, usage: KeyUsage) -> Result<(), TlsError> {
         let malformed = |error: webpki::Error| TlsError::malformed(&files.cert, &error);
         let (own, between) = self.chain.split_first().expect("a chain is not empty");

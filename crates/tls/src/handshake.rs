@@ -14,8 +14,8 @@ impl ServerTls {
     /// Takes a client's handshake: the stream, and the names in its certificate.
     ///
     /// # Errors
-    /// Those of the stream below; `InvalidData` when the client has no certificate that is believed, or
-    /// speaks anything else than TLS 1.3.
+    /// Those of the stream below; `InvalidData` when the client has no certificate that is
+    /// believed, or speaks anything else than TLS 1.3.
     pub async fn accept(&self, rt: &Rt, below: Stream) -> io::Result<(Stream, Vec<String>)> {
         let connection = ServerConnection::new(self.0.clone()).map_err(to_io)?;
         let encrypted = shaken(rt, below, connection.into()).await?;
@@ -31,9 +31,9 @@ impl ClientTls {
     /// Begins TLS with a server.
     ///
     /// # Errors
-    /// Those of the stream below; `InvalidData` when the server has no certificate that is believed, or
-    /// none for its name. That it does not believe ours, it says only after this: then the first receive
-    /// fails.
+    /// Those of the stream below; `InvalidData` when the server has no certificate that is
+    /// believed, or none for its name. That it does not believe ours, it says only after this: then
+    /// the first receive fails.
     pub async fn connect(&self, rt: &Rt, below: Stream) -> io::Result<Stream> {
         let connection = ClientConnection::new(self.config.clone(), self.name.clone());
         let connection = connection.map_err(to_io)?;

@@ -11,8 +11,8 @@ const UTF8_STRING: u8 = 0x0c;
 const PRINTABLE_STRING: u8 = 0x13;
 const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 
-/// The DNS names among the alternative names of a certificate; where it has none, the common names of
-/// its subject. Empty for one that cannot be read.
+/// The DNS names among the alternative names of a certificate; where it has none, the common names
+/// of its subject. Empty for one that cannot be read.
 pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = EndEntityCert::try_from(certificate) else {
         return Vec::new();
@@ -96,7 +96,8 @@ mod tests {
     #[test]
     fn long_lengths_are_read() {
         let name = "n".repeat(300);
-        // 300 is 0x012c; the attribute has 5 bytes of OID and 4 of head besides, the sequence 4 of head.
+        // 300 is 0x012c; the attribute has 5 bytes of OID and 4 of head besides, the sequence 4 of
+        // head.
         let subject = [
             &b"\x31\x82\x01\x39\x30\x82\x01\x35\x06\x03\x55\x04\x03\x0c\x82\x01\x2c"[..],
             name.as_bytes(),

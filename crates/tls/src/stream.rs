@@ -1,8 +1,9 @@
 //! A stream on which everything is encrypted and authenticated.
 //!
-//! What is received goes through one buffer of ciphertext, and is decrypted straight from there as far as the
-//! receiver has room. What is sent is encrypted a piece at a time. The connection is never borrowed across a
-//! wait, so that the one task that receives and the one that sends do not see each other.
+//! What is received goes through one buffer of ciphertext, and is decrypted straight from there as
+//! far as the receiver has room. What is sent is encrypted a piece at a time. The connection is
+//! never borrowed across a wait, so that the one task that receives and the one that sends do not
+//! see each other.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -17,8 +18,8 @@ use rustls::Connection;
 /// Ciphertext received at a time before both ends know each other, and from then on.
 const HANDSHAKE_BYTES: usize = 4096;
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Plaintext encrypted at a time, and what it becomes at most: 22 bytes more for each record of 16 KiB, and
-/// an answer to a change of keys.
+/// Plaintext encrypted at a time, and what it becomes at most: 22 bytes more for each record of 16
+/// KiB, and an answer to a change of keys.
 const SEND_BYTES: usize = 64 << 10;
 const SEND_OVERHEAD_BYTES: usize = 1024;
 /// Slices of a payload that are encrypted together.
@@ -113,8 +114,8 @@ impl Encrypted {
         Ok(true)
     }
 
-    /// Decrypts what is here into `out`, as far as it fits: how much, or `None` when more has to come.
-    /// Zero is the peer's word that it has ended.
+    /// Decrypts what is here into `out`, as far as it fits: how much, or `None` when more has to
+    /// come. Zero is the peer's word that it has ended.
     fn take(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
         let mut filled = 0;
         while filled < out.len() {
@@ -204,8 +205,8 @@ impl Encrypted {
         Ok(())
     }
 
-    /// Says that nothing more will come, as far as that takes no time: a peer that does not receive has
-    /// to do without.
+    /// Says that nothing more will come, as far as that takes no time: a peer that does not receive
+    /// has to do without.
     fn say_goodbye(&self) {
         self.connection.borrow_mut().send_close_notify();
         if self.sending.get() {

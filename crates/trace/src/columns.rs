@@ -1,7 +1,7 @@
 //! Plain text by columns, for traces without a format of their own.
 //!
-//! A description names the columns in order, such as `time_ms,-,op,offset_sectors,length_bytes`; `-`
-//! is a column of no interest. Columns stand between commas, semicolons or white space.
+//! A description names the columns in order, such as `time_ms,-,op,offset_sectors,length_bytes`;
+//! `-` is a column of no interest. Columns stand between commas, semicolons or white space.
 
 use crate::layouts::{
     Holds, Parsed, bytes, is_heading, length_is_possible, op_named, time_of, whole,

@@ -63,7 +63,8 @@ pub(crate) fn decompressed(source: Source, unchecked: &Unchecked) -> io::Result<
     Ok(Box::new(input))
 }
 
-/// True at a frame of zstd that holds no content (a skippable frame), as parallel compressors write.
+/// True at a frame of zstd that holds no content (a skippable frame), as parallel compressors
+/// write.
 fn is_note(start: &[u8]) -> bool {
     matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }

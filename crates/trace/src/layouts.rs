@@ -401,8 +401,9 @@ pub(crate) fn u64_at(record: &[u8], at: usize) -> u64 {
     le(record, at).map_or(0, u64::from_le_bytes)
 }
 
-/// vscsi version 1, 32 bytes: `sn u32, bytes u32, sg u32, command u16, version u16, lbn u64, us u64`;
-/// version 2, 40 bytes: `command u16, version u16, sn u32, bytes u32, sg u32, lbn u64, us u64, rt u64`.
+/// vscsi version 1, 32 bytes:
+/// `sn u32, bytes u32, sg u32, command u16, version u16, lbn u64, us u64`; version 2, 40 bytes:
+/// `command u16, version u16, sn u32, bytes u32, sg u32, lbn u64, us u64, rt u64`.
 pub(crate) fn vscsi(record: &[u8], version: u8) -> Result<Parsed, What> {
     let (length_at, command_at, version_at) = if version == 1 { (4, 12, 14) } else { (8, 0, 2) };
     let found = u16_at(record, version_at) >> 8;
@@ -421,8 +422,8 @@ pub(crate) fn vscsi(record: &[u8], version: u8) -> Result<Parsed, What> {
     placed(time_ns, op, 0, offset, u64::from(u32_at(record, length_at)))
 }
 
-/// libCacheSim's oracleGeneral, 24 bytes: `time(s) u32, object u64, bytes u32, next i64`. An object is
-/// one unit, whatever its size.
+/// libCacheSim's oracleGeneral, 24 bytes: `time(s) u32, object u64, bytes u32, next i64`. An object
+/// is one unit, whatever its size.
 pub(crate) fn oracle_general(record: &[u8], unit: u64) -> Result<Parsed, What> {
     let time_ns = u64::from(u32_at(record, 0)) * 1_000_000_000;
     let object = u64_at(record, 4);

@@ -2,9 +2,9 @@
 //! form of our own.
 //!
 //! Readers stream: memory does not grow with the length of a trace. No bytes of a file can cause a
-//! panic or an allocation that they alone decide. A record that cannot be right is an error with its
-//! place, or is skipped and counted, as the caller chose; it is never guessed at. A line that is no
-//! request is counted by its reason ([`Tally`]), and what a reader decided by itself it tells
+//! panic or an allocation that they alone decide. A record that cannot be right is an error with
+//! its place, or is skipped and counted, as the caller chose; it is never guessed at. A line that
+//! is no request is counted by its reason ([`Tally`]), and what a reader decided by itself it tells
 //! ([`Reader::notes`]).
 
 mod accesses;

@@ -1,10 +1,10 @@
 //! A part of the pages of a trace that stands for all of them, chosen by a hash of the address.
 //!
-//! Every access to a chosen page is kept and none to any other, so that the distances between uses of a
-//! page shrink by the rate, and a cache of the same share of pages sees a trace of the same shape. Source:
-//! Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, and "Cache modeling and
-//! optimization using miniature simulations", USENIX ATC 2017. The choice must not depend on anything but
-//! the address: the same pages are chosen in every run and every trace.
+//! Every access to a chosen page is kept and none to any other, so that the distances between uses
+//! of a page shrink by the rate, and a cache of the same share of pages sees a trace of the same
+//! shape. Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, and
+//! "Cache modeling and optimization using miniature simulations", USENIX ATC 2017. The choice must
+//! not depend on anything but the address: the same pages are chosen in every run and every trace.
 
 use std::fmt;
 

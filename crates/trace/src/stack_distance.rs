@@ -1,8 +1,8 @@
 //! LRU stack distances: how many distinct pages were used since the last use of the same page. From
 //! them follows the miss ratio of LRU at every size at once.
 //!
-//! Source: Mattson et al. 1970, by Olken's counting tree (1981) over the times of last use. Times are
-//! packed again when the tree is full, so memory follows the distinct pages and not the trace.
+//! Source: Mattson et al. 1970, by Olken's counting tree (1981) over the times of last use. Times
+//! are packed again when the tree is full, so memory follows the distinct pages and not the trace.
 
 /// Counts distances.
 #[derive(Debug, Default)]

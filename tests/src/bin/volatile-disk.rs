@@ -1,7 +1,8 @@
 //! `volatile-disk FILE SOCKET`: a disk with a volatile cache, as an NBD server for the crash tests.
 //!
 //! A process of its own, so that no crash of a test's other parts takes it along, and so that the
-//! benchmarks can use it. It must never outlive whoever started it: it ends with its standard input.
+//! benchmarks can use it. It must never outlive whoever started it: it ends with its standard
+//! input.
 
 use std::path::Path;
 use std::process::ExitCode;

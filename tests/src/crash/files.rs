@@ -1,8 +1,8 @@
 //! Crashes under a mounted ext4: files replaced the way programs do it, and a checker of the files.
 //!
 //! A program writes the new version beside the old one, syncs it, renames it over the old one, and
-//! syncs the folder. After that call has returned the new version is there, whole, whatever happens;
-//! before, the old or the new one is, whole. Needs root, FUSE and loop devices.
+//! syncs the folder. After that call has returned the new version is there, whole, whatever
+//! happens; before, the old or the new one is, whole. Needs root, FUSE and loop devices.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

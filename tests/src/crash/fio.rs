@@ -1,9 +1,10 @@
-//! Crashes under fio: one part of the volume with what a flush made certain, another under full load.
+//! Crashes under fio: one part of the volume with what a flush made certain, another under full
+//! load.
 //!
-//! fio's own verification of random writes compares each block with the header in it, so a block that
-//! fell back to an older one passes. Hence the certain part is written with a pattern of its own in
-//! every round, which no older one is like; the part under load, where old and new are both right, is
-//! verified by its headers: the right place, and a checksum over the whole block.
+//! fio's own verification of random writes compares each block with the header in it, so a block
+//! that fell back to an older one passes. Hence the certain part is written with a pattern of its
+//! own in every round, which no older one is like; the part under load, where old and new are both
+//! right, is verified by its headers: the right place, and a checksum over the whole block.
 
 use std::process::{Child, Command, Stdio};
 

@@ -64,8 +64,8 @@ impl<'m> Load<'m> {
         self.waiting.len()
     }
 
-    /// Keeps up to `depth` requests in flight until `answers` have been answered; the others stay in
-    /// flight.
+    /// Keeps up to `depth` requests in flight until `answers` have been answered; the others stay
+    /// in flight.
     ///
     /// # Errors
     /// A read that gave something else than the newest write, or an answer that is an error.
@@ -120,8 +120,8 @@ impl<'m> Load<'m> {
         }
     }
 
-    /// Blocks that nothing in flight touches, near one end of the volume. Few are in flight, so this
-    /// ends soon.
+    /// Blocks that nothing in flight touches, near one end of the volume. Few are in flight, so
+    /// this ends soon.
     fn free_blocks(&self, random: &mut Random) -> Range<u64> {
         loop {
             let length = if random.chance(1, 2) {

@@ -32,7 +32,8 @@ impl Lost {
     }
 }
 
-/// Reads a refusal: lines of `  OFFSET+LENGTH` in bytes, or else the words `nothing is known after`.
+/// Reads a refusal: lines of `  OFFSET+LENGTH` in bytes, or else the words
+/// `nothing is known after`.
 ///
 /// # Panics
 /// If it is no refusal, says neither, or holds a line of numbers that are none.

@@ -1,7 +1,8 @@
 //! What a volume may hold after a crash, block by block.
 //!
-//! Each write has a stamp, and every sector of it says which one. A block may hold what the last flush
-//! made certain, or any write since; once it was read after a crash, it holds that and nothing else.
+//! Each write has a stamp, and every sector of it says which one. A block may hold what the last
+//! flush made certain, or any write since; once it was read after a crash, it holds that and
+//! nothing else.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

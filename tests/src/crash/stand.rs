@@ -80,7 +80,8 @@ impl Stand {
         };
         let mirror =
             format!("[device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n{mirror_keys}\n\n");
-        // As little as possible at every start: nothing here is mounted on a machine short of memory.
+        // As little as possible at every start: nothing here is mounted on a machine short of
+        // memory.
         let server = "[server]\nlock_memory = false\nmemory = \"24MiB\"\n\n";
         let text = side("a") + &side("b") + &mirror + server + top;
         let volume = Volume::from_toml(name, &text);

@@ -142,8 +142,8 @@ pub fn documented_layers(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// Every file right under the `tests/` of a package that has one test program (`tests/main.rs`) is a
-/// module of that program, or named as a program of its own in the manifest: cargo finds none by
+/// Every file right under the `tests/` of a package that has one test program (`tests/main.rs`) is
+/// a module of that program, or named as a program of its own in the manifest: cargo finds none by
 /// itself there, and what nobody names would pass for ever.
 pub fn tests_run(tree: &Tree) -> Vec<Complaint> {
     let text_of = |path: &str| tree.files.iter().find(|f| f.path == path).map(|f| &f.text);

@@ -6,6 +6,7 @@
 mod imports;
 mod layout;
 mod pages;
+mod prose;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ mod tests;
 pub use imports::{no_import_cycles, rooms_in_order};
 pub use layout::{crate_direction, documented_layers, few_packages, names, tests_run};
 pub use pages::{links_resolve, toml_examples_parse};
+pub use prose::prose_columns;
 pub use source::{
     ascii_only, banned_calls, file_length, local_paths, module_head, reasoned_ignore, unsafe_places,
 };
@@ -55,6 +57,7 @@ pub const RULES: &[(&str, Rule)] = &[
         file_length,
     ),
     ("source is ASCII", ascii_only),
+    ("a line of prose has at most 100 columns", prose_columns),
     ("every file says why it exists", module_head),
     (
         "clock, sleep, hash maps and leftovers stay out",

@@ -150,12 +150,13 @@ fn imported_hash_maps(path: &str, code: &str) -> Vec<Complaint> {
         .collect()
 }
 
-/// `unsafe` appears only where the runtime owns buffers and operations in flight; where the C library is handed pointers,
-/// for which only the program that calls it can vouch; where a driver is lent buffers by commands that only
-/// it understands; where the verbs of RDMA hand memory to a device; where the images of an index have memory on
-/// huge pages; where the lab sets up loop devices, counters and mounts of its own, for which no library at hand has
-/// a call; and where a benchmark, which is no part of the workspace, opens LMDB: a map of a file is a promise that
-/// only its caller can make.
+/// `unsafe` appears only where the runtime owns buffers and operations in flight; where the C
+/// library is handed pointers, for which only the program that calls it can vouch; where a driver
+/// is lent buffers by commands that only it understands; where the verbs of RDMA hand memory to a
+/// device; where the images of an index have memory on huge pages; where the lab sets up loop
+/// devices, counters and mounts of its own, for which no library at hand has a call; and where a
+/// benchmark, which is no part of the workspace, opens LMDB: a map of a file is a promise that only
+/// its caller can make.
 pub fn unsafe_places(tree: &Tree) -> Vec<Complaint> {
     let allowed = [
         "crates/rt/src/buf",

@@ -262,3 +262,38 @@ fn every_rule_is_in_the_list() {
     let written = sources.iter().flat_map(|s| s.lines()).filter(rule).count();
     assert_eq!(written, RULES.len());
 }
+
+#[test]
+fn a_wide_line_of_prose() {
+    let wide = "word ".repeat(20) + "end";
+    assert_eq!(wide.len(), 103);
+    let word = "x".repeat(103);
+    for comment in ["// ", "/// ", "    //! "] {
+        let bare = format!("fn a() {{}}\n{comment}{wide}\n");
+        let indented = format!("{comment}Text.\n{comment}    {wide}\n");
+        let after_code = format!("{comment}```\nfn a() {{}}\n{comment}{wide}\n");
+        for wrong in [bare, indented, after_code] {
+            tells(prose_columns, &[("a.rs", &wrong)], &[]);
+        }
+        let fenced = format!("{comment}```\n{comment}{wide}\n{comment}```\n");
+        let code = format!("{comment}Text.\n{comment}\n{comment}    {wide}\n");
+        let unbroken = format!("{comment}{word}\n");
+        let table = format!("{comment}| {wide} |\n");
+        for right in [fenced, code, unbroken, table] {
+            assert_eq!(prose_columns(&Tree::sample(&[("a.rs", &right)])), [""; 0]);
+        }
+    }
+    let wrong = [
+        ("a.md", &*format!("Text.\n{wide}\n")),
+        ("b.md", &*format!("```\ncode\n```\n{wide}\n")),
+    ];
+    for wrong in wrong {
+        tells(
+            prose_columns,
+            &[wrong],
+            &[("c.rs", &format!("let a = \"{wide}\";"))],
+        );
+    }
+    let right = format!("# {wide}\n\n    {wide}\n    {wide}\n\n```\n{wide}\n```\n| {wide} |\n");
+    tells(prose_columns, &[("a.md", &wide)], &[("a.md", &right)]);
+}

@@ -1,8 +1,8 @@
 //! The disk itself: one queue, one worker, and how long things take.
 //!
-//! Operations of all connections are done one after the other by one thread, each at its time. A cut
-//! of the power empties the queue and forgets the connections in one step, so nothing that was under
-//! way can reach the disk afterwards, whatever its sender's sockets still hold.
+//! Operations of all connections are done one after the other by one thread, each at its time. A
+//! cut of the power empties the queue and forgets the connections in one step, so nothing that was
+//! under way can reach the disk afterwards, whatever its sender's sockets still hold.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -210,8 +210,8 @@ impl Device {
         }
     }
 
-    /// Cuts the power: every connection is closed, nothing that waits is done, the cache is gone but
-    /// for what `keep` says. The disk is on again at once, and thawed.
+    /// Cuts the power: every connection is closed, nothing that waits is done, the cache is gone
+    /// but for what `keep` says. The disk is on again at once, and thawed.
     pub fn cut(&self, keep: Keep) -> std::io::Result<()> {
         let mut state = self.state();
         let under_way: Vec<(u64, Vec<u8>)> = std::mem::take(&mut state.queue)

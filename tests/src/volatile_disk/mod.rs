@@ -1,13 +1,14 @@
 //! A disk with a volatile cache, as a small NBD server: what a crash test needs below the program.
 //!
-//! Killing a process proves little, since the kernel keeps the writes that it completed. So the sides
-//! of a crash test lie on disks that lose, when they are told to cut the power, what no flush has
-//! covered: all of it, or a part that a seed chooses, torn where sectors meet. They can also freeze,
-//! be slow, and lie about flushes, which is how the tests show that they would see a flush missing.
+//! Killing a process proves little, since the kernel keeps the writes that it completed. So the
+//! sides of a crash test lie on disks that lose, when they are told to cut the power, what no flush
+//! has covered: all of it, or a part that a seed chooses, torn where sectors meet. They can also
+//! freeze, be slow, and lie about flushes, which is how the tests show that they would see a flush
+//! missing.
 //!
-//! The disk is a process (`volatile-disk FILE SOCKET`) that takes one command a line on its standard
-//! input and answers each with one line. It must never do something after a power cut that was asked
-//! for before it.
+//! The disk is a process (`volatile-disk FILE SOCKET`) that takes one command a line on its
+//! standard input and answers each with one line. It must never do something after a power cut that
+//! was asked for before it.
 //!
 //! | command | what it does |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! A bare log: preallocated, fully written, one direct and durable write of whole blocks a commit, and no
-//! index. No engine that promises the same can be faster on the same device.
+//! A bare log: preallocated, fully written, one direct and durable write of whole blocks a commit,
+//! and no index. No engine that promises the same can be faster on the same device.
 
 use super::{Durability, Engine, Reader, Seen};
 use crate::record::Changes;
@@ -26,8 +26,8 @@ struct Log {
     start: usize,
 }
 
-/// The flags are libc's: rustix calls `O_SYNC` DSYNC, which has the file system commit the time of the
-/// last change as well, and costs three blocks and a flush more.
+/// The flags are libc's: rustix calls `O_SYNC` DSYNC, which has the file system commit the time of
+/// the last change as well, and costs three blocks and a flush more.
 fn open_direct(path: &Path, flags: i32) -> Result<File> {
     OpenOptions::new()
         .write(true)

@@ -1,5 +1,5 @@
-//! LMDB by heed. No read-ahead: it was measured to cost 30 times the reads where data does not fit the
-//! memory, and changes nothing where it does.
+//! LMDB by heed. No read-ahead: it was measured to cost 30 times the reads where data does not fit
+//! the memory, and changes nothing where it does.
 
 use super::{Durability, Engine, Reader, Seen, give};
 use crate::record::Changes;
@@ -26,8 +26,8 @@ impl Lmdb {
     pub fn open(folder: &Path) -> Result<Lmdb> {
         let mut options = EnvOpenOptions::new();
         options.map_size(MAP_BYTES);
-        // SAFETY: read-ahead is a matter of speed alone; and the folder belongs to this run, so that
-        // nobody else changes or cuts the file while it is mapped.
+        // SAFETY: read-ahead is a matter of speed alone; and the folder belongs to this run, so
+        // that nobody else changes or cuts the file while it is mapped.
         #[expect(
             unsafe_code,
             reason = "a map of a file is a promise that only the caller can make"

@@ -1,8 +1,9 @@
 //! The engines, each behind the same few calls.
 //!
 //! A durable write is the engine's own commit with a full sync: when it returns, a power cut takes
-//! nothing of it. What an engine needs for a call (a transaction, a statement, a batch) is made inside
-//! the call and so is part of its time. It must never do for one engine what it does not for another.
+//! nothing of it. What an engine needs for a call (a transaction, a statement, a batch) is made
+//! inside the call and so is part of its time. It must never do for one engine what it does not for
+//! another.
 
 #[cfg(feature = "canopydb")]
 mod canopydb;
@@ -48,7 +49,8 @@ pub enum Name {
 /// How an engine is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Memory for what was read, in bytes: each engine's own cache. LMDB has none, the kernel has it.
+    /// Memory for what was read, in bytes: each engine's own cache. LMDB has none, the kernel has
+    /// it.
     pub cache_bytes: u64,
     /// For ours: the part of it for changes that are not in nodes yet, in bytes.
     pub buffer_bytes: u64,
@@ -81,7 +83,8 @@ pub trait Engine: Send + Sync {
         Ok(found)
     }
 
-    /// Writes back everything that is only in memory or in a log, and waits until nothing is left to do.
+    /// Writes back everything that is only in memory or in a log, and waits until nothing is left
+    /// to do.
     fn write_back(&self) -> Result<()>;
 
     /// Waits for work that writes have left to other threads, and starts none.
@@ -89,8 +92,8 @@ pub trait Engine: Send + Sync {
         Ok(())
     }
 
-    /// What the engine says of itself; `log_bytes` and `reserve_bytes` are parts of its files that hold
-    /// no records, if it knows them.
+    /// What the engine says of itself; `log_bytes` and `reserve_bytes` are parts of its files that
+    /// hold no records, if it knows them.
     fn figures(&self) -> Result<Value> {
         Ok(Value::Null)
     }

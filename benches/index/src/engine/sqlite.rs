@@ -1,5 +1,5 @@
-//! SQLite: a table without row numbers, a write-ahead log, a full sync a commit. One connection, because
-//! more of them write no faster and would need to wait for each other by trying again.
+//! SQLite: a table without row numbers, a write-ahead log, a full sync a commit. One connection,
+//! because more of them write no faster and would need to wait for each other by trying again.
 
 use super::{Durability, Engine, Reader, Seen, Setting, give};
 use crate::record::Changes;

@@ -20,7 +20,8 @@ pub fn cpu_ns() -> Result<u64, String> {
     first.parse().map_err(|e| format!("{path}: {e}"))
 }
 
-/// Sends random requests of 4 KiB, half of them writes, from `depth` tasks that ask one at a time each.
+/// Sends random requests of 4 KiB, half of them writes, from `depth` tasks that ask one at a time
+/// each.
 pub async fn send(rt: &Rt, top: &Rc<dyn Device>, requests: u64, depth: u32) {
     let left = Rc::new(Cell::new(requests));
     let group = TaskGroup::new(rt);

@@ -28,7 +28,8 @@ pub(crate) fn of_lock(found: &Metadata, system: &System) -> Option<Locker> {
 /// The process in the table `locks` that has locked a file as a whole (`flock(2)`).
 fn locker(locks: &str, device: DeviceNumber, inode: u64) -> Option<u32> {
     let file = format!("{:02x}:{:02x}:{inode}", device.major, device.minor);
-    // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END; who waits has an arrow in front.
+    // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END; who waits has an arrow in
+    // front.
     let mut rows = locks.lines().map(|row| row.split_whitespace().skip(1));
     rows.find_map(|mut row| {
         let (kind, _, _, pid, place) = (
@@ -46,8 +47,8 @@ impl Locker {
     fn of(pid: u32, proc: &Path) -> Locker {
         let dir = proc.join(pid.to_string());
         let read = |file: &str| read_to_string(dir.join(file)).unwrap_or_default();
-        // The state stands behind the name in brackets, which may hold anything. Z is a process that
-        // has ended and that its parent has not looked at.
+        // The state stands behind the name in brackets, which may hold anything. Z is a process
+        // that has ended and that its parent has not looked at.
         let stat = read("stat");
         let state = stat
             .rsplit(')')

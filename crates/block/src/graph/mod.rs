@@ -1,9 +1,9 @@
 //! The device graph: from the `[device.NAME]` sections of a configuration to open devices.
 //!
 //! Reading a configuration checks everything that can be known without touching a device: keys,
-//! types, names, cycles, that a device has one parent unless it says `shared = true`, and what may be
-//! below a shard. Opening goes from the media up, closing from the top down. What is below a shard is
-//! opened and closed in the same way on the shard's thread, as a stack of its own.
+//! types, names, cycles, that a device has one parent unless it says `shared = true`, and what may
+//! be below a shard. Opening goes from the media up, closing from the top down. What is below a
+//! shard is opened and closed in the same way on the shard's thread, as a stack of its own.
 
 mod content;
 mod elsewhere;
@@ -102,7 +102,8 @@ impl Graph {
         self.reached(root, |_| true)
     }
 
-    /// `root` and what is reached from it through devices that let one `pass`, children before parents.
+    /// `root` and what is reached from it through devices that let one `pass`, children before
+    /// parents.
     fn reached(&self, root: &str, pass: impl Fn(&Node) -> bool) -> Vec<&str> {
         let mut wanted = BTreeSet::from([root]);
         for name in self.order.iter().rev() {

@@ -1,5 +1,5 @@
-//! What is left of a device when the process that has it dies: a client that outlives the server has to
-//! know.
+//! What is left of a device when the process that has it dies: a client that outlives the server
+//! has to know.
 
 use super::{Graph, Node};
 use crate::layers::cache::Mode;

@@ -1,8 +1,8 @@
-//! Shards in the graph: what may be below one, which devices belong to which thread, and the stack that a
-//! shard's thread opens.
+//! Shards in the graph: what may be below one, which devices belong to which thread, and the stack
+//! that a shard's thread opens.
 //!
-//! A device is on the thread of the nearest shard above it. It must never have a parent on another thread, and
-//! what an operator talks to by name (a mirror) stays on the thread that answers him.
+//! A device is on the thread of the nearest shard above it. It must never have a parent on another
+//! thread, and what an operator talks to by name (a mirror) stays on the thread that answers him.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -95,8 +95,9 @@ impl Stack {
         having.next().map(|(shard, _)| shard.clone())
     }
 
-    /// Refuses to open `root` and what is below it beside what is open, where something of it is in use on
-    /// whatever thread. What was opened later on the thread where it is wanted may be used again.
+    /// Refuses to open `root` and what is below it beside what is open, where something of it is in
+    /// use on whatever thread. What was opened later on the thread where it is wanted may be used
+    /// again.
     ///
     /// # Errors
     /// The device that is in use.
@@ -129,8 +130,9 @@ impl Stack {
         found.map(|seen| seen.figures)
     }
 
-    /// The operator knows of what the buffer cache `name` has lost. Returns whether anything was; of a cache
-    /// on another thread, whether its figures said so. `None` when there is no such cache.
+    /// The operator knows of what the buffer cache `name` has lost. Returns whether anything was;
+    /// of a cache on another thread, whether its figures said so. `None` when there is no such
+    /// cache.
     pub fn accept_loss(&self, name: &str) -> Option<bool> {
         if let Some(cache) = self.cache(name) {
             return Some(cache.accept_loss());

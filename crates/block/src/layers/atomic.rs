@@ -2,8 +2,9 @@
 //!
 //! This is the one place where a smaller or unaligned change becomes a read-modify-write, under a
 //! range lock, so that two of them on one block never lose each other's bytes. Every export puts
-//! this layer on top of the device it serves. All changes go through the lock, because a whole-block
-//! write that lands between the read and the write of a neighbour would be undone by it.
+//! this layer on top of the device it serves. All changes go through the lock, because a
+//! whole-block write that lands between the read and the write of a neighbour would be undone by
+//! it.
 //!
 //! It must never make a read wait: a read that overlaps a change in flight may see each block
 //! before or after it.
@@ -224,7 +225,8 @@ impl Device for AtomicUnit {
         }
     }
 
-    /// Of whole blocks. A change that is over before anything else runs needs no lock, if nobody has one.
+    /// Of whole blocks. A change that is over before anything else runs needs no lock, if nobody
+    /// has one.
     fn try_answer(&self, request: Request) -> Result<IoResult, Request> {
         if let Err(error) = self.geometry().check(&request) {
             return Ok(Err(error));

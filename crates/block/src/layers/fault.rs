@@ -245,8 +245,9 @@ impl FaultControl {
         self.frozen.get()
     }
 
-    /// Fails every request with `error`, as when a device is pulled: new ones, those that are frozen,
-    /// delayed or hang, and those inside the device below as soon as it has answered; `None` ends it.
+    /// Fails every request with `error`, as when a device is pulled: new ones, those that are
+    /// frozen, delayed or hang, and those inside the device below as soon as it has answered;
+    /// `None` ends it.
     pub fn set_error(&self, error: Option<IoError>) {
         self.error.set(error);
         self.changed.notify();

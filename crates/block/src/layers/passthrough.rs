@@ -40,8 +40,8 @@ impl Passthrough {
 
 impl Device for Passthrough {
     fn geometry(&self) -> &Geometry {
-        // Here nothing changes, also when what is below grows. A layer that keeps a header computes a
-        // geometry of its own from that of its child, one that copies to several children takes
+        // Here nothing changes, also when what is below grows. A layer that keeps a header computes
+        // a geometry of its own from that of its child, one that copies to several children takes
         // `Geometry::stacked`.
         self.below.geometry()
     }

@@ -1,10 +1,10 @@
 //! RAID-0: the bytes of N devices dealt out in units, so that large requests use all of them and
 //! small ones spread over them. It adds no safety: one lost child loses the device.
 //!
-//! What is contiguous on the stripe is contiguous on every child, so a request of any length becomes
-//! at most one request for each child, with the slices of its payload gathered. All parts run at
-//! once; the request completes when all of them have, also when one has failed, because a parent
-//! must not think that nothing happens any more while a part still writes.
+//! What is contiguous on the stripe is contiguous on every child, so a request of any length
+//! becomes at most one request for each child, with the slices of its payload gathered. All parts
+//! run at once; the request completes when all of them have, also when one has failed, because a
+//! parent must not think that nothing happens any more while a part still writes.
 
 use std::cell::Cell;
 use std::ops::Range;

@@ -134,8 +134,8 @@ struct State {
     lateness: Cell<Lateness>,
 }
 
-/// How far behind the model's times the device is: what an emulation in real time adds to them, as timers ring
-/// late and the thread has other work. In virtual time it is nothing.
+/// How far behind the model's times the device is: what an emulation in real time adds to them, as
+/// timers ring late and the thread has other work. In virtual time it is nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
     /// Events of the model that the device has acted on.

@@ -1,9 +1,9 @@
-//! Another server's export as a medium, over BRP: sessions that survive broken connections and, within what
-//! is kept, the death of the server.
+//! Another server's export as a medium, over BRP: sessions that survive broken connections and,
+//! within what is kept, the death of the server.
 //!
-//! The client crate carries requests; this medium only says what its answers mean to a stack. It must never
-//! take a flush for good that the session does not, and it counts another instance of the server as an
-//! interruption, since that may hold an older copy of the same volume.
+//! The client crate carries requests; this medium only says what its answers mean to a stack. It
+//! must never take a flush for good that the session does not, and it counts another instance of
+//! the server as an interruption, since that may hold an older copy of the same volume.
 
 use std::time::Duration;
 

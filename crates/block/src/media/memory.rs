@@ -1,8 +1,8 @@
 //! A device in memory, in both worlds. Sparse: what was never written takes no space, not even for
 //! bookkeeping, and reads as zeroes. Its content ends with the process; a flush is nothing.
 //!
-//! A read answers with the memory itself. A write to what an answer still holds takes new memory, so an
-//! answer never changes after it was given.
+//! A read answers with the memory itself. A write to what an answer still holds takes new memory,
+//! so an answer never changes after it was given.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,7 +33,8 @@ const GROUP_CHUNKS: u64 = 256;
 /// Bytes of the device that a group is about.
 const GROUP_BYTES: u64 = GROUP_CHUNKS * CHUNK_BYTES as u64;
 
-/// From this size on the content is on areas of 2 MiB, one of which a smaller device would take for a few chunks.
+/// From this size on the content is on areas of 2 MiB, one of which a smaller device would take for
+/// a few chunks.
 const LARGE_BYTES: u64 = 64 << 20;
 
 /// The configuration of `type = "memory"`.

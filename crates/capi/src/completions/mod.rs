@@ -1,8 +1,8 @@
 //! What has been completed and not reaped, and how many requests may still come.
 //!
-//! The bound is on requests that were submitted and not reaped, so a program that does not reap is stopped at
-//! `brp_submit` and costs no memory here. A panic of another thread leaves a queue that is as good as before,
-//! so its lock is taken over.
+//! The bound is on requests that were submitted and not reaped, so a program that does not reap is
+//! stopped at `brp_submit` and costs no memory here. A panic of another thread leaves a queue that
+//! is as good as before, so its lock is taken over.
 
 mod event;
 
@@ -70,8 +70,8 @@ impl Completions {
         self.changed.notify_all();
     }
 
-    /// Waits until `min` completions are there or `timeout` (for ever without one) is over, then takes up to
-    /// `max`, and says how many.
+    /// Waits until `min` completions are there or `timeout` (for ever without one) is over, then
+    /// takes up to `max`, and says how many.
     pub(crate) fn reap(
         &self,
         min: usize,

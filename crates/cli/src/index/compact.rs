@@ -14,8 +14,8 @@ use bimetal_block::units::show_count;
 
 /// Which index.
 ///
-/// It goes in steps, each of which stays done: it can be ended at any time, and go on later. It takes no
-/// more space meanwhile than two segments and a checkpoint.
+/// It goes in steps, each of which stays done: it can be ended at any time, and go on later. It
+/// takes no more space meanwhile than two segments and a checkpoint.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index

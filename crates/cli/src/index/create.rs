@@ -1,5 +1,5 @@
-//! `bimetal index create`: the one verb that makes an index and does nothing else, and the only one that
-//! makes one on a block device. It must never write over anything without being told to.
+//! `bimetal index create`: the one verb that makes an index and does nothing else, and the only one
+//! that makes one on a block device. It must never write over anything without being told to.
 
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
@@ -15,13 +15,14 @@ use bimetal_index::{Db, is_unfinished};
 use super::volume::open_device;
 use super::{MakeArgs, OpenArgs, failed, unopened};
 
-/// Bytes at the start of a device that must be zeroes: file systems, partition tables and indexes all
-/// have something there.
+/// Bytes at the start of a device that must be zeroes: file systems, partition tables and indexes
+/// all have something there.
 const LOOKED_AT_BYTES: usize = 1 << 20;
 
 /// Where, and how long its parts are.
 ///
-/// A file is made, and grows and shrinks with what is in it. On a block device the index takes all of it.
+/// A file is made, and grows and shrinks with what is in it. On a block device the index takes all
+/// of it.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The file, which must not exist or be empty, or the block device

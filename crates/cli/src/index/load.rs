@@ -1,5 +1,5 @@
-//! `bimetal index load`: batches that need not be durable one by one, and are all at the end. Whatever
-//! ends it early, what was loaded before is said, and is there.
+//! `bimetal index load`: batches that need not be durable one by one, and are all at the end.
+//! Whatever ends it early, what was loaded before is said, and is there.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -64,9 +64,9 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
     }
 }
 
-/// Bytes of the log that the next program may find when it opens the index. Beyond that the load writes
-/// its changes into nodes, for otherwise each `get` would replay them; below it, a checkpoint for every
-/// small load would cost more.
+/// Bytes of the log that the next program may find when it opens the index. Beyond that the load
+/// writes its changes into nodes, for otherwise each `get` would replay them; below it, a
+/// checkpoint for every small load would cost more.
 const LOG_LEFT_BYTES: u64 = 256 << 10;
 /// What took less says nothing of the rate.
 const SECONDS_TOLD: f64 = 0.1;
@@ -185,7 +185,8 @@ fn by_name(path: &Path) -> Option<(Format, u8)> {
     })
 }
 
-/// Opens the index; makes it where there is no file or an empty one, or a device with nothing on it.
+/// Opens the index; makes it where there is no file or an empty one, or a device with nothing on
+/// it.
 fn open_or_make(args: &Args) -> Result<Db> {
     let path = &args.index;
     if let Some(config) = &args.open.place.config {
@@ -228,7 +229,8 @@ fn check_geometry(args: &Args, db: &Db) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with a record that an index does not take, and which option decides how long one may be.
+/// What is wrong with a record that an index does not take, and which option decides how long one
+/// may be.
 fn too_long(bytes: usize, max: usize, option: &str) -> String {
     let (bytes, max) = (show_size(bytes as u64), show_size(max as u64));
     format!(

@@ -1,5 +1,5 @@
-//! `bimetal index rebuild`: what is left of a damaged index, in a new one. What is lost is the result, for
-//! people and for programs. The old one is only read.
+//! `bimetal index rebuild`: what is left of a damaged index, in a new one. What is lost is the
+//! result, for people and for programs. The old one is only read.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -18,10 +18,10 @@ use bimetal_block::units::show_count;
 
 /// From what, and to where.
 ///
-/// Neither superblocks nor checkpoints are needed: the new index is made of the images of leaves, and of
-/// the log. Every range of keys of which something is missing, or may be older than it was, is listed.
-/// Where nothing is, the new index has what the old one had; without superblocks, or without any of the
-/// log, that is not proven.
+/// Neither superblocks nor checkpoints are needed: the new index is made of the images of leaves,
+/// and of the log. Every range of keys of which something is missing, or may be older than it was,
+/// is listed. Where nothing is, the new index has what the old one had; without superblocks, or
+/// without any of the log, that is not proven.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The damaged index; it is only read

@@ -124,8 +124,8 @@ pub(crate) fn open<'a>(
     }
 }
 
-/// A byte that is no text: stands behind the end of CSV as a record of its own, unless the end is in
-/// the middle of quotes.
+/// A byte that is no text: stands behind the end of CSV as a record of its own, unless the end is
+/// in the middle of quotes.
 const BEHIND_THE_END: u8 = 0;
 
 /// Gives a file line by line, and then the end in two pieces: a line feed, for a last line that has

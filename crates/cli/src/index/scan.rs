@@ -35,8 +35,8 @@ enum Format {
 
 /// Which records, and how to write them.
 ///
-/// The index is opened as by a program that writes: no other may have it open. What is printed is what
-/// was there at the beginning.
+/// The index is opened as by a program that writes: no other may have it open. What is printed is
+/// what was there at the beginning.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index
@@ -75,7 +75,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let bounds = Bounds::of(args)?;
     let db = args.open.open_read_only(&args.index)?;
-    // The rows themselves show how far it is where they go to a terminal, and a bar would be among them.
+    // The rows themselves show how far it is where they go to a terminal, and a bar would be among
+    // them.
     let progress =
         (!io::stdout().is_terminal()).then(|| Progress::start(Unit::Nothing, "scanning"));
     let looks = Looks::of(args, &db, &bounds).map_err(|error| failed(&args.index, &error))?;
@@ -87,7 +88,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut writer = Writer::new(args.format, looks, out);
     let written = write_rows(args, &mut rows, &mut writer, progress.as_ref());
-    // What has come so far is worth printing, whatever ended it; the first error is the one to tell.
+    // What has come so far is worth printing, whatever ended it; the first error is the one to
+    // tell.
     let flushed = writer.finish();
     written?;
     flushed?;

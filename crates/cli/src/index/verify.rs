@@ -1,5 +1,5 @@
-//! `bimetal index verify`. The file is opened only to read, beside other readers; what is wrong is the
-//! result, for people and for programs, and not a failure of the verb.
+//! `bimetal index verify`. The file is opened only to read, beside other readers; what is wrong is
+//! the result, for people and for programs, and not a failure of the verb.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     });
     drop(progress);
     let verified = match verified {
-        // Nothing leads to its nodes, so none was looked at. That is a result like any other damage.
+        // Nothing leads to its nodes, so none was looked at. That is a result like any other
+        // damage.
         Err(Error::Damaged { what, offset }) => Verified {
             len_bytes: storage.len_bytes(),
             problems: vec![Problem { what, offset }],

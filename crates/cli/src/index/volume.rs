@@ -1,5 +1,5 @@
-//! An index on a device of a configuration: the stack is opened in a thread of its own, for as long as
-//! the index is open.
+//! An index on a device of a configuration: the stack is opened in a thread of its own, for as long
+//! as the index is open.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

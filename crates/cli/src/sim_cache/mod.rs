@@ -18,9 +18,10 @@ use crate::runs::progress_bar;
 use crate::said::say;
 use crate::trace::ReadArgs;
 
-/// Fewest pages from which a cache is estimated without a warning. Of the pages that a cache of the whole
-/// trace would hold, n are expected in the sample and n +- sqrt(n) are there, so the estimate is that of
-/// a cache of about this size only: here to within a tenth. docs/cache-simulation.md has the errors measured.
+/// Fewest pages from which a cache is estimated without a warning. Of the pages that a cache of the
+/// whole trace would hold, n are expected in the sample and n +- sqrt(n) are there, so the estimate
+/// is that of a cache of about this size only: here to within a tenth. docs/cache-simulation.md has
+/// the errors measured.
 const SIMULATED_PAGES_MIN: usize = 100;
 
 /// What to compare on what.
@@ -39,7 +40,8 @@ pub(crate) struct Args {
         default_value = "lru,arc,bimetal"
     )]
     policy: Vec<Spec>,
-    /// Sizes in pages (objects with `--key record`), or as a share of the distinct ones, such as 10%
+    /// Sizes in pages (objects with `--key record`), or as a share of the distinct ones, such as
+    /// 10%
     #[arg(
         long,
         value_name = "SIZE,..",
@@ -71,8 +73,8 @@ pub(crate) struct Args {
     /// What erasing a block takes, in microseconds
     #[arg(long, value_name = "US", default_value = "1500", value_parser = parse_cost)]
     erase_us: f64,
-    /// Look at this share of the pages only, with caches as much smaller, and estimate the rest: for
-    /// long traces, from 0.1 down to 0.001. Only with `--ftl none`
+    /// Look at this share of the pages only, with caches as much smaller, and estimate the rest:
+    /// for long traces, from 0.1 down to 0.001. Only with `--ftl none`
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     sample: Option<f64>,
     /// Runs at once; by default as many as there are cores
@@ -180,8 +182,8 @@ fn check_sample(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Says when caches are estimated from so few pages that the error may be larger than what is compared.
-/// `sampled_pages` are all distinct pages of the sample.
+/// Says when caches are estimated from so few pages that the error may be larger than what is
+/// compared. `sampled_pages` are all distinct pages of the sample.
 fn warn_of_few_pages(trace: &str, jobs: &[Job], rate: f64, sampled_pages: usize) {
     let sizes = jobs.iter().map(|job| job.size_pages);
     let Some(size_pages) = sizes.min().filter(|_| rate < 1.0) else {

@@ -414,7 +414,8 @@ mod tests {
         args: Args,
     }
 
-    /// A page of `lru` and `arc` at the sizes 10 and 20; over a real drive `arc` needs half the time.
+    /// A page of `lru` and `arc` at the sizes 10 and 20; over a real drive `arc` needs half the
+    /// time.
     fn page() -> String {
         let words = "x --trace t --policy lru,arc --size 10,20 --ftl none,page";
         let args = Command::parse_from(words.split(' ')).args;

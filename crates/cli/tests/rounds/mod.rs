@@ -1,10 +1,11 @@
-//! Rounds of killing a BRP target with SIGKILL under a load that checks every answer, through the client
-//! crate, whose session outlives the target.
+//! Rounds of killing a BRP target with SIGKILL under a load that checks every answer, through the
+//! client crate, whose session outlives the target.
 //!
-//! The load submits many requests at a time, also several changes of the same blocks one behind the other.
-//! Every block that is written says which write it was, so that a read shows at once whether a write that
-//! had been answered is lost, or an older one has come after a newer. What a run does is determined by its
-//! seed; at which request the target dies is drawn, and what it had under way then is not.
+//! The load submits many requests at a time, also several changes of the same blocks one behind the
+//! other. Every block that is written says which write it was, so that a read shows at once whether
+//! a write that had been answered is lost, or an older one has come after a newer. What a run does
+//! is determined by its seed; at which request the target dies is drawn, and what it had under way
+//! then is not.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
@@ -35,8 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub enum Stack {
     /// A file: what is answered outlives the process.
     File,
-    /// A file behind a write-back cache: what is answered and not flushed dies with the process, and the
-    /// client sends it again.
+    /// A file behind a write-back cache: what is answered and not flushed dies with the process,
+    /// and the client sends it again.
     Cache,
     /// The same with a client that keeps nothing: a planted mistake, which must be found.
     Forgetful,
@@ -191,7 +192,8 @@ impl Job for Ask {
     }
 }
 
-/// What is known of a block: the number of the last write that was answered, and of the last submitted.
+/// What is known of a block: the number of the last write that was answered, and of the last
+/// submitted.
 #[derive(Clone, Copy, Default)]
 struct Known {
     answered: u64,
@@ -392,7 +394,8 @@ impl Load {
     }
 }
 
-/// Rounds on a fresh volume in `dir`, which exists and is empty: what they met, or what was breached.
+/// Rounds on a fresh volume in `dir`, which exists and is empty: what they met, or what was
+/// breached.
 ///
 /// # Errors
 /// The first thing that is wrong, in words.

@@ -1,7 +1,7 @@
 //! A path: commands in, results out as each request ends.
 //!
-//! It must never start a request after the path was fenced, not even one that has been received already:
-//! the initiator may have sent a newer one over another path.
+//! It must never start a request after the path was fenced, not even one that has been received
+//! already: the initiator may have sent a newer one over another path.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -165,8 +165,8 @@ impl Transmission {
         Ok(self.inbound.borrow_mut().next(input.unread(), requests)?)
     }
 
-    /// Starts the requests of a command, each as soon as its data is there: the first ones are at work
-    /// while the data of the last ones is still under way.
+    /// Starts the requests of a command, each as soon as its data is there: the first ones are at
+    /// work while the data of the last ones is still under way.
     async fn command(
         self: &Rc<Self>,
         input: &mut Inbox,
@@ -285,8 +285,8 @@ impl Transmission {
         Ok(Some(self.counted(result)))
     }
 
-    /// Starts a request whose result goes out when it is there. One that need not wait is over when this
-    /// returns, and needs no task.
+    /// Starts a request whose result goes out when it is there. One that need not wait is over when
+    /// this returns, and needs no task.
     fn start(&self, request: Request, payload: Payload, under_way: UnderWay) {
         let below = match self.hand_down(&request, payload) {
             Ok(below) => below,

@@ -1,8 +1,9 @@
-//! The layouts and numbers of the kernel's `linux/fuse.h`: what comes through `/dev/fuse`, and what is
-//! answered.
+//! The layouts and numbers of the kernel's `linux/fuse.h`: what comes through `/dev/fuse`, and what
+//! is answered.
 //!
 //! All of it is in the machine's order of bytes. This module must never do I/O, and takes nothing
-//! that the kernel says for granted: a message that is too short for what it claims to be is no message.
+//! that the kernel says for granted: a message that is too short for what it claims to be is no
+//! message.
 
 /// The protocol's version that is spoken (`FUSE_KERNEL_VERSION`).
 pub(super) const MAJOR: u32 = 7;
@@ -24,7 +25,8 @@ pub(super) const OUT_HEADER_BYTES: usize = 16;
 pub(super) const PAGE_BYTES: u32 = 4096;
 /// The smallest buffer that the kernel lets a message be read into (`FUSE_MIN_READ_BUFFER`).
 pub(super) const READ_BYTES_MIN: usize = 8192;
-/// How long the kernel may keep what it was told of the file and its name, in seconds: nothing of it changes.
+/// How long the kernel may keep what it was told of the file and its name, in seconds: nothing of
+/// it changes.
 const VALID_S: u64 = 1 << 30;
 /// The name's length that `statfs` tells.
 const NAME_BYTES_MAX: u32 = 255;
@@ -59,7 +61,8 @@ mod init_flag {
 
 /// Bits of `fuse_open_out.open_flags`.
 mod open_flag {
-    /// Past the page cache: the volume has caches of its own, and what is on it must be what was written.
+    /// Past the page cache: the volume has caches of its own, and what is on it must be what was
+    /// written.
     pub(super) const DIRECT_IO: u32 = 1 << 0;
     /// Nothing to do when a descriptor is closed.
     pub(super) const NO_FLUSH: u32 = 1 << 5;
@@ -136,8 +139,8 @@ pub(super) enum Asked {
     /// The inode of a name.
     Lookup(Vec<u8>),
     GetAttributes,
-    /// `true` when something is to change that cannot: the mode, the owner, or the size, but for the one
-    /// that is named.
+    /// `true` when something is to change that cannot: the mode, the owner, or the size, but for
+    /// the one that is named.
     SetAttributes {
         mode_or_owner: bool,
         size: Option<u64>,
@@ -220,8 +223,8 @@ pub(super) fn decode_header(head: &[u8], len: usize) -> Option<Header> {
     (header.len as usize == len).then_some(header)
 }
 
-/// Decodes what a message asks for. `head` and `rest` are its bytes, cut after `HEAD_BYTES`; `None` when
-/// they are not what the header says.
+/// Decodes what a message asks for. `head` and `rest` are its bytes, cut after `HEAD_BYTES`; `None`
+/// when they are not what the header says.
 pub(super) fn decode(header: &Header, head: &[u8], rest: &[u8]) -> Option<Asked> {
     const WRITE: u32 = 16;
     let first = head.get(IN_HEADER_BYTES..)?;

@@ -1,16 +1,16 @@
-//! A connection to the kernel's FUSE: messages are read from `/dev/fuse` by the ring, each becomes a
-//! request to the device below, and its answer is written back.
+//! A connection to the kernel's FUSE: messages are read from `/dev/fuse` by the ring, each becomes
+//! a request to the device below, and its answer is written back.
 //!
-//! A few reads wait side by side, so that one turn of the ring takes several messages. Each reads the
-//! data of a write to a place that direct I/O takes: long data is handed down where it lies, short data
-//! is copied, so that it does not keep the memory of a long one. Requests of the device are bounded.
-//! The kernel has one queue for everything, so beyond that bound the messages are still read and wait here:
-//! what needs no device, such as `stat`, is answered whatever the device does. What waits is bounded by the
-//! memory that it holds ([`Room`]).
+//! A few reads wait side by side, so that one turn of the ring takes several messages. Each reads
+//! the data of a write to a place that direct I/O takes: long data is handed down where it lies,
+//! short data is copied, so that it does not keep the memory of a long one. Requests of the device
+//! are bounded. The kernel has one queue for everything, so beyond that bound the messages are
+//! still read and wait here: what needs no device, such as `stat`, is answered whatever the device
+//! does. What waits is bounded by the memory that it holds ([`Room`]).
 //!
-//! This module must never let a message of the kernel without an answer go: whoever asked would wait for
-//! it for good. It must never give up what it has begun, either, so that no change is half of one; which
-//! is why the kernel is told that it need not ask for that (`FUSE_INTERRUPT`).
+//! This module must never let a message of the kernel without an answer go: whoever asked would
+//! wait for it for good. It must never give up what it has begun, either, so that no change is half
+//! of one; which is why the kernel is told that it need not ask for that (`FUSE_INTERRUPT`).
 
 use std::cell::RefCell;
 use std::io;
@@ -34,8 +34,8 @@ use super::room::Room;
 pub(super) const READERS: usize = 4;
 /// Requests of the device under way at most.
 const IN_FLIGHT_MAX: u16 = 64;
-/// The longest range that the device is given to discard, to zero or to tell the extents of; longer ones
-/// are cut.
+/// The longest range that the device is given to discard, to zero or to tell the extents of; longer
+/// ones are cut.
 const RANGE_BYTES_MAX: u64 = 1 << 31;
 /// Slices of an answer at most; one more is its header.
 const SLICES_MAX: usize = 1023;
@@ -80,8 +80,8 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Answers the kernel's first message, and has readers wait for those that come. `device` takes
-    /// requests of any offset and length, of `transfer_bytes_max` at most. The operator is told of the
-    /// connection by `subject`.
+    /// requests of any offset and length, of `transfer_bytes_max` at most. The operator is told of
+    /// the connection by `subject`.
     ///
     /// # Errors
     /// Those of reading and writing; `Unsupported` when the kernel is too old.
@@ -149,7 +149,8 @@ impl Connection {
     }
 
     fn new_buf(&self) -> Box<MessageBuf> {
-        // Never waited for: what the readers have is bounded, and is there for as long as the mount is.
+        // Never waited for: what the readers have is bounded, and is there for as long as the mount
+        // is.
         MessageBuf::new(HEAD_BYTES, self.rt.pool().alloc_now(self.body_bytes()))
     }
 
@@ -243,9 +244,9 @@ impl Connection {
         Ok(())
     }
 
-    /// The data of a write, which lies in the buffer's body, and how many bytes of memory it holds. It is
-    /// never waited for memory here: that would keep the reader from what needs none. What can be taken
-    /// so is bounded.
+    /// The data of a write, which lies in the buffer's body, and how many bytes of memory it holds.
+    /// It is never waited for memory here: that would keep the reader from what needs none. What
+    /// can be taken so is bounded.
     fn take_data(&self, buf: &mut Box<MessageBuf>, len: usize) -> (Payload, usize) {
         if 2 * len < self.body_bytes() {
             return (self.rt.pool().copy_of(&buf.body()[..len]).into(), len);
@@ -256,8 +257,8 @@ impl Connection {
         (data.freeze().into(), self.body_bytes())
     }
 
-    /// Has the device asked, now or when it is the request's turn. Meanwhile the request holds so many bytes
-    /// of data.
+    /// Has the device asked, now or when it is the request's turn. Meanwhile the request holds so
+    /// many bytes of data.
     async fn begin<W>(self: &Rc<Self>, header: Header, held_bytes: usize, work: W)
     where
         W: AsyncFnOnce(&Connection) -> Result<Answer, i32> + 'static,
@@ -292,7 +293,8 @@ impl Connection {
                 && !matches!(error.raw_os_error(), Some(ENOENT | ENODEV))
             {
                 this.fail(error);
-                // Whoever asked waits for an answer that will not come, until the end of the connection.
+                // Whoever asked waits for an answer that will not come, until the end of the
+                // connection.
                 this.readers.cancel().await;
                 this.changed.notify();
             }

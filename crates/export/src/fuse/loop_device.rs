@@ -1,13 +1,13 @@
 //! Loop devices over the file of a mount: made, found and taken away by the driver's own calls
 //! (`linux/loop.h`).
 //!
-//! Every function here waits for the driver, and the driver for whoever serves the file. So they are for
-//! a process of their own: a server that called one would wait for itself, and one that did so in another
-//! thread could not even be killed, since the kernel does not take its end of the file away before that
-//! thread is gone.
+//! Every function here waits for the driver, and the driver for whoever serves the file. So they
+//! are for a process of their own: a server that called one would wait for itself, and one that did
+//! so in another thread could not even be killed, since the kernel does not take its end of the
+//! file away before that thread is gone.
 //!
-//! This module may use `unsafe`, to vouch for what the driver does with the memory it is lent. It must
-//! never take a device away that was not made here, unless it is told to.
+//! This module may use `unsafe`, to vouch for what the driver does with the memory it is lent. It
+//! must never take a device away that was not made here, unless it is told to.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -106,12 +106,12 @@ unsafe impl Ioctl for FreeNumber {
     }
 }
 
-/// Makes a loop device of the file at `path`, past the page cache, and gives its path. Partitions on it
-/// are found.
+/// Makes a loop device of the file at `path`, past the page cache, and gives its path. Partitions
+/// on it are found.
 ///
 /// # Errors
-/// Those of the driver and of opening files; `Unsupported` when the driver would go through the page
-/// cache.
+/// Those of the driver and of opening files; `Unsupported` when the driver would go through the
+/// page cache.
 pub fn make(path: &Path, options: LoopOptions) -> io::Result<PathBuf> {
     let file = OpenOptions::new()
         .read(true)
@@ -164,8 +164,8 @@ fn is_direct(number: u32) -> bool {
     said.is_ok_and(|said| said.trim() == "1")
 }
 
-/// Has the driver let the file go: at once, or, if others have the device open, when the last of them
-/// has closed it.
+/// Has the driver let the file go: at once, or, if others have the device open, when the last of
+/// them has closed it.
 fn clear(device: &File) -> io::Result<()> {
     // SAFETY: the call takes no argument.
     let cleared =
@@ -286,7 +286,8 @@ mod tests {
         let config = encode_config(7, options);
         assert_eq!(config[..8], [7, 0, 0, 0, 0, 0x10, 0, 0]);
         // Behind fd and block_size: five numbers of 8 bytes, then lo_number, lo_encrypt_type,
-        // lo_encrypt_key_size and lo_flags of 4 each: 8 + 40 + 12 = 60. Partitions 8 and direct I/O 16.
+        // lo_encrypt_key_size and lo_flags of 4 each: 8 + 40 + 12 = 60. Partitions 8 and direct
+        // I/O 16.
         assert!(config[8..60].iter().all(|byte| *byte == 0));
         assert_eq!(config[60..64], [24, 0, 0, 0]);
         assert_eq!(config[64..72], *b"bimetal\0");

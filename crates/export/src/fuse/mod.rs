@@ -1,13 +1,13 @@
-//! A device as a file in a folder of this machine, by the kernel's FUSE: on kernels that have neither ublk
-//! nor an NBD client, a loop device over it is the volume as a block device.
+//! A device as a file in a folder of this machine, by the kernel's FUSE: on kernels that have
+//! neither ublk nor an NBD client, a loop device over it is the volume as a block device.
 //!
-//! The kernel hands every request on the file to this process through `/dev/fuse`, by the ring that also
-//! serves everything else: one thread. Its contract is the kernel's `linux/fuse.h`. There is one file, whose
-//! name and size never change, and it is read and written past the page cache, so that what a flush has
-//! answered is what the device has.
+//! The kernel hands every request on the file to this process through `/dev/fuse`, by the ring that
+//! also serves everything else: one thread. Its contract is the kernel's `linux/fuse.h`. There is
+//! one file, whose name and size never change, and it is read and written past the page cache, so
+//! that what a flush has answered is what the device has.
 //!
-//! It must never answer a request before the device below has, and never leave a mount behind without
-//! saying so.
+//! It must never answer a request before the device below has, and never leave a mount behind
+//! without saying so.
 
 mod abi;
 mod connection;
@@ -55,7 +55,8 @@ pub struct MountOptions {
 }
 
 impl MountOptions {
-    /// Checks the name and the folder: whoever opens a volume only to mount it need not begin otherwise.
+    /// Checks the name and the folder: whoever opens a volume only to mount it need not begin
+    /// otherwise.
     ///
     /// # Errors
     /// `Name`, `Dead`, `NotEmpty`, or `File` when the folder cannot be read.
@@ -74,8 +75,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Makes a device a file. It is put behind an atomic unit, so that requests of any offset and length
-    /// are taken.
+    /// Makes a device a file. It is put behind an atomic unit, so that requests of any offset and
+    /// length are taken.
     ///
     /// # Errors
     /// As [`MountError`] says; nothing is mounted then.
@@ -156,8 +157,8 @@ impl Mounted {
         connection.as_ref().is_none_or(|it| it.has_ended())
     }
 
-    /// Ends serving the file: requests that are under way are answered, and the kernel fails all others.
-    /// What is mounted stays, and is dead: [`unmount`] it before.
+    /// Ends serving the file: requests that are under way are answered, and the kernel fails all
+    /// others. What is mounted stays, and is dead: [`unmount`] it before.
     ///
     /// # Errors
     /// Why it could not be served any longer before, if so.
@@ -192,8 +193,8 @@ fn check_name(name: &str) -> Result<(), MountError> {
     Ok(())
 }
 
-/// The longest read or write: whole pages, as much as the device takes, and not so much that what the
-/// readers hold leaves too little of a region of buffers of this size.
+/// The longest read or write: whole pages, as much as the device takes, and not so much that what
+/// the readers hold leaves too little of a region of buffers of this size.
 fn transfer_bytes_max(device_bytes_max: u32, region_bytes: usize) -> u32 {
     let share = match region_bytes {
         // Without a region, all is from the heap.

@@ -1,7 +1,9 @@
-//! The folder of a mount: what must be so before, how the kernel is told, and how the mount is taken away.
+//! The folder of a mount: what must be so before, how the kernel is told, and how the mount is
+//! taken away.
 //!
-//! Taking away is for a process of its own, which is not the server: what is mounted on a loop device over
-//! the file is told to write what it has, and that waits for the server (see [`super::loop_device`]).
+//! Taking away is for a process of its own, which is not the server: what is mounted on a loop
+//! device over the file is told to write what it has, and that waits for the server (see
+//! [`super::loop_device`]).
 //!
 //! This module must never touch a mount of anybody else's.
 
@@ -217,7 +219,8 @@ pub(super) fn mount(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, Mo
     }
 }
 
-/// As [`mount`], by the program that may do so for every user. It hands the open file over by a socket.
+/// As [`mount`], by the program that may do so for every user. It hands the open file over by a
+/// socket.
 fn mount_by_program(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, MountError> {
     let failed = |error: io::Error| MountError::File {
         path: folder.to_owned(),
@@ -276,13 +279,14 @@ fn received(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(files.next().and_then(|mut files| files.next()))
 }
 
-/// Takes away what `bimetal mount` has mounted on a folder, and the loop devices that it has made. With
-/// `force` also when it is in use: file systems on loop devices over the file write what they have first,
-/// `warn` is told of them, and the server goes on for whoever has the file open; once it has ended, every
-/// access of theirs fails. What a server that is gone has left is taken away in any case.
+/// Takes away what `bimetal mount` has mounted on a folder, and the loop devices that it has made.
+/// With `force` also when it is in use: file systems on loop devices over the file write what they
+/// have first, `warn` is told of them, and the server goes on for whoever has the file open; once
+/// it has ended, every access of theirs fails. What a server that is gone has left is taken away in
+/// any case.
 ///
-/// It waits for the server, possibly for good and so that no signal ends it. So it is for a process of its own,
-/// which is not the server, and whose parent may [`abort`] what it waits for.
+/// It waits for the server, possibly for good and so that no signal ends it. So it is for a process
+/// of its own, which is not the server, and whose parent may [`abort`] what it waits for.
 ///
 /// # Errors
 /// As [`UnmountError`] says. After `InUse` everything is as it was; after `NotSaved` everything is
@@ -324,9 +328,9 @@ pub fn unmount(
     })
 }
 
-/// Has the kernel fail every request on what `bimetal mount` has mounted on a folder that has no answer yet, and
-/// every one that comes: whoever waits for the server waits no more. What is not in use is unmounted with
-/// that. The server is asked nothing.
+/// Has the kernel fail every request on what `bimetal mount` has mounted on a folder that has no
+/// answer yet, and every one that comes: whoever waits for the server waits no more. What is not in
+/// use is unmounted with that. The server is asked nothing.
 ///
 /// # Errors
 /// As [`UnmountError`] says: `Missing` when there is nothing.
@@ -346,7 +350,8 @@ pub fn abort(folder: &Path) -> Result<(), UnmountError> {
     }
 }
 
-/// Whether something that `bimetal mount` has made is mounted on a folder. The server is asked nothing.
+/// Whether something that `bimetal mount` has made is mounted on a folder. The server is asked
+/// nothing.
 pub fn is_mounted(folder: &Path) -> bool {
     mounted_at(folder).is_ok()
 }
@@ -393,8 +398,8 @@ fn refuse_in_use(
     Ok(())
 }
 
-/// Has whoever uses a loop device write what he has. Failures are told: the end goes on. Returns what
-/// could not be saved.
+/// Has whoever uses a loop device write what he has. Failures are told: the end goes on. Returns
+/// what could not be saved.
 fn save(device: &LoopDevice, table: &[u8], warn: &mut dyn FnMut(String)) -> Vec<String> {
     let mut unsaved = Vec::new();
     let path = device.path().display();

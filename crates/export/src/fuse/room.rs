@@ -1,9 +1,9 @@
 //! Where requests wait that the device has no turn for yet.
 //!
-//! They are taken from the kernel all the same, since what needs no device comes behind them. What they hold is
-//! bounded. Where that is full, whoever comes next waits, and with him everything behind him; so when the
-//! device stands still besides, he is sent away. This module must never send anybody away while the device
-//! gets on.
+//! They are taken from the kernel all the same, since what needs no device comes behind them. What
+//! they hold is bounded. Where that is full, whoever comes next waits, and with him everything
+//! behind him; so when the device stands still besides, he is sent away. This module must never
+//! send anybody away while the device gets on.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -46,8 +46,8 @@ impl Room {
         self.progress.set(self.rt.now());
     }
 
-    /// A place for a request with so many bytes of data, held until what is returned is dropped; `None` when
-    /// there is none and the device stands still.
+    /// A place for a request with so many bytes of data, held until what is returned is dropped;
+    /// `None` when there is none and the device stands still.
     pub(super) async fn take(&self, data_bytes: usize) -> Option<Permit> {
         let bytes = REQUEST_BYTES + data_bytes as u64;
         if let Some(place) = self.free_bytes.try_acquire(bytes) {

@@ -37,8 +37,8 @@ pub(crate) struct Entered {
     pub(crate) early: Vec<u8>,
 }
 
-/// Leads a client through the handshake. `None` when it left in order. `exports` are those that it may know
-/// of; without them `secure` has to find out, by TLS.
+/// Leads a client through the handshake. `None` when it left in order. `exports` are those that it
+/// may know of; without them `secure` has to find out, by TLS.
 ///
 /// # Errors
 /// Why the connection has to end.

@@ -1,5 +1,5 @@
-//! The layouts and numbers of the kernel's `linux/ublk_cmd.h`: what goes through `/dev/ublk-control`,
-//! what a queue fetches and commits, and what the driver says of a request.
+//! The layouts and numbers of the kernel's `linux/ublk_cmd.h`: what goes through
+//! `/dev/ublk-control`, what a queue fetches and commits, and what the driver says of a request.
 //!
 //! All of it is in the machine's order of bytes. This module must never do I/O, and takes nothing
 //! that the driver says for granted.
@@ -25,7 +25,8 @@ pub(super) const ANY_NUMBER: u32 = u32::MAX;
 /// No queue in particular.
 const NO_QUEUE: u16 = u16::MAX;
 
-/// A command number as `_IOR` and `_IOWR` of `linux/ioctl.h` make it: direction, size, type, number.
+/// A command number as `_IOR` and `_IOWR` of `linux/ioctl.h` make it: direction, size, type,
+/// number.
 const fn encoded(direction: u32, number: u32, size: usize) -> u32 {
     direction << 30 | (size as u32) << 16 | (b'u' as u32) << 8 | number
 }
@@ -98,8 +99,8 @@ impl ControlCommand {
     }
 }
 
-/// What of `struct ublksrv_ctrl_dev_info` is used. No flag is set: data is copied by the driver, and a
-/// device whose server has died fails its requests.
+/// What of `struct ublksrv_ctrl_dev_info` is used. No flag is set: data is copied by the driver,
+/// and a device whose server has died fails its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceInfo {
     pub(super) queues: u16,
@@ -107,7 +108,8 @@ pub(super) struct DeviceInfo {
     /// The longest transfer in bytes.
     pub(super) buffer_bytes: u32,
     pub(super) number: u32,
-    /// The process that serves the device; what the driver says, of no meaning when a device is added.
+    /// The process that serves the device; what the driver says, of no meaning when a device is
+    /// added.
     pub(super) server: i32,
 }
 
@@ -157,8 +159,8 @@ mod parameter {
 /// Bytes of `struct ublk_params` up to the end of its part on discards.
 const PARAMETERS_BYTES: usize = 60;
 
-/// `struct ublk_params`: what the kernel is told of the device. Lengths are in bytes, those that the
-/// kernel takes as a power of two are one.
+/// `struct ublk_params`: what the kernel is told of the device. Lengths are in bytes, those that
+/// the kernel takes as a power of two are one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parameters {
     pub(super) size_bytes: u64,
@@ -372,8 +374,8 @@ mod tests {
             transfer_bytes_max: 256 << 10,
             range_bytes_max: 1 << 31,
         };
-        // Length and types; attributes, four shifts, 512 and 0 sectors; 196608 sectors; no boundary;
-        // alignment 0, granularity 4096, twice 2^22 sectors, one segment.
+        // Length and types; attributes, four shifts, 512 and 0 sectors; 196608 sectors; no
+        // boundary; alignment 0, granularity 4096, twice 2^22 sectors, one segment.
         let expected = "3c000000 03000000  0f000000 09 0c 10 0c 00020000 00000000  0000030000000000
             0000000000000000  00000000 00100000 00004000 00004000 0100 0000";
         assert_eq!(parameters.encode().to_vec(), from_hex(expected));

@@ -138,7 +138,8 @@ impl ControlFile {
         Ok(())
     }
 
-    /// Makes the block device. The kernel looks for partitions meanwhile, so the queue must be served.
+    /// Makes the block device. The kernel looks for partitions meanwhile, so the queue must be
+    /// served.
     pub(super) async fn start(&self, number: u32) -> Result<(), AttachError> {
         let server = u64::from(std::process::id());
         self.without_data(Control::StartDevice, number, server)

@@ -1,9 +1,9 @@
 //! A device as a block device of this machine, `/dev/ublkbN`, by the kernel's driver `ublk_drv`.
 //!
-//! The kernel hands every request on the block device to this process through `io_uring`, on the ring
-//! that also serves everything else: one queue, one thread. Its contract is the kernel's
-//! `Documentation/block/ublk.rst` and `linux/ublk_cmd.h`. Data is copied by the driver, from and to a
-//! buffer of each tag.
+//! The kernel hands every request on the block device to this process through `io_uring`, on the
+//! ring that also serves everything else: one queue, one thread. Its contract is the kernel's
+//! `Documentation/block/ublk.rst` and `linux/ublk_cmd.h`. Data is copied by the driver, from and to
+//! a buffer of each tag.
 //!
 //! This module may use `unsafe`, to vouch for what the driver does with the buffers it is lent. It
 //! must never answer a request before the device below has, and never leave a block device behind
@@ -43,7 +43,8 @@ pub struct AttachOptions {
     pub read_only: bool,
 }
 
-/// A block device of this machine. It must be [detached](Attachment::detach) before the runtime ends.
+/// A block device of this machine. It must be [detached](Attachment::detach) before the runtime
+/// ends.
 pub struct Attachment {
     control: ControlFile,
     number: u32,
@@ -101,8 +102,8 @@ impl Attachment {
         }
     }
 
-    /// Takes the block device away: what is mounted on it writes what it has and is dead from then on;
-    /// requests that are under way are answered.
+    /// Takes the block device away: what is mounted on it writes what it has and is dead from then
+    /// on; requests that are under way are answered.
     ///
     /// # Errors
     /// When the driver cannot do it, or could not serve the device any longer before.
@@ -167,7 +168,8 @@ async fn serve(
     match control.start(number).await {
         Ok(()) => Ok(queue),
         Err(error) => {
-            // Stopping gives the tags their commands back; without it they would be waited for in vain.
+            // Stopping gives the tags their commands back; without it they would be waited for in
+            // vain.
             if control.stop(number).await.is_ok() {
                 queue.join().await;
             }

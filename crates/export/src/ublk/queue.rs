@@ -1,12 +1,12 @@
 //! The queue of a device: each tag fetches a request, has the device below carry it out, and gives
 //! the result back with the command that fetches the next one.
 //!
-//! A tag has one buffer, which the driver fills with the data of a write before the command completes
-//! and reads the data of a read from when the result is committed. What goes down the stack is a copy,
-//! since layers keep the data of a write beyond its answer.
+//! A tag has one buffer, which the driver fills with the data of a write before the command
+//! completes and reads the data of a read from when the result is committed. What goes down the
+//! stack is a copy, since layers keep the data of a write beyond its answer.
 //!
-//! This module must never let a request of the driver without a result go: the kernel would wait for
-//! it for good.
+//! This module must never let a request of the driver without a result go: the kernel would wait
+//! for it for good.
 
 use std::cell::RefCell;
 use std::io;
@@ -103,12 +103,13 @@ impl Queue {
 
     /// One tag, until the device ends.
     async fn serve(&self, tag: u16) {
-        // Never waited for: what the tags have is bounded, and is there for as long as the device is.
+        // Never waited for: what the tags have is bounded, and is there for as long as the device
+        // is.
         let mut buffer = self.rt.pool().alloc_now(self.buffer_bytes);
         let mut command = IoCommand::Fetch;
         loop {
-            // SAFETY: the driver knows no address of this process but that of the buffer, and uses as
-            // much of it at most as it was told that a buffer has. It does not touch it once the
+            // SAFETY: the driver knows no address of this process but that of the buffer, and uses
+            // as much of it at most as it was told that a buffer has. It does not touch it once the
             // command has completed, until the next one gives it again.
             let (result, back) = unsafe {
                 self.file
@@ -132,8 +133,8 @@ impl Queue {
         self.failure.borrow_mut().get_or_insert(error);
     }
 
-    /// Has the device do what is asked; bytes for a read or a write, else 0, or an error number below
-    /// 0, as the driver takes them.
+    /// Has the device do what is asked; bytes for a read or a write, else 0, or an error number
+    /// below 0, as the driver takes them.
     async fn carry_out(&self, descriptor: &Descriptor, buffer: &mut BufMut) -> i32 {
         let size_bytes = self.device.geometry().size_bytes;
         let Some(place) = checked(descriptor, size_bytes, buffer.len()) else {
@@ -191,7 +192,8 @@ struct Place {
     len: u64,
 }
 
-/// What the driver asks for, if it lies on the device and its data fit in a buffer of so many bytes.
+/// What the driver asks for, if it lies on the device and its data fit in a buffer of so many
+/// bytes.
 fn checked(descriptor: &Descriptor, size_bytes: u64, buffer_bytes: usize) -> Option<Place> {
     let op = descriptor.op?;
     if op == Op::Flush {

@@ -3,12 +3,12 @@
 //!
 //! Random pages are appended to the newest of `log_blocks` blocks, whatever block they belong to.
 //! When all are full, the oldest is reclaimed: every data block with a newest version in it is
-//! merged fully, from all log blocks. A page at offset 0 opens the sequential log block, which takes
-//! the following pages of that data block and ends in a switch or a partial merge.
+//! merged fully, from all log blocks. A page at offset 0 opens the sequential log block, which
+//! takes the following pages of that data block and ends in a switch or a partial merge.
 //!
 //! Our reading: a page that does not continue the sequential log block goes to the random ones, and
-//! the sequential block is merged when the next stream needs it, fully if one of its pages is old by
-//! then. `log_blocks` does not count the sequential one.
+//! the sequential block is merged when the next stream needs it, fully if one of its pages is old
+//! by then. `log_blocks` does not count the sequential one.
 
 use std::collections::VecDeque;
 

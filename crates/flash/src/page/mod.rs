@@ -5,9 +5,9 @@
 //! independently, and one die is exactly the device of the analytic models: an append point, full
 //! blocks, and one victim at a time.
 //!
-//! Write amplification depends on alpha = physical / logical pages without what can never hold data:
-//! the reserve of one free block for each write stream and die. Table pages, where there are any,
-//! have blocks of their own.
+//! Write amplification depends on alpha = physical / logical pages without what can never hold
+//! data: the reserve of one free block for each write stream and die. Table pages, where there are
+//! any, have blocks of their own.
 
 mod classes;
 mod space;

@@ -7,8 +7,8 @@
 //!
 //! Why cleaning always ends: between commands at least `reserve` = classes blocks are free. In m
 //! cleanings the classes open at most (moved pages) / (pages of a block) + classes new blocks, and
-//! every cleaning returns one, so the free list never runs empty; and `blocks_needed` leaves at least
-//! one invalid page in full blocks whenever cleaning starts.
+//! every cleaning returns one, so the free list never runs empty; and `blocks_needed` leaves at
+//! least one invalid page in full blocks whenever cleaning starts.
 
 use super::classes::Classes;
 use super::victims::Victims;

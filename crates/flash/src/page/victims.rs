@@ -2,7 +2,8 @@
 //!
 //! - Greedy takes the block with the fewest valid pages, in O(1) by lists of blocks with equally
 //!   many; optimal for uniform random writes (Bux and Iliadis, Performance Evaluation 2010).
-//! - FIFO takes the block filled longest ago (LFS's original; Desnoyers, SYSTOR 2012, calls it LRU).
+//! - FIFO takes the block filled longest ago (LFS's original; Desnoyers, SYSTOR 2012, calls it
+//!   LRU).
 //! - Cost-benefit weighs free space against age (Rosenblum and Ousterhout, SOSP 1991). It looks at
 //!   every full block, so it takes time linear in the blocks.
 //! - Random choice takes the emptiest of d blocks drawn at random (Van Houdt, SIGMETRICS 2013).

@@ -1,4 +1,5 @@
-//! Bytes whose checksums are right and whose content is anything: from a bug elsewhere, or made on purpose.
+//! Bytes whose checksums are right and whose content is anything: from a bug elsewhere, or made on
+//! purpose.
 //!
 //! Where things are is taken from docs/format/index.md and not from the code that reads them.
 

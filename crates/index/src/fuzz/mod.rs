@@ -1,10 +1,11 @@
-//! What the fuzzers of `fuzz/` give their bytes to: one function for each kind of bytes that the index
-//! reads, and one that makes a history of operations of them.
+//! What the fuzzers of `fuzz/` give their bytes to: one function for each kind of bytes that the
+//! index reads, and one that makes a history of operations of them.
 //!
-//! Built for the tests of this crate, which run the same functions over bytes from seeds, and with the
-//! feature `fuzzing`; no program has it. Each function returns whatever the bytes are, or panics
-//! because something is wrong: a panic of the engine, or an answer that is not what it should be. It must
-//! never make fewer inputs of what the fuzzer gives: every choice comes from the bytes.
+//! Built for the tests of this crate, which run the same functions over bytes from seeds, and with
+//! the feature `fuzzing`; no program has it. Each function returns whatever the bytes are, or
+//! panics because something is wrong: a panic of the engine, or an answer that is not what it
+//! should be. It must never make fewer inputs of what the fuzzer gives: every choice comes from the
+//! bytes.
 
 mod forge;
 mod node;

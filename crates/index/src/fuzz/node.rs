@@ -19,8 +19,8 @@ const RESERVED_AT: usize = 52;
 const GRANULE_BYTES: usize = 64;
 const PATCH: u8 = 2;
 
-/// Bytes as they are, then the same behind a header and a checksum that are right for them, then, cut in
-/// two, as a leaf and a patch over it.
+/// Bytes as they are, then the same behind a header and a checksum that are right for them, then,
+/// cut in two, as a leaf and a patch over it.
 pub fn node(data: &[u8]) {
     let _ = Image::peek(data);
     if let Ok(image) = Image::parse(data, 0) {

@@ -1,7 +1,8 @@
 //! A history of operations on an index, beside an ordered map.
 //!
-//! Everything that a program can do and that can happen to it: batches, snapshots, transactions, upkeep,
-//! openings, power cuts also while it is opened, operations that fail, and a disk that is full.
+//! Everything that a program can do and that can happen to it: batches, snapshots, transactions,
+//! upkeep, openings, power cuts also while it is opened, operations that fail, and a disk that is
+//! full.
 
 use super::Input;
 use crate::storage::memory::Faults;
@@ -166,8 +167,8 @@ impl Life {
         }
     }
 
-    /// Whether a snapshot of so many batches may end, because there are too many, or because versions of one
-    /// key fill a quarter of a segment.
+    /// Whether a snapshot of so many batches may end, because there are too many, or because
+    /// versions of one key fill a quarter of a segment.
     fn may_be_too_old(&self, batches: u64) -> bool {
         let keys = self.world.history.keys();
         batches > self.world.options.snapshot_batches_max || keys.iter().any(|key| key.len() > 400)
@@ -264,7 +265,8 @@ impl Life {
         let batches = (history.given() - begun.at) as u64;
         let durability = durability(input);
         let mut transaction = begun.transaction;
-        // The number of the batch goes with it, as with every other, and nobody else is asked about it.
+        // The number of the batch goes with it, as with every other, and nobody else is asked about
+        // it.
         let changes = history.numbered(&begun.changes);
         if let Some(Change::Put(key, number)) = changes.last() {
             transaction.batch.put(key, number);
@@ -338,7 +340,8 @@ impl Life {
         self.open(disk);
     }
 
-    /// The index is closed and opened. Nothing was cut, so nothing is lost, unless the index has failed.
+    /// The index is closed and opened. Nothing was cut, so nothing is lost, unless the index has
+    /// failed.
     fn close(&mut self) {
         if self.world.db.sync().is_ok() {
             self.world.history.synced();
@@ -348,8 +351,8 @@ impl Life {
         }
     }
 
-    /// The program ends at once and is started again; the disk has noticed nothing, and what it has not made
-    /// durable it has in its cache.
+    /// The program ends at once and is started again; the disk has noticed nothing, and what it has
+    /// not made durable it has in its cache.
     fn kill(&mut self) {
         self.world.disk.set_faults(Faults::default());
         if self.world.disk.is_off() {
@@ -365,7 +368,8 @@ impl Life {
         self.world.reopen(disk).expect("it opens");
     }
 
-    /// A lack of space changes nothing. After a failure nothing more is written, until it is opened again.
+    /// A lack of space changes nothing. After a failure nothing more is written, until it is opened
+    /// again.
     fn after_error(&mut self, error: &Error, input: &mut Input<'_>) {
         match error {
             Error::Full { .. } | Error::BatchTooLong { .. } | Error::KeyTooLong { .. } => {}

@@ -58,7 +58,8 @@ impl Header {
         frame[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The header of a block, if it looks like one of this index. Its checksum is over the whole frame.
+    /// The header of a block, if it looks like one of this index. Its checksum is over the whole
+    /// frame.
     pub(crate) fn decode(id: u64, block: &[u8]) -> Option<Header> {
         let number32 = |at: usize| {
             let field = block.get(at..at + 4)?;
@@ -105,7 +106,8 @@ impl Header {
         (is_counted && header.ring_blocks > 0).then_some(header)
     }
 
-    /// What the index is, if the block at this byte of the storage looks like the start of a frame, and the frame.
+    /// What the index is, if the block at this byte of the storage looks like the start of a frame,
+    /// and the frame.
     pub(crate) fn with_geometry(block: &[u8], offset: u64) -> Option<(Header, Geometry)> {
         let number32 = |at: usize| Some(u32::from_le_bytes(*block.get(at..)?.first_chunk()?));
         let id = u64::from_le_bytes(*block.get(8..)?.first_chunk()?);
@@ -177,7 +179,8 @@ pub(crate) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Gives every operation with the number of its batch, in order. Returns the number of the last batch.
+    /// Gives every operation with the number of its batch, in order. Returns the number of the last
+    /// batch.
     ///
     /// # Errors
     ///
@@ -197,14 +200,14 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Gives the operations of every batch with its number, in order; those of carried records as of one batch. Returns the
-    /// number of the last batch.
+    /// Gives the operations of every batch with its number, in order; those of carried records as
+    /// of one batch. Returns the number of the last batch.
     ///
     /// # Errors
     ///
-    /// Those of `take`, and [`Error::Damaged`] if these are no batches. A frame is written with all of each batch
-    /// that it has: one that goes on to the end of the frame, without an end of its own, is a part of a batch, and
-    /// of a batch there must not be a part.
+    /// Those of `take`, and [`Error::Damaged`] if these are no batches. A frame is written with all
+    /// of each batch that it has: one that goes on to the end of the frame, without an end of its
+    /// own, is a part of a batch, and of a batch there must not be a part.
     pub(crate) fn each_batch(
         &self,
         mut take: impl FnMut(u64, &'a [u8]) -> Result<(), Error>,

@@ -1,11 +1,12 @@
 //! The log: every change, in order, durable before it is acknowledged.
 //!
 //! A ring of blocks that is written round and round, so that a commit costs the file system nothing
-//! beside its blocks; it goes on in a longer ring when it has to ([`rings`](crate::rings)). Batches that are written together
-//! make a frame of whole blocks; its header has a checksum, the frame's own position, and how far the log was
-//! durable when it was written. Reading stops at the first frame that is not whole, and says so if a later frame
-//! proves that this one had been durable. It must never take a frame of an earlier lap, of an earlier opening
-//! or of another index for one of its own.
+//! beside its blocks; it goes on in a longer ring when it has to ([`rings`](crate::rings)). Batches
+//! that are written together make a frame of whole blocks; its header has a checksum, the frame's
+//! own position, and how far the log was durable when it was written. Reading stops at the first
+//! frame that is not whole, and says so if a later frame proves that this one had been durable. It
+//! must never take a frame of an earlier lap, of an earlier opening or of another index for one of
+//! its own.
 
 mod frame;
 mod reader;
@@ -299,7 +300,8 @@ mod tests {
         assert!(read(220, &front, 240).is_err());
     }
 
-    /// What no file system has heard of yet is filled ahead of durable writes, so that most commits are one write.
+    /// What no file system has heard of yet is filled ahead of durable writes, so that most commits
+    /// are one write.
     #[test]
     fn blocks_that_were_never_written_are_filled_before_a_durable_write() {
         let geometry = Geometry {

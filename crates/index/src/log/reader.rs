@@ -66,7 +66,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Makes `blocks` blocks from `position` on, all of one ring, be in the window; returns where they begin there.
+    /// Makes `blocks` blocks from `position` on, all of one ring, be in the window; returns where
+    /// they begin there.
     fn fill(&mut self, position: u64, blocks: u64) -> Result<usize, Error> {
         let has =
             self.window_at <= position && position + blocks <= self.window_at + self.window_blocks;
@@ -107,8 +108,9 @@ impl<'a> Reader<'a> {
             let is_of_this_lap = header.position == position || is_planted(Bug::TakesOlderLaps);
             is_of_this_lap && header.opening >= opening && is_numbered
         };
-        // A frame that was not taken, because a part of it had gone, is whole again where a write that was cut
-        // has put the same there, zeroes for instance. It has not been heard of since an earlier opening.
+        // A frame that was not taken, because a part of it had gone, is whole again where a write
+        // that was cut has put the same there, zeroes for instance. It has not been heard of since
+        // an earlier opening.
         let opening = match position >= self.durable {
             true => self.opening.max(self.opening_beyond),
             false => self.opening,
@@ -162,9 +164,9 @@ impl<'a> Reader<'a> {
         Ok(Some(header.frame(&self.geometry, frame)))
     }
 
-    /// The superblock proves that the device has lost what it had promised, if it says that more of the
-    /// log was durable. So does a whole frame near the end, if the end was durable already when it was
-    /// written, or if there was a newer superblock than the one that was found.
+    /// The superblock proves that the device has lost what it had promised, if it says that more of
+    /// the log was durable. So does a whole frame near the end, if the end was durable already when
+    /// it was written, or if there was a newer superblock than the one that was found.
     fn search_for_proof(&mut self) -> Result<(), Error> {
         let end = self.position;
         if end < self.durable {

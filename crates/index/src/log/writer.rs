@@ -11,9 +11,10 @@ use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up, sync};
 const FRAME_BYTES: usize = 256 << 10;
 /// Blocks that are written again at a time.
 const AGAIN_BLOCKS: u64 = 256;
-/// Blocks that were never written are filled with zeroes before a durable write, so many at a time. A file system notes
-/// that a block is in use when it is written first, which costs a durable write more than its blocks; this way it is
-/// paid once for many commits. A frame of a quarter of that pays for itself.
+/// Blocks that were never written are filled with zeroes before a durable write, so many at a time.
+/// A file system notes that a block is in use when it is written first, which costs a durable write
+/// more than its blocks; this way it is paid once for many commits. A frame of a quarter of that
+/// pays for itself.
 const ZEROED_BLOCKS: u64 = 256;
 
 /// The writing end.
@@ -22,7 +23,8 @@ pub(crate) struct Log {
     geometry: Geometry,
     opening: u32,
     rings: Rings,
-    /// Blocks of the current ring from this position on, to the end of its first lap, were never written.
+    /// Blocks of the current ring from this position on, to the end of its first lap, were never
+    /// written.
     unwritten_from: u64,
     /// Where the next frame goes, in blocks; it only grows.
     head: u64,
@@ -76,8 +78,8 @@ impl Log {
         self.durable_below
     }
 
-    /// Everything before `head` stands in the log: it was read. Before `known_durable` it is durable, and of the rest that
-    /// is not known.
+    /// Everything before `head` stands in the log: it was read. Before `known_durable` it is
+    /// durable, and of the rest that is not known.
     pub(crate) fn go_on_from(&mut self, head: u64, known_durable: u64) {
         assert!(
             self.head <= head && !self.has_pending(),
@@ -88,16 +90,16 @@ impl Log {
         self.durable_below = self.durable_below.max(known_durable.min(head));
     }
 
-    /// Nothing before `tail` is needed any more, and the log is in these rings; the superblock of this generation
-    /// says so durably.
+    /// Nothing before `tail` is needed any more, and the log is in these rings; the superblock of
+    /// this generation says so durably.
     pub(crate) fn release(&mut self, tail: u64, rings: Rings, generation: u64) {
         assert!(self.tail <= tail && tail <= self.head, "a tail that exists");
         self.tail = tail;
         self.go_on_in(rings, generation);
     }
 
-    /// The log goes on in the last of these rings. Both superblocks say so durably, the later of them of this
-    /// generation.
+    /// The log goes on in the last of these rings. Both superblocks say so durably, the later of
+    /// them of this generation.
     pub(crate) fn go_on_in(&mut self, rings: Rings, generation: u64) {
         let is_another = rings.current() != self.rings.current();
         if is_another {
@@ -169,8 +171,8 @@ impl Log {
         self.push(end);
     }
 
-    /// Adds records that stand in the log already and would be overwritten. `seq` is the number of the
-    /// last batch. Whatever waits must have been written.
+    /// Adds records that stand in the log already and would be overwritten. `seq` is the number of
+    /// the last batch. Whatever waits must have been written.
     pub(crate) fn carry(&mut self, seq: u64, operations: &[u8]) {
         if !self.has_pending() {
             self.first_seq = seq;
@@ -187,8 +189,8 @@ impl Log {
         self.filled = end;
     }
 
-    /// Writes what waits. After this, all that was appended is durable if `durable`; else it will be
-    /// with the next durable one.
+    /// Writes what waits. After this, all that was appended is durable if `durable`; else it will
+    /// be with the next durable one.
     pub(crate) fn write_out(&mut self, storage: &dyn Storage, durable: bool) -> Result<(), Error> {
         if self.has_pending() {
             let blocks = self.pending_blocks();
@@ -233,9 +235,10 @@ impl Log {
         Ok(())
     }
 
-    /// Writes what was read and may not be durable once more, as it is read. Where a sync had failed, the system may have in
-    /// its cache what is not on the device and take it for saved: a sync alone would save nothing of it (fsync(2) of Linux
-    /// reports a failed write-back once and keeps the pages as clean ones).
+    /// Writes what was read and may not be durable once more, as it is read. Where a sync had
+    /// failed, the system may have in its cache what is not on the device and take it for saved: a
+    /// sync alone would save nothing of it (fsync(2) of Linux reports a failed write-back once and
+    /// keeps the pages as clean ones).
     fn write_again(&self, storage: &dyn Storage) -> Result<(), Error> {
         if is_planted(Bug::BelievesTheCache) {
             return Ok(());
@@ -256,9 +259,10 @@ impl Log {
         Ok(())
     }
 
-    /// Makes sure that no frame begins at the end. One may have been written there by an opening whose last
-    /// write was cut, and not be whole; a write of this one that is cut as well could make it whole, since parts
-    /// of both are the same. Opening would know it by its number; a rebuild without superblocks would not.
+    /// Makes sure that no frame begins at the end. One may have been written there by an opening
+    /// whose last write was cut, and not be whole; a write of this one that is cut as well could
+    /// make it whole, since parts of both are the same. Opening would know it by its number; a
+    /// rebuild without superblocks would not.
     pub(crate) fn end_here(&self, storage: &dyn Storage) -> Result<(), Error> {
         if self.free_blocks() == 0 {
             // The ring is full: what stands there is its tail.
@@ -270,8 +274,8 @@ impl Log {
         written.at("writing the log", offset)
     }
 
-    /// Fills blocks behind a frame of so many blocks with zeroes, if the frame will be in blocks that were never
-    /// written.
+    /// Fills blocks behind a frame of so many blocks with zeroes, if the frame will be in blocks
+    /// that were never written.
     fn prepare(&mut self, storage: &dyn Storage, blocks: u64) -> Result<(), Error> {
         let ring = self.rings.current();
         // Where the first lap ends.
@@ -320,8 +324,8 @@ impl Log {
     }
 }
 
-/// From which position on blocks of the current ring may never have been written. The front was prepared when the index
-/// was made.
+/// From which position on blocks of the current ring may never have been written. The front was
+/// prepared when the index was made.
 fn first_unwritten(rings: &Rings, head: u64) -> u64 {
     match rings.current().place {
         Place::Front => u64::MAX,

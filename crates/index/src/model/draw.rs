@@ -38,7 +38,8 @@ impl Draw {
         all[self.below(all.len() as u64) as usize]
     }
 
-    /// Below a limit that is even over the orders of magnitude: 1 to 2 to the power of `bits_max` - 1.
+    /// Below a limit that is even over the orders of magnitude: 1 to 2 to the power of
+    /// `bits_max` - 1.
     pub fn magnitude(&mut self, bits_max: u64) -> u64 {
         let bits = self.below(bits_max);
         self.below(1 << bits)

@@ -1,5 +1,5 @@
-//! The history of an index: its batches in their order, how many of them readers see and how many are
-//! durable, and which of them can be what is found after a stop.
+//! The history of an index: its batches in their order, how many of them readers see and how many
+//! are durable, and which of them can be what is found after a stop.
 
 use super::{Change, Map};
 use crate::Durability;
@@ -18,8 +18,8 @@ pub enum Survivors {
     AnyBeginning,
 }
 
-/// What an index answered for every key when it was asked after a stop; `None` where it said that it
-/// cannot know.
+/// What an index answered for every key when it was asked after a stop; `None` where it said that
+/// it cannot know.
 pub type Found = BTreeMap<Vec<u8>, Option<Option<Vec<u8>>>>;
 
 /// Batches in their order. The first has the number 1.
@@ -101,9 +101,9 @@ impl History {
         numbered
     }
 
-    /// A batch was given to the index, and this was its answer. What was refused because it does not
-    /// fit or because others were faster has changed nothing. After any other error nobody knows
-    /// whether it will be there after the next opening; until then nobody sees it.
+    /// A batch was given to the index, and this was its answer. What was refused because it does
+    /// not fit or because others were faster has changed nothing. After any other error nobody
+    /// knows whether it will be there after the next opening; until then nobody sees it.
     pub fn wrote(&mut self, changes: Vec<Change>, durability: Durability, answer: Option<&Error>) {
         match answer {
             None => {
@@ -134,8 +134,8 @@ impl History {
         self.durable = self.visible;
     }
 
-    /// Looks for the moment that fits what was found after a stop, the latest if there are several; the
-    /// history ends with it from now on, and all of it is durable.
+    /// Looks for the moment that fits what was found after a stop, the latest if there are several;
+    /// the history ends with it from now on, and all of it is durable.
     ///
     /// # Errors
     ///

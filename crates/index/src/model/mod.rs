@@ -1,5 +1,5 @@
-//! What an index is held against: an ordered map, the history of its batches, and changes drawn from
-//! a seed.
+//! What an index is held against: an ordered map, the history of its batches, and changes drawn
+//! from a seed.
 //!
 //! The tests of this crate and the simulation use one and the same, as they use one disk
 //! ([`MemoryStorage`](crate::storage::memory::MemoryStorage)); a program has no need of it. It must

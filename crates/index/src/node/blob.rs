@@ -52,7 +52,8 @@ pub fn blob_image(node: NodeId, lsn: u64, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Checks the image of a blob that was read from where it is `meant` to be. Bytes behind the image are ignored.
+/// Checks the image of a blob that was read from where it is `meant` to be. Bytes behind the image
+/// are ignored.
 ///
 /// # Errors
 /// If the bytes are not, whole and unchanged, a blob sealed for that.

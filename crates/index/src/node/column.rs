@@ -81,8 +81,8 @@ pub(crate) fn head(bytes: &[u8]) -> u64 {
     }
 }
 
-/// What the start of a prefix is, kept beside what else a search begins with: the prefix itself is in a cache line of
-/// its own, which is needed only if it is longer than this.
+/// What the start of a prefix is, kept beside what else a search begins with: the prefix itself is
+/// in a cache line of its own, which is needed only if it is longer than this.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Start {
     /// The [head] of the prefix.
@@ -107,8 +107,8 @@ impl Start {
         self.len.into()
     }
 
-    /// How the start of `key` compares with `prefix`: `Equal` if it is there, and only then. A key that
-    /// ends inside the prefix comes before it.
+    /// How the start of `key` compares with `prefix`: `Equal` if it is there, and only then. A key
+    /// that ends inside the prefix comes before it.
     #[inline(always)]
     pub fn compare<'a>(&self, key: &[u8], prefix: impl FnOnce() -> &'a [u8]) -> Ordering {
         match (key.first_chunk::<8>(), self.len()) {
@@ -164,8 +164,8 @@ impl Ints {
         self.base.wrapping_add(self.offset(bytes, row))
     }
 
-    /// The string of `len` bytes that a row stands for as a key, with zeroes behind it: eight bytes at once,
-    /// so that nobody has to copy an unknown length.
+    /// The string of `len` bytes that a row stands for as a key, with zeroes behind it: eight bytes
+    /// at once, so that nobody has to copy an unknown length.
     #[inline(always)]
     pub fn key(&self, bytes: &[u8], row: usize, len: u8) -> [u8; 8] {
         let shift = 64 - 8 * u32::from(len);

@@ -153,7 +153,8 @@ impl Delta {
         Self::default()
     }
 
-    /// A delta of the newest versions of some keys, in the order of the keys, with no memory to spare.
+    /// A delta of the newest versions of some keys, in the order of the keys, with no memory to
+    /// spare.
     ///
     /// # Panics
     /// If the keys do not ascend, and as [`insert`](Self::insert) does.
@@ -269,8 +270,9 @@ impl Delta {
         });
     }
 
-    /// The same for a deletion that comes after changes of its own batch and of later ones were added: those of its own
-    /// batch stay, since a batch deletes ranges before it does anything else. Adds nothing if it is here already.
+    /// The same for a deletion that comes after changes of its own batch and of later ones were
+    /// added: those of its own batch stay, since a batch deletes ranges before it does anything
+    /// else. Adds nothing if it is here already.
     pub fn insert_range_late(
         &mut self,
         start: Bound<&[u8]>,
@@ -286,8 +288,8 @@ impl Delta {
         }
     }
 
-    /// Drops the versions of keys between two bounds that are older than the batch `seq`, which has deleted them: for an
-    /// image that has that deletion and may have newer versions.
+    /// Drops the versions of keys between two bounds that are older than the batch `seq`, which has
+    /// deleted them: for an image that has that deletion and may have newer versions.
     pub fn remove_older(&mut self, start: Bound<&[u8]>, end: Bound<&[u8]>, seq: Seq) {
         if self.remove_hidden(start, end, &|old| old < seq) < Seq::MAX {
             self.floor = self.floor.max(seq);
@@ -295,7 +297,8 @@ impl Delta {
         self.compact();
     }
 
-    /// Drops the versions of keys between two bounds that `is_hidden` names. Returns the least of their numbers.
+    /// Drops the versions of keys between two bounds that `is_hidden` names. Returns the least of
+    /// their numbers.
     fn remove_hidden(
         &mut self,
         start: Bound<&[u8]>,
@@ -376,8 +379,8 @@ impl Delta {
         }
     }
 
-    /// The batch of the newest version of `key` or range deletion with it that is not newer than `seq`, if there is one
-    /// here: what [`find`](Self::find) answers by.
+    /// The batch of the newest version of `key` or range deletion with it that is not newer than
+    /// `seq`, if there is one here: what [`find`](Self::find) answers by.
     pub fn seq_of(&self, key: &[u8], seq: Seq) -> Option<Seq> {
         let slot = match self.filter.may_have(key) {
             true => self.slots.get(self.position(key, seq)),
@@ -556,8 +559,8 @@ impl Delta {
         &self.heap[slot.at as usize + slot.rest_len()..][..slot.value_len as usize]
     }
 
-    /// Gives memory back: of the heap when more than half of it is dead, of the slots when more than
-    /// half of them are unused.
+    /// Gives memory back: of the heap when more than half of it is dead, of the slots when more
+    /// than half of them are unused.
     fn compact(&mut self) {
         let slots = self.slots.len();
         if self.slots.capacity() > 2 * slots + 8 {

@@ -1,9 +1,9 @@
-//! Whether a delta may have a key: most gets ask for one that it does not have, and this says so from
-//! one cache line, where a search would touch several.
+//! Whether a delta may have a key: most gets ask for one that it does not have, and this says so
+//! from one cache line, where a search would touch several.
 //!
-//! A Bloom filter (Bloom, CACM 13(7), 1970) of 256 bits and two hashes, which is wrong for one key in
-//! thirty beside 24 changes and for one in eight beside 58. It may say that a key is there that is not,
-//! never the other way round.
+//! A Bloom filter (Bloom, CACM 13(7), 1970) of 256 bits and two hashes, which is wrong for one key
+//! in thirty beside 24 changes and for one in eight beside 58. It may say that a key is there that
+//! is not, never the other way round.
 
 use super::column::head;
 

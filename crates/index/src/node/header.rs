@@ -22,8 +22,8 @@ const FILLING_AT: usize = 52;
 
 /// What an image is sealed for: a place, and which content of that place it is.
 ///
-/// With the location alone, what is left of an older image of the same node in the same place would pass for
-/// the one that belongs there, if the write of that was lost.
+/// With the location alone, what is left of an older image of the same node in the same place would
+/// pass for the one that belongs there, if the write of that was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Seal {
     /// Where it is.

@@ -156,7 +156,8 @@ impl Parsed {
 }
 
 impl Image {
-    /// Checks the image of a node that was read from where it is `meant` to be. Bytes behind it are cut off.
+    /// Checks the image of a node that was read from where it is `meant` to be. Bytes behind it are
+    /// cut off.
     ///
     /// They are copied to memory for images.
     ///
@@ -167,8 +168,8 @@ impl Image {
         Self::of(bytes, &header, header.lsn)
     }
 
-    /// The same for one that was made for memory of one with the LSN `stored_lsn` and changes, and may be longer than
-    /// one that is written.
+    /// The same for one that was made for memory of one with the LSN `stored_lsn` and changes, and
+    /// may be longer than one that is written.
     pub(crate) fn parse_for_memory(
         bytes: &[u8],
         location: u64,
@@ -247,8 +248,8 @@ impl Image {
         KeyRange::parse(&self.bytes()[at as usize..], ends).map(Some)
     }
 
-    /// Which keys the leaf is for, if the image says it: those of leaves do since version 4 of the format of an index,
-    /// but for those that were put together in memory.
+    /// Which keys the leaf is for, if the image says it: those of leaves do since version 4 of the
+    /// format of an index, but for those that were put together in memory.
     pub fn range(&self) -> Option<KeyRange> {
         self.read_range().expect("it was read before")
     }
@@ -313,8 +314,8 @@ impl Image {
         self.0.lsn
     }
 
-    /// The position in the log that the image on the storage was written at: its own, unless it was put together in
-    /// memory.
+    /// The position in the log that the image on the storage was written at: its own, unless it was
+    /// put together in memory.
     pub(crate) fn stored_lsn(&self) -> u64 {
         self.0.stored_lsn
     }

@@ -1,8 +1,9 @@
-//! Which keys a leaf is for, as its image says it: so an image is right by itself for all of them, also for those
-//! between its rows and beyond, and needs nobody who lists it.
+//! Which keys a leaf is for, as its image says it: so an image is right by itself for all of them,
+//! also for those between its rows and beyond, and needs nobody who lists it.
 //!
-//! A range ends near the keys of its leaf, so both ends are written as what they share with the first and the last of
-//! them, and what follows. It must never be believed to leave out a row of its own image.
+//! A range ends near the keys of its leaf, so both ends are written as what they share with the
+//! first and the last of them, and what follows. It must never be believed to leave out a row of
+//! its own image.
 
 use super::{ImageError, KEY_BYTES_MAX};
 

@@ -1,10 +1,10 @@
-//! Where a key stands among sorted ones, judged by its number: keys are often spread evenly enough over
-//! a node that a straight line leads to within a few rows of the place, and so into the cache line that
-//! the answer is in.
+//! Where a key stands among sorted ones, judged by its number: keys are often spread evenly enough
+//! over a node that a straight line leads to within a few rows of the place, and so into the cache
+//! line that the answer is in.
 //!
-//! The line is measured when the node is made: how far any row is off it, either way. What is searched
-//! is that much around the guess, so the answer is never missed, whatever the keys, and where they lie
-//! badly all rows are searched as they would be without a line.
+//! The line is measured when the node is made: how far any row is off it, either way. What is
+//! searched is that much around the guess, so the answer is never missed, whatever the keys, and
+//! where they lie badly all rows are searched as they would be without a line.
 
 use super::search::partition;
 use std::ops::Range;
@@ -23,7 +23,8 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// The line through `rows` rows, at most [`ROWS_MAX`](super::ROWS_MAX), whose numbers do not descend.
+    /// The line through `rows` rows, at most [`ROWS_MAX`](super::ROWS_MAX), whose numbers do not
+    /// descend.
     pub fn of(rows: usize, number: impl Fn(usize) -> u64) -> Spread {
         let Some(last) = rows.checked_sub(1) else {
             return Spread::default();
@@ -43,8 +44,8 @@ impl Spread {
             below = below.max(guess.saturating_sub(row));
             above = above.max(row.saturating_sub(guess));
         }
-        // Only rows that are not in order are further off than there can be rows, and those of no order are not
-        // found by any line.
+        // Only rows that are not in order are further off than there can be rows, and those of no
+        // order are not found by any line.
         spread.below = u16::try_from(below).unwrap_or(u16::MAX);
         spread.above = u16::try_from(above).unwrap_or(u16::MAX);
         spread
@@ -58,7 +59,8 @@ impl Spread {
         (halves as f32 * self.rows_per_half) as i64 as usize
     }
 
-    /// The rows that the first with this number or a greater one is among, or which it stands behind.
+    /// The rows that the first with this number or a greater one is among, or which it stands
+    /// behind.
     #[inline(always)]
     fn around(&self, number: u64, rows: usize) -> Range<usize> {
         let guess = self.guess(number);
@@ -67,8 +69,8 @@ impl Spread {
         start..end
     }
 
-    /// The first of the `rows` rows that is not `less`, which says whether the number of a row is less than
-    /// `number`.
+    /// The first of the `rows` rows that is not `less`, which says whether the number of a row is
+    /// less than `number`.
     #[inline(always)]
     pub fn partition(&self, rows: usize, number: u64, less: impl Fn(usize) -> bool) -> usize {
         let around = self.around(number, rows);

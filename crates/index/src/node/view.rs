@@ -1,16 +1,16 @@
 //! Scans: what one reader sees of a leaf.
 //!
-//! An image never changes, so a scan holds the image and takes runs of its rows as numbers; they are
-//! unpacked one at a time, when they are asked for. Only what the delta says is copied, because that
-//! changes as soon as the leaf's lock is given back.
+//! An image never changes, so a scan holds the image and takes runs of its rows as numbers; they
+//! are unpacked one at a time, when they are asked for. Only what the delta says is copied, because
+//! that changes as soon as the leaf's lock is given back.
 
 use super::image::RowMemory;
 use super::merge::{Merge, Shared};
 use super::{Delta, Image, Kind, Seq};
 use std::ops::{Bound, Range};
 
-/// What a reader sees of a leaf, to be read once from the first row to the last: runs of rows of its image,
-/// and rows of its delta, which are copied. The memory can be used again.
+/// What a reader sees of a leaf, to be read once from the first row to the last: runs of rows of
+/// its image, and rows of its delta, which are copied. The memory can be used again.
 #[derive(Debug, Default)]
 pub struct Rows {
     image: Option<Image>,
@@ -194,8 +194,8 @@ pub struct View<'a> {
     pub bytes_max: usize,
 }
 
-/// Puts what a reader sees of a leaf into `out`, in place of what is there. Returns true if a limit has
-/// cut it short: there is at least one more row, beyond the last one.
+/// Puts what a reader sees of a leaf into `out`, in place of what is there. Returns true if a limit
+/// has cut it short: there is at least one more row, beyond the last one.
 pub fn view(base: Option<&Image>, delta: Option<&Delta>, view: &View<'_>, out: &mut Rows) -> bool {
     out.clear();
     out.image = base.cloned();

@@ -1,9 +1,9 @@
-//! Planted bugs, so that the tests are tested: each breaks one promise of the engine in the place where a
-//! programmer might, and some life of the tests must find it ([`tests`]).
+//! Planted bugs, so that the tests are tested: each breaks one promise of the engine in the place
+//! where a programmer might, and some life of the tests must find it ([`tests`]).
 //!
-//! Only the tests of this crate can plant one, for one thread, and those of `interleavings/`, which build the
-//! crate for themselves. Everywhere else [`is_planted`] is a constant, so that the code that ships has no path
-//! for any of them.
+//! Only the tests of this crate can plant one, for one thread, and those of `interleavings/`, which
+//! build the crate for themselves. Everywhere else [`is_planted`] is a constant, so that the code
+//! that ships has no path for any of them.
 
 #[cfg(test)]
 mod tests;
@@ -61,7 +61,8 @@ pub enum Bug {
     BelievesOldReads,
     /// Readers find the place of a part of a long value before the part is written there.
     PublishesUnwritten,
-    /// A part of a long value is where it was if its place is the same, though the segment was filled anew meanwhile.
+    /// A part of a long value is where it was if its place is the same, though the segment was
+    /// filled anew meanwhile.
     OverlooksFillings,
 }
 

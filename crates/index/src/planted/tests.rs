@@ -22,8 +22,8 @@ fn found_by(life: &dyn Fn(u64), bug: Bug, limit: u64) -> Option<u64> {
     found.inspect(|number| life(*number))
 }
 
-/// About three times as many lives as it takes today, and no less than ten: a change that moves the seeds
-/// does not fail, one that blinds the tests does.
+/// About three times as many lives as it takes today, and no less than ten: a change that moves the
+/// seeds does not fail, one that blinds the tests does.
 fn assert_found(life: &dyn Fn(u64), bugs: &[(Bug, u64)]) {
     let found = |(bug, limit): &(Bug, u64)| (*bug, found_by(life, *bug, *limit));
     let found: Vec<(Bug, Option<u64>)> = bugs.iter().map(found).collect();

@@ -27,13 +27,13 @@ pub(super) struct Leaf {
     pub bases: Vec<Base>,
     /// What it adds to them is in the log from here on.
     pub logged_from: u64,
-    /// It can be read, a checkpoint names it, and the log has everything since: whatever else there was of its keys need
-    /// not be there.
+    /// It can be read, a checkpoint names it, and the log has everything since: whatever else there
+    /// was of its keys need not be there.
     pub is_proven: bool,
 }
 
-/// Keys of which something may be missing or older than it was, where they come from an image of a batch below `up_to`
-/// and the log does not have all batches since.
+/// Keys of which something may be missing or older than it was, where they come from an image of a
+/// batch below `up_to` and the log does not have all batches since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
     pub range: KeyRange,
@@ -62,7 +62,8 @@ pub(super) struct WholeLog {
 /// Patches by node and batch.
 pub(super) type WholePatches = BTreeSet<(NodeId, Seq)>;
 
-/// Reads, block by block where that fails; what cannot be read is zeroes. Where in the buffer these blocks are.
+/// Reads, block by block where that fails; what cannot be read is zeroes. Where in the buffer these
+/// blocks are.
 pub(super) fn read_what_can_be(
     storage: &dyn Storage,
     offset: u64,

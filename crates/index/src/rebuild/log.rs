@@ -1,5 +1,5 @@
-//! The log where no superblock says where it begins: every whole frame on the storage, and which of them
-//! follow each other.
+//! The log where no superblock says where it begins: every whole frame on the storage, and which of
+//! them follow each other.
 
 use super::Rebuilt;
 use super::evidence::{WholeLog, read_what_can_be};
@@ -98,8 +98,8 @@ impl Frames {
         let tails = superblocks.iter().map(|superblock| superblock.log_tail);
         let needed = tails.chain(newest.map(|newest| match newest.bytes {
             HEADER_BYTES => newest.tail,
-            // Of an older version of the format. In the first lap it begins at 0; later with the first frame that has
-            // not been written over.
+            // Of an older version of the format. In the first lap it begins at 0; later with the
+            // first frame that has not been written over.
             _ if end <= geometry.log_blocks => 0,
             _ => first,
         }));
@@ -121,7 +121,8 @@ impl Frames {
         frames
     }
 
-    /// Takes frames, which are in the order of their positions, up to a gap that a power cut may have left.
+    /// Takes frames, which are in the order of their positions, up to a gap that a power cut may
+    /// have left.
     fn follow(&mut self, all: &[Header], superblocks: &[Superblock], rebuilt: &mut Rebuilt) {
         // How far the log was durable, as superblocks and the frames from each one on say.
         let of_superblocks = superblocks.iter().map(|s| s.log_durable).max();
@@ -188,9 +189,9 @@ impl Frames {
         }
     }
 
-    /// True if a part of the log is gone that was needed: changes that no image has. Where no superblock is left, what is
-    /// missing at the beginning may have been given back after the last whole frame was written: what was written there
-    /// then is not whole after a power cut.
+    /// True if a part of the log is gone that was needed: changes that no image has. Where no
+    /// superblock is left, what is missing at the beginning may have been given back after the last
+    /// whole frame was written: what was written there then is not whole after a power cut.
     pub(super) fn lacks_needed(&self) -> bool {
         match self.is_need_known {
             true => self.whole_from > self.needed_from,
@@ -235,15 +236,15 @@ impl Frames {
     }
 }
 
-/// True if a frame is of an opening before the one of a superblock, and stands where that opening had not found the log to
-/// go on.
+/// True if a frame is of an opening before the one of a superblock, and stands where that opening
+/// had not found the log to go on.
 fn is_leftover(frame: &Header, superblock: &Superblock) -> bool {
     let is_known = superblock.log_durable > 0;
     is_known && frame.position >= superblock.log_durable && frame.opening < superblock.opening
 }
 
-/// What the index is, if a whole frame of its log begins with this block, at this byte of the storage. One that has been
-/// damaged would name an index that never was.
+/// What the index is, if a whole frame of its log begins with this block, at this byte of the
+/// storage. One that has been damaged would name an index that never was.
 pub(super) fn geometry_of_frame(
     storage: &dyn Storage,
     block: &[u8],

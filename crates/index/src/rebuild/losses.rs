@@ -1,7 +1,8 @@
 //! The ranges of keys that a rebuild lists, in their order and each once.
 //!
-//! What is listed of a key is the least that is known of it: a range may be listed several times, for one image after the
-//! other. It must never say that keys are gone where one that is there may be older than it was.
+//! What is listed of a key is the least that is known of it: a range may be listed several times,
+//! for one image after the other. It must never say that keys are gone where one that is there may
+//! be older than it was.
 
 use super::{Loss, Lost};
 use std::cmp::Ordering;

@@ -1,11 +1,11 @@
-//! Building an index anew from what is left of one: images of leaves with the footers of their segments,
-//! and the log. Neither a superblock nor a checkpoint is needed.
+//! Building an index anew from what is left of one: images of leaves with the footers of their
+//! segments, and the log. Neither a superblock nor a checkpoint is needed.
 //!
-//! Of all images that have a key in their range the one with the highest LSN is right (the format says
-//! why), so the keys are cut into pieces, each with the newest image of it; then come patches and the
-//! log, in the order of their batches. It must never take an older image for a newer one that is
-//! damaged: what is not proven is listed as lost, with the exact range of keys where that is known ([`proof`] says
-//! what proves what, and [`Rebuilt::is_proven`] where nothing can).
+//! Of all images that have a key in their range the one with the highest LSN is right (the format
+//! says why), so the keys are cut into pieces, each with the newest image of it; then come patches
+//! and the log, in the order of their batches. It must never take an older image for a newer one
+//! that is damaged: what is not proven is listed as lost, with the exact range of keys where that
+//! is known ([`proof`] says what proves what, and [`Rebuilt::is_proven`] where nothing can).
 
 mod evidence;
 mod log;
@@ -42,7 +42,8 @@ const LISTED_MAX: usize = 10_000;
 pub enum Loss {
     /// Every key, but those that the log has, or a patch that is newer than what is lost.
     Keys,
-    /// Changes: some keys may be missing, have an older value, or be there although they were deleted.
+    /// Changes: some keys may be missing, have an older value, or be there although they were
+    /// deleted.
     Changes,
 }
 
@@ -70,14 +71,16 @@ pub struct Rebuilt {
     pub patches: u64,
     /// Frames of the log.
     pub log_frames: u64,
-    /// Number of the last batch in it. Of an index that was not closed it is not known whether there were later ones.
+    /// Number of the last batch in it. Of an index that was not closed it is not known whether
+    /// there were later ones.
     pub last_batch: u64,
     /// Keys in the new index.
     pub keys: u64,
-    /// What is not listed as lost is proven to be as it was after the last batch. False where no frame of the log is left,
-    /// as in an index that never had a batch, and where no superblock is, unless the log goes back to the beginning: then
-    /// nothing tells a segment that is gone from one that was never filled, nor an image that is damaged together with its
-    /// footer from one that a power cut has left half written.
+    /// What is not listed as lost is proven to be as it was after the last batch. False where no
+    /// frame of the log is left, as in an index that never had a batch, and where no superblock is,
+    /// unless the log goes back to the beginning: then nothing tells a segment that is gone from
+    /// one that was never filled, nor an image that is damaged together with its footer from one
+    /// that a power cut has left half written.
     pub is_proven: bool,
     /// What is lost, in the order of keys.
     pub lost: Vec<Lost>,
@@ -114,14 +117,14 @@ pub enum RebuildStep {
 /// Tells what is done of a step, and of how much.
 pub type RebuildProgress<'a> = dyn FnMut(RebuildStep, u64, u64) + 'a;
 
-/// Builds the index of `from` anew in `to`, whose content is lost, under the name `new_id`. With `id` the
-/// parts of that index are taken where there are parts of several. Nothing is written to `from`. Lengths of
-/// log and segments are those of the old index, whatever `options` say.
+/// Builds the index of `from` anew in `to`, whose content is lost, under the name `new_id`. With
+/// `id` the parts of that index are taken where there are parts of several. Nothing is written to
+/// `from`. Lengths of log and segments are those of the old index, whatever `options` say.
 ///
 /// # Errors
 ///
-/// [`Error::NotAnIndex`] if nothing of an index is there, or parts of several and no `id` is given; and what
-/// the new index says. What is damaged is in the result.
+/// [`Error::NotAnIndex`] if nothing of an index is there, or parts of several and no `id` is given;
+/// and what the new index says. What is damaged is in the result.
 pub fn rebuild(
     from: &dyn Storage,
     id: Option<u64>,
@@ -182,8 +185,9 @@ pub fn rebuild(
     building.end()
 }
 
-/// True if the end of the log is gone: every image was written when what it has was durable in the log, and a superblock
-/// says how far the log was durable. Nobody knows how much there was after it.
+/// True if the end of the log is gone: every image was written when what it has was durable in the
+/// log, and a superblock says how far the log was durable. Nobody knows how much there was after
+/// it.
 fn lacks_end(
     superblocks: &[Superblock],
     survey: &Survey,
@@ -212,7 +216,8 @@ struct Building<'a> {
     db: &'a Db,
     batch: Batch,
     batch_bytes: usize,
-    /// Keys whose values out of line cannot be read, and whether they still are lost: the log may have them.
+    /// Keys whose values out of line cannot be read, and whether they still are lost: the log may
+    /// have them.
     lost_values: BTreeMap<Vec<u8>, bool>,
     /// The log is read where nothing is missing any more.
     is_log_whole: bool,
@@ -326,7 +331,8 @@ impl Building<'_> {
         let mut patches = self.survey.patches.iter().peekable();
         let mut deletions = VecDeque::from(self.carried_deletions(frames)?);
         frames.each(self.from, &mut |frame| {
-            // Only where nothing is missing behind it the log has the last change of whatever it names.
+            // Only where nothing is missing behind it the log has the last change of whatever it
+            // names.
             self.is_log_whole = frame.position >= frames.whole().from;
             done += 1;
             if done % 64 == 0 {
@@ -351,7 +357,8 @@ impl Building<'_> {
         self.write_batch()
     }
 
-    /// The deletions of ranges that are logged again with the numbers of their batches, in the order of these.
+    /// The deletions of ranges that are logged again with the numbers of their batches, in the
+    /// order of these.
     fn carried_deletions(&self, frames: &Frames) -> Result<Vec<Deletion>, Error> {
         let mut all: Vec<Deletion> = Vec::new();
         frames.each(self.from, &mut |frame| {
@@ -372,8 +379,8 @@ impl Building<'_> {
         Ok(all)
     }
 
-    /// Deletes the ranges that the log has again, of batches up to `seq`. Of the values that cannot be read some may be newer
-    /// than that, so these stay lost.
+    /// Deletes the ranges that the log has again, of batches up to `seq`. Of the values that cannot
+    /// be read some may be newer than that, so these stay lost.
     fn delete_carried(
         &mut self,
         deletions: &mut VecDeque<Deletion>,
@@ -391,8 +398,8 @@ impl Building<'_> {
         seq > self.pieces.of_key(key).lsn
     }
 
-    /// True if what the log says of a key may have been changed since by an image that is lost, in a batch that the log
-    /// does not have.
+    /// True if what the log says of a key may have been changed since by an image that is lost, in
+    /// a batch that the log does not have.
     fn is_superseded(&self, key: &[u8]) -> bool {
         let is_lost = matches!(self.pieces.of_key(key).source, Source::Lost(_));
         is_lost && !self.is_log_whole
@@ -535,7 +542,8 @@ impl Building<'_> {
     }
 }
 
-/// True if the log does not have all batches after a piece: an image may be all that is left of some.
+/// True if the log does not have all batches after a piece: an image may be all that is left of
+/// some.
 fn has_gap(piece: &Piece, whole: WholeLog) -> bool {
     piece.lsn + 1 < whole.first_seq
 }

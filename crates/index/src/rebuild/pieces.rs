@@ -1,5 +1,5 @@
-//! Which image is right for which keys: the ranges of all leaves that were ever written and are still
-//! there, laid over each other, the newest on top.
+//! Which image is right for which keys: the ranges of all leaves that were ever written and are
+//! still there, laid over each other, the newest on top.
 
 use super::evidence::{Leaf, WholeLog, WholePatches};
 use crate::footer::Base;
@@ -13,7 +13,8 @@ use std::ops::Range;
 pub(super) enum Source {
     /// There were none before what the log has.
     Nothing,
-    /// In an image that cannot be read, the newest of which has this LSN; the highest if no image is known.
+    /// In an image that cannot be read, the newest of which has this LSN; the highest if no image
+    /// is known.
     Lost(Seq),
     /// In the image of this leaf of the survey.
     Leaf(usize),
@@ -97,8 +98,8 @@ impl Pieces {
         &self.0[self.number_of(key)]
     }
 
-    /// True if what a patch says of a key may have been changed since by an image that is lost. It cannot have been
-    /// where the patch is newer, or the log has all batches after it.
+    /// True if what a patch says of a key may have been changed since by an image that is lost. It
+    /// cannot have been where the patch is newer, or the log has all batches after it.
     pub(super) fn may_be_outdated(&self, key: &[u8], patch: Seq, whole: WholeLog) -> bool {
         match self.of_key(key).source {
             Source::Lost(lsn) => patch <= lsn && whole.first_seq > patch + 1,
@@ -151,9 +152,10 @@ fn source_of(
     }
 }
 
-/// True if a leaf and the log have everything that the damaged one above it had: a checkpoint proves it, the log has all
-/// batches that are not in the leaf, or it has all that the damaged one had added, and the leaf is one that it was
-/// made of, with its patches, or newer than all of these.
+/// True if a leaf and the log have everything that the damaged one above it had: a checkpoint
+/// proves it, the log has all batches that are not in the leaf, or it has all that the damaged one
+/// had added, and the leaf is one that it was made of, with its patches, or newer than all of
+/// these.
 fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: WholeLog) -> bool {
     let (node, lsn) = (leaf.place.node, leaf.place.lsn);
     if leaf.is_proven || whole.first_seq <= lsn + 1 {
@@ -171,7 +173,8 @@ fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: WholeLo
     is_base || bases.all(|base| base.patches == 0 && base.lsn <= lsn)
 }
 
-/// How many patches can be read of those that a base had: what was written of its leaf until the leaf was written anew.
+/// How many patches can be read of those that a base had: what was written of its leaf until the
+/// leaf was written anew.
 fn patches_of(base: &Base, damaged: &Leaf, patches: &WholePatches) -> usize {
     let later = damaged
         .bases

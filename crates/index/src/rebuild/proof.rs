@@ -1,11 +1,13 @@
 //! What proves that an image is the newest of its keys, and which keys nothing proves it of.
 //!
-//! Three things do. The log does, where it has every batch after the image. A checkpoint does: it names the images and
-//! patches of all leaves, and the log from its tail on has everything since, so a key is right if the leaf that it is of
-//! then, or a newer one, can be read. Where no superblock is left the segments themselves do, by what their footers list
-//! and by what images say of themselves: a power cut may have taken superblocks and checkpoints for all that can be known,
-//! and an index that it has left must not be called damaged. It must never take an image for the newest because nothing
-//! newer was found while a superblock, which is there, could not be held against the segments.
+//! Three things do. The log does, where it has every batch after the image. A checkpoint does: it
+//! names the images and patches of all leaves, and the log from its tail on has everything since,
+//! so a key is right if the leaf that it is of then, or a newer one, can be read. Where no
+//! superblock is left the segments themselves do, by what their footers list and by what images say
+//! of themselves: a power cut may have taken superblocks and checkpoints for all that can be known,
+//! and an index that it has left must not be called damaged. It must never take an image for the
+//! newest because nothing newer was found while a superblock, which is there, could not be held
+//! against the segments.
 
 use super::evidence::{Doubt, WholeLog};
 use super::survey::{Patch, Survey};
@@ -16,8 +18,8 @@ use crate::storage::Storage;
 use crate::writer::Stored;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The keys that nothing is proven of. Leaves that are proven are marked in the survey. The superblocks are those that are
-/// whole, the newer first.
+/// The keys that nothing is proven of. Leaves that are proven are marked in the survey. The
+/// superblocks are those that are whole, the newer first.
 pub(super) fn doubts(
     storage: &dyn Storage,
     superblocks: &[Superblock],
@@ -37,7 +39,8 @@ pub(super) fn doubts(
     }
 }
 
-/// Where only segments are left: what could not be read, and patches that are listed and are damaged.
+/// Where only segments are left: what could not be read, and patches that are listed and are
+/// damaged.
 fn of_segments(survey: &Survey, whole: WholeLog) -> Vec<Doubt> {
     let mut doubts = vec![Doubt::of_all(survey.missing_up_to)];
     let damaged = survey.patches.iter();
@@ -46,8 +49,8 @@ fn of_segments(survey: &Survey, whole: WholeLog) -> Vec<Doubt> {
     doubts
 }
 
-/// The keys of a patch are some of those of its leaf: of its newest image before the patch. If there is none, the leaf was
-/// written anew since, and cleaning has taken what it was.
+/// The keys of a patch are some of those of its leaf: of its newest image before the patch. If
+/// there is none, the leaf was written anew since, and cleaning has taken what it was.
 fn of_patch(survey: &Survey, patch: &Patch) -> Option<Doubt> {
     let (node, lsn) = (patch.place.node, patch.place.lsn);
     let leaves = survey.leaves.iter();
@@ -62,7 +65,8 @@ fn of_patch(survey: &Survey, patch: &Patch) -> Option<Doubt> {
 /// What a superblock and its checkpoint name.
 struct Named {
     stored: Stored,
-    /// What is not in the images that are named, or in older ones, is of later batches or in the log.
+    /// What is not in the images that are named, or in older ones, is of later batches or in the
+    /// log.
     seq: Seq,
 }
 
@@ -88,8 +92,8 @@ impl Named {
         }
     }
 
-    /// The keys of leaves that are named and were not found, and of those with a patch that is lost. What is listed and
-    /// cannot be read is found: the pieces say what of it is lost.
+    /// The keys of leaves that are named and were not found, and of those with a patch that is
+    /// lost. What is listed and cannot be read is found: the pieces say what of it is lost.
     fn doubts(&self, survey: &mut Survey, whole: WholeLog) -> Vec<Doubt> {
         let leaves = survey.leaves.iter().enumerate();
         let leaves: BTreeMap<_, usize> = leaves

@@ -1,5 +1,5 @@
-//! Looking through every segment: which images there are, which keys they are for, and which of them can
-//! be read.
+//! Looking through every segment: which images there are, which keys they are for, and which of
+//! them can be read.
 
 use super::evidence::{Leaf, Place, WholeLog, WholePatches, read_what_can_be};
 use super::log::{Found, geometry_of_frame};
@@ -35,8 +35,8 @@ pub(super) struct Survey {
     /// Node and batch of those that can be read.
     whole_patches: WholePatches,
     blobs: BTreeMap<NodeId, Vec<Place>>,
-    /// Images up to this batch may be missing of which nothing is left that says which keys they were for; 0 if none
-    /// are.
+    /// Images up to this batch may be missing of which nothing is left that says which keys they
+    /// were for; 0 if none are.
     pub missing_up_to: Seq,
 }
 
@@ -54,7 +54,8 @@ pub(super) fn superblocks(storage: &dyn Storage) -> Result<Vec<Superblock>, Erro
     Superblock::all_of(&blocks)
 }
 
-/// What the index is, from whatever is left that says it: a superblock, heads of segments, or the log.
+/// What the index is, from whatever is left that says it: a superblock, heads of segments, or the
+/// log.
 pub(super) fn geometry(
     storage: &dyn Storage,
     superblocks: &[Superblock],
@@ -246,9 +247,9 @@ impl Survey {
         }
     }
 
-    /// Takes images that no footer lists, since it is damaged or was never written: an image says itself what it is of.
-    /// One that is damaged as well is not seen, but where it cannot be read. `name` is that of the filling, if anything
-    /// is left that says it.
+    /// Takes images that no footer lists, since it is damaged or was never written: an image says
+    /// itself what it is of. One that is damaged as well is not seen, but where it cannot be read.
+    /// `name` is that of the filling, if anything is left that says it.
     fn take_unlisted(
         &mut self,
         content: &Content<'_>,
@@ -270,7 +271,8 @@ impl Survey {
         }
     }
 
-    /// Takes the image at the start of a range, if a whole one of this filling is there. How long it is.
+    /// Takes the image at the start of a range, if a whole one of this filling is there. How long
+    /// it is.
     fn take_image(
         &mut self,
         content: &Content<'_>,

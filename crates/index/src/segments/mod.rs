@@ -1,10 +1,10 @@
 //! Where images of nodes are written: segments, filled one after the other in streams of nodes that
 //! are expected to die at about the same time, and how much of each is still in use.
 //!
-//! Source: the hot and cold clusters of the CHC-Tree; survivors of cleaning have a stream of their own,
-//! which is what makes whole segments die together (docs/index.md). A segment is written once, from
-//! its start to its end, and again only after it was freed by a checkpoint. It must never hand out a
-//! segment that a checkpoint on the storage still names.
+//! Source: the hot and cold clusters of the CHC-Tree; survivors of cleaning have a stream of their
+//! own, which is what makes whole segments die together (docs/index.md). A segment is written once,
+//! from its start to its end, and again only after it was freed by a checkpoint. It must never hand
+//! out a segment that a checkpoint on the storage still names.
 
 mod place;
 
@@ -77,7 +77,8 @@ struct Segment {
     live_bytes: u32,
     /// Of the stream that filled it last.
     class: Class,
-    /// How many segments had been begun when it was, with it: 0 where that was before the index was opened.
+    /// How many segments had been begun when it was, with it: 0 where that was before the index was
+    /// opened.
     filled_as: u64,
 }
 
@@ -166,8 +167,8 @@ pub struct SpaceFigures {
 }
 
 impl Segments {
-    /// All segments of a storage, free; [`take_up`](Self::take_up) says which are not. `opening` is one that
-    /// has filled none yet; `fillings` are those that were found.
+    /// All segments of a storage, free; [`take_up`](Self::take_up) says which are not. `opening` is
+    /// one that has filled none yet; `fillings` are those that were found.
     pub(crate) fn new(
         geometry: Geometry,
         segments: u32,
@@ -249,7 +250,8 @@ impl Segments {
         are_free
     }
 
-    /// Free segments that follow each other, for the log: the first of `count`. At least `spare` others stay free.
+    /// Free segments that follow each other, for the log: the first of `count`. At least `spare`
+    /// others stay free.
     ///
     /// # Errors
     ///
@@ -439,7 +441,8 @@ impl Segments {
         self.set_state(segment, State::Free);
     }
 
-    /// The written segment with the least in use, and how much that is; of one class if that is asked.
+    /// The written segment with the least in use, and how much that is; of one class if that is
+    /// asked.
     pub(crate) fn cleanest(&self, class: Option<Class>) -> Option<(u32, u32)> {
         let written = self.all.iter().enumerate();
         let written = written.filter(|(_, segment)| {
@@ -449,8 +452,8 @@ impl Segments {
         Some((least.0 as u32, least.1.live_bytes))
     }
 
-    /// The written segment with the least in use, if much of it is not, among those that were filled before so many had
-    /// been begun.
+    /// The written segment with the least in use, if much of it is not, among those that were
+    /// filled before so many had been begun.
     pub(crate) fn worth_moving(&self, begun: u64) -> Option<u32> {
         let written = self.all.iter().enumerate();
         let written = written
@@ -490,8 +493,8 @@ impl Segments {
         Ok(())
     }
 
-    /// A free segment, the lowest, so that the end of the storage becomes free. New leaves leave `spare`
-    /// ones to what makes room.
+    /// A free segment, the lowest, so that the end of the storage becomes free. New leaves leave
+    /// `spare` ones to what makes room.
     fn take(&mut self, storage: &dyn Storage, state: State, spare: usize) -> Result<u32, Error> {
         if self.free <= spare {
             self.grow(storage)?;
@@ -533,8 +536,8 @@ impl Segments {
         Ok(())
     }
 
-    /// As [`grow`](Self::grow), where that is of use and not necessary; false if there is no room. It is not asked for again
-    /// before its length has changed.
+    /// As [`grow`](Self::grow), where that is of use and not necessary; false if there is no room.
+    /// It is not asked for again before its length has changed.
     pub(crate) fn try_grow(&mut self, storage: &dyn Storage) -> Result<bool, Error> {
         if self.refused_at == Some(self.all.len()) {
             return Ok(false);
@@ -558,7 +561,8 @@ impl Segments {
         }
     }
 
-    /// Gives all of the free end of the storage back. The caller has made durable that nothing names it.
+    /// Gives all of the free end of the storage back. The caller has made durable that nothing
+    /// names it.
     pub(crate) fn trim(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         match self.end_free() {
             0 => Ok(()),
@@ -583,8 +587,8 @@ impl Segments {
         Ok(())
     }
 
-    /// True if an image would not fit into the segment that its stream is filling, which therefore would be
-    /// written to its end.
+    /// True if an image would not fit into the segment that its stream is filling, which therefore
+    /// would be written to its end.
     pub(crate) fn would_turn_over(&self, class: Class, bytes: usize, about: &About) -> bool {
         let stream = &self.streams[class as usize];
         let room = self.geometry.segment_bytes as usize;
@@ -595,8 +599,8 @@ impl Segments {
         stream.segment.is_none() || end > room
     }
 
-    /// Writes an image into the stream of its class; returns where it will be. Until it is among the
-    /// landed it can only be had from memory. Unless `may_write`, what can wait is not written.
+    /// Writes an image into the stream of its class; returns where it will be. Until it is among
+    /// the landed it can only be had from memory. Unless `may_write`, what can wait is not written.
     pub(crate) fn append(
         &mut self,
         storage: &dyn Storage,

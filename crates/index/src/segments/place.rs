@@ -59,10 +59,12 @@ impl Location {
     }
 }
 
-/// A place, and the name of the filling of its segment. The same place in a later filling is another.
+/// A place, and the name of the filling of its segment. The same place in a later filling is
+/// another.
 ///
-/// What a reader has read counts, and what it could not read is damaged, only if the node has the same [`Spot`] after the
-/// reading as before: its image may have been moved meanwhile, its segment filled anew, and the node moved back.
+/// What a reader has read counts, and what it could not read is damaged, only if the node has the
+/// same [`Spot`] after the reading as before: its image may have been moved meanwhile, its segment
+/// filled anew, and the node moved back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub location: Location,
@@ -96,8 +98,9 @@ impl Fillings {
         Fillings(RwLock::new(names))
     }
 
-    /// The spot of an image that is at this place now. A reader asks for it while it holds the lock of the node that
-    /// names the place: until the lock is given up, the segment is in use and not filled anew.
+    /// The spot of an image that is at this place now. A reader asks for it while it holds the lock
+    /// of the node that names the place: until the lock is given up, the segment is in use and not
+    /// filled anew.
     pub(crate) fn spot(&self, location: Location) -> Spot {
         let names = self.0.read();
         Spot {
@@ -109,7 +112,8 @@ impl Fillings {
         }
     }
 
-    /// What an image at this place has to be sealed for. For the writer, beside whom no segment is filled anew.
+    /// What an image at this place has to be sealed for. For the writer, beside whom no segment is
+    /// filled anew.
     pub(crate) fn seal_of(&self, location: Location) -> Seal {
         self.spot(location).seal()
     }

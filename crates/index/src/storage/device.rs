@@ -1,11 +1,11 @@
 //! A device of the stack as a storage: a mirror, a cache, a stripe, whatever a configuration makes.
 //!
-//! A device belongs to the one thread of its shard, and an index is used by any thread and waits. So
-//! each call is a letter to that thread, which carries it out as a task of its executor, beside others.
-//! In virtual time there is nothing to wait for inside the executor: the thread runs it for as long as
-//! it has letters, and the clock stands still between them ([`serve_virtually`](Serving::serve_virtually)).
-//! It must never call a write durable before the device has: `write_durable` is forced unit access,
-//! `sync` is a flush.
+//! A device belongs to the one thread of its shard, and an index is used by any thread and waits.
+//! So each call is a letter to that thread, which carries it out as a task of its executor, beside
+//! others. In virtual time there is nothing to wait for inside the executor: the thread runs it for
+//! as long as it has letters, and the clock stands still between them
+//! ([`serve_virtually`](Serving::serve_virtually)). It must never call a write durable before the
+//! device has: `write_durable` is forced unit access, `sync` is a flush.
 
 use std::io;
 use std::rc::Rc;
@@ -173,7 +173,8 @@ impl Drop for DeviceStorage {
 }
 
 impl Serving {
-    /// Carries out what the storage asks for, until it is gone, as tasks of an executor in real time.
+    /// Carries out what the storage asks for, until it is gone, as tasks of an executor in real
+    /// time.
     ///
     /// # Errors
     /// When the runtime does not take the mailbox.
@@ -189,8 +190,8 @@ impl Serving {
         Ok(())
     }
 
-    /// The same for an executor in virtual time, which runs only while there is something to do for the
-    /// storage. With one thread that asks, a run depends on its seed alone.
+    /// The same for an executor in virtual time, which runs only while there is something to do for
+    /// the storage. With one thread that asks, a run depends on its seed alone.
     pub fn serve_virtually(&self, rt: &Rt, device: &Rc<dyn Device>) {
         while let Some(jobs) = self.0.wait() {
             rt.block_on(async {

@@ -1,10 +1,11 @@
 //! A regular file or a block device, past the page cache.
 //!
-//! It is opened once, by one descriptor: a path may name another file a moment later. Writes that are to be durable say so
-//! one by one (`RWF_DSYNC`). A file system without direct I/O gets an ordinary descriptor, with the same promises. An
-//! exclusive lock keeps a second writer out; it ends with the process, however that ends. A block device is taken for
-//! this process alone, so that it is neither mounted nor served meanwhile. Whoever only reads has a descriptor that
-//! cannot write and a shared lock, so that nothing changes below it.
+//! It is opened once, by one descriptor: a path may name another file a moment later. Writes that
+//! are to be durable say so one by one (`RWF_DSYNC`). A file system without direct I/O gets an
+//! ordinary descriptor, with the same promises. An exclusive lock keeps a second writer out; it
+//! ends with the process, however that ends. A block device is taken for this process alone, so
+//! that it is neither mounted nor served meanwhile. Whoever only reads has a descriptor that cannot
+//! write and a shared lock, so that nothing changes below it.
 
 use super::{Aligned, BLOCK_BYTES, Storage, StorageError};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -33,8 +34,8 @@ pub enum Presence {
     Any,
 }
 
-/// Opens what a path names, to write it as well if `is_writable`: then a block device is opened for this process alone, and
-/// what has become one since it was looked at is refused.
+/// Opens what a path names, to write it as well if `is_writable`: then a block device is opened for
+/// this process alone, and what has become one since it was looked at is refused.
 fn open(path: &Path, options: &mut OpenOptions, is_writable: bool) -> io::Result<File> {
     let was_device = path
         .metadata()
@@ -65,8 +66,9 @@ impl FileStorage {
     ///
     /// # Errors
     ///
-    /// Those of opening; [`io::ErrorKind::WouldBlock`] when another process has the file, whose name is in the words of
-    /// the error as far as the kernel tells it, and [`io::ErrorKind::ResourceBusy`] when a device is mounted or in use.
+    /// Those of opening; [`io::ErrorKind::WouldBlock`] when another process has the file, whose
+    /// name is in the words of the error as far as the kernel tells it, and
+    /// [`io::ErrorKind::ResourceBusy`] when a device is mounted or in use.
     pub fn open(path: &Path, presence: Presence) -> io::Result<FileStorage> {
         let mut options = OpenOptions::new();
         options
@@ -82,13 +84,13 @@ impl FileStorage {
         Ok(storage)
     }
 
-    /// Opens a file or block device only to read it. Others may do the same, but none may write. What
-    /// would write is answered with `EROFS`.
+    /// Opens a file or block device only to read it. Others may do the same, but none may write.
+    /// What would write is answered with `EROFS`.
     ///
     /// # Errors
     ///
-    /// Those of opening; [`io::ErrorKind::WouldBlock`] when another process has it open to write, as for
-    /// [`open`](Self::open).
+    /// Those of opening; [`io::ErrorKind::WouldBlock`] when another process has it open to write,
+    /// as for [`open`](Self::open).
     pub fn open_read_only(path: &Path) -> io::Result<FileStorage> {
         let file = open(path, OpenOptions::new().read(true), false)?;
         file.try_lock_shared()
@@ -126,8 +128,9 @@ impl FileStorage {
 }
 
 impl Drop for FileStorage {
-    /// Gives the lock up by name. Closing alone gives it up only when no process has the descriptor any more, and a child
-    /// of this process that another thread is just starting has it until it runs its own program.
+    /// Gives the lock up by name. Closing alone gives it up only when no process has the descriptor
+    /// any more, and a child of this process that another thread is just starting has it until it
+    /// runs its own program.
     fn drop(&mut self) {
         // A lock that cannot be given up ends with the descriptor.
         let _ = self.file.unlock();
@@ -163,8 +166,8 @@ fn holder(file: &File) -> Option<String> {
 }
 
 impl FileStorage {
-    /// Has the file system set space aside, so that a write into it never finds the disk full. One that
-    /// cannot do so leaves a hole.
+    /// Has the file system set space aside, so that a write into it never finds the disk full. One
+    /// that cannot do so leaves a hole.
     fn allocate(&self, offset: u64, len: u64) -> Result<(), StorageError> {
         match fallocate(&self.file, FallocateFlags::empty(), offset, len) {
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),

@@ -1,17 +1,17 @@
 //! A disk in memory, with what goes wrong with disks. The tests and the simulation use it.
 //!
-//! The fault model. A write goes to a volatile cache and becomes durable by a sync, a durable write by
-//! itself. When the power is cut, each 512-byte sector of what was written since keeps, for itself,
-//! any version that it has had since it was last durable, and a durable write in progress leaves any
-//! of its sectors old or new; the disk is as long as it was at any moment since the last sync, but no
-//! durable write is cut off. Single operations fail by number, once or from there on: a failed write
-//! has changed any sectors of its range, and of what a failed sync was for each sector is durable, or
-//! is still in the cache for a later sync, or is read as written and never saved by a later sync, or is
-//! what was durable before again, which is then what is read. It must never lose what a successful sync
-//! covered.
+//! The fault model. A write goes to a volatile cache and becomes durable by a sync, a durable write
+//! by itself. When the power is cut, each 512-byte sector of what was written since keeps, for
+//! itself, any version that it has had since it was last durable, and a durable write in progress
+//! leaves any of its sectors old or new; the disk is as long as it was at any moment since the last
+//! sync, but no durable write is cut off. Single operations fail by number, once or from there on:
+//! a failed write has changed any sectors of its range, and of what a failed sync was for each
+//! sector is durable, or is still in the cache for a later sync, or is read as written and never
+//! saved by a later sync, or is what was durable before again, which is then what is read. It must
+//! never lose what a successful sync covered.
 //!
-//! Beyond that model are [`Astray`] and [`rot`](MemoryStorage::rot): what no storage can withstand that
-//! has one copy of everything, and what must be noticed.
+//! Beyond that model are [`Astray`] and [`rot`](MemoryStorage::rot): what no storage can withstand
+//! that has one copy of everything, and what must be noticed.
 
 use super::{Storage, StorageError};
 use parking_lot::Mutex;
@@ -154,8 +154,8 @@ impl MemoryStorage {
         self.state.lock().lies = true;
     }
 
-    /// A sync fails, in the way that is the hardest to notice: what was not durable is read as it was written,
-    /// and no later sync makes it durable.
+    /// A sync fails, in the way that is the hardest to notice: what was not durable is read as it
+    /// was written, and no later sync makes it durable.
     pub fn fail_sync(&self) {
         let mut state = self.state.lock();
         for sector in state.unsynced_sectors() {
@@ -298,7 +298,8 @@ impl State {
         self.hits.push(Hit { offset, len_bytes });
     }
 
-    /// Where a call goes whose place is `offset`; `None` is nowhere. What went astray has happened then.
+    /// Where a call goes whose place is `offset`; `None` is nowhere. What went astray has happened
+    /// then.
     fn goes_to(&mut self, call: Call, offset: u64, len: usize) -> Option<u64> {
         let Some((from, astray)) = self.faults.astray_at else {
             return Some(offset);
@@ -514,7 +515,8 @@ impl Storage for MemoryStorage {
         let beyond = len / SECTOR_BYTES;
         state.unsynced.split_off(&beyond);
         state.doubtful.split_off(&beyond);
-        // Where it was cut off and comes back it reads as zeroes, which become durable like a write.
+        // Where it was cut off and comes back it reads as zeroes, which become durable like a
+        // write.
         let stale = before..len.min(state.durable.len());
         for sector in stale.step_by(SECTOR_BYTES) {
             let versions = state.unsynced.entry(sector / SECTOR_BYTES).or_default();
@@ -574,7 +576,8 @@ mod tests {
         assert_eq!(durable + not_durable + lost, 64);
         assert!(durable > 6 && not_durable > 12 && lost > 6);
         assert_eq!(disk.counts().lost_sectors, lost as u64);
-        // Of what is read and was not durable, the next one saves what waits, and not what it believes to be saved.
+        // Of what is read and was not durable, the next one saves what waits, and not what it
+        // believes to be saved.
         disk.sync().unwrap();
         assert!(count(1, 0) > 6 && count(1, 1) > durable + 6);
     }

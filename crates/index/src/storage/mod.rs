@@ -1,7 +1,7 @@
-//! The seam between the engine and whatever keeps its bytes: a flat range of blocks that can be read,
-//! written, made durable and resized. A file, a block device, a device of the stack and the disks of
-//! the tests are all behind it. It must never hide an error, and never call a write durable that a
-//! power cut could undo.
+//! The seam between the engine and whatever keeps its bytes: a flat range of blocks that can be
+//! read, written, made durable and resized. A file, a block device, a device of the stack and the
+//! disks of the tests are all behind it. It must never hide an error, and never call a write
+//! durable that a power cut could undo.
 
 #[cfg(feature = "device")]
 pub mod device;
@@ -44,8 +44,8 @@ impl std::error::Error for StorageError {}
 /// A flat range of bytes. Offsets and lengths are multiples of [`BLOCK_BYTES`].
 ///
 /// Calls block. Reads may come from many threads at once, also beside a write elsewhere; everything
-/// else comes from one thread at a time. A read beside a write of the same range gives any mixture of
-/// sectors, old and new.
+/// else comes from one thread at a time. A read beside a write of the same range gives any mixture
+/// of sectors, old and new.
 pub trait Storage: Send + Sync {
     /// Bytes there are now.
     fn len_bytes(&self) -> u64;
@@ -53,8 +53,8 @@ pub trait Storage: Send + Sync {
     /// Fills `buffer` from `offset`.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError>;
 
-    /// Writes. It survives a power cut once a later [`sync`](Self::sync) has succeeded; until then any
-    /// of its sectors may.
+    /// Writes. It survives a power cut once a later [`sync`](Self::sync) has succeeded; until then
+    /// any of its sectors may.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError>;
 
     /// Writes, and it survives a power cut once this has succeeded. Says nothing of earlier writes.
@@ -65,7 +65,8 @@ pub trait Storage: Send + Sync {
     fn sync(&self) -> Result<(), StorageError>;
 
     /// Makes it so long. New bytes are zeroes; bytes cut off are gone. Durable with the next
-    /// [`sync`](Self::sync). A storage that cannot change its length answers [`StorageError::Full`].
+    /// [`sync`](Self::sync). A storage that cannot change its length answers
+    /// [`StorageError::Full`].
     fn resize(&self, len_bytes: u64) -> Result<(), StorageError>;
 }
 
@@ -135,8 +136,8 @@ impl DerefMut for Aligned {
     }
 }
 
-/// Makes all writes durable. Once, whatever comes of it: what a sync has failed for may be gone, and the next
-/// one may know nothing of it.
+/// Makes all writes durable. Once, whatever comes of it: what a sync has failed for may be gone,
+/// and the next one may know nothing of it.
 pub(crate) fn sync(storage: &dyn Storage) -> Result<(), StorageError> {
     let synced = storage.sync();
     if synced.is_err() && is_planted(Bug::RetriesSync) {

@@ -1,6 +1,6 @@
-//! A storage that is only read, and takes writes all the same: they stay in memory and are gone at the
-//! end. So an index can be opened by who may not change it, or while others read it. It must never write
-//! to what is below.
+//! A storage that is only read, and takes writes all the same: they stay in memory and are gone at
+//! the end. So an index can be opened by who may not change it, or while others read it. It must
+//! never write to what is below.
 
 use super::{BLOCK_BYTES, Storage, StorageError};
 use parking_lot::RwLock;
@@ -44,7 +44,8 @@ impl<S: Storage> Storage for Overlay<S> {
         if end > state.len_bytes {
             return Err(StorageError::OutOfRange);
         }
-        // What is beyond the end of what is below was added by growing, and is zeroes until it is written.
+        // What is beyond the end of what is below was added by growing, and is zeroes until it is
+        // written.
         let is_below = self.below.len_bytes().clamp(offset, end) - offset;
         let (below, added) = buffer.split_at_mut(is_below as usize);
         if !below.is_empty() {

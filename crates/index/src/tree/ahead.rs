@@ -1,9 +1,9 @@
 //! Reading inner nodes ahead, many at a time, for whoever is about to go to many leaves.
 //!
-//! After a checkpoint inner nodes lie beside each other, so that a thousand of them are a few long reads
-//! rather than a thousand short ones, each of which is waited for. It only fills memory: what cannot be
-//! read here is read again by whoever needs it, who then says what is wrong. It must never read more than
-//! memory has room for, nor a leaf.
+//! After a checkpoint inner nodes lie beside each other, so that a thousand of them are a few long
+//! reads rather than a thousand short ones, each of which is waited for. It only fills memory: what
+//! cannot be read here is read again by whoever needs it, who then says what is wrong. It must
+//! never read more than memory has room for, nor a leaf.
 
 use super::Tree;
 use super::slots::Content;

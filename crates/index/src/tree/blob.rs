@@ -1,9 +1,9 @@
 //! Values out of line: what a row has in place of a long value, and how it is read.
 //!
 //! A reference is the length of the value (8 bytes), its checksum (4), and the numbers of the blobs
-//! that hold it one after the other (4 each). Blobs are freed when no row needs them, and their numbers
-//! are used again, for nodes as well; a reader that came too late is told by what has the number now, or
-//! by the checksum.
+//! that hold it one after the other (4 each). Blobs are freed when no row needs them, and their
+//! numbers are used again, for nodes as well; a reader that came too late is told by what has the
+//! number now, or by the checksum.
 
 use super::Tree;
 use super::load::ATTEMPTS_MAX;
@@ -24,8 +24,8 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// Bytes of the reference to a value of so many bytes, about: parts are 32 KiB long at least, since
-    /// segments are twice that.
+    /// Bytes of the reference to a value of so many bytes, about: parts are 32 KiB long at least,
+    /// since segments are twice that.
     pub(crate) fn bytes_for(value_bytes: usize) -> usize {
         HEAD_BYTES + value_bytes.div_ceil(32 << 10) * 4
     }
@@ -93,8 +93,8 @@ impl Tree {
         Ok(is_whole)
     }
 
-    /// The content of one blob; `None` if it is not there any more. Cleaning may move it meanwhile, which is
-    /// no reason for a reader who is entitled to it to go without.
+    /// The content of one blob; `None` if it is not there any more. Cleaning may move it meanwhile,
+    /// which is no reason for a reader who is entitled to it to go without.
     fn read_where_it_is(&self, blob: NodeId) -> Result<Option<Vec<u8>>, Error> {
         let spot = || {
             let node = self.slots.get(blob).node.read();

@@ -1,9 +1,10 @@
 //! Deletions of ranges that not every leaf has taken in yet, as readers see them.
 //!
-//! A deletion of a long range is one entry here from the moment it counts; leaves take it in later, some with each
-//! group of batches ([`crate::writer`]). Until then a reader adds it to what a leaf says. It must be asked with the
-//! lock of the leaf held: an entry goes only when every leaf has it, and a leaf is changed with its lock held, so that a
-//! reader finds a deletion in the leaf or here.
+//! A deletion of a long range is one entry here from the moment it counts; leaves take it in later,
+//! some with each group of batches ([`crate::writer`]). Until then a reader adds it to what a leaf
+//! says. It must be asked with the lock of the leaf held: an entry goes only when every leaf has
+//! it, and a leaf is changed with its lock held, so that a reader finds a deletion in the leaf or
+//! here.
 
 use crate::node::{Delta, Image, Seq};
 use crate::planted::{Bug, is_planted};
@@ -16,7 +17,8 @@ use std::sync::Arc;
 /// Where a range of keys begins and where it ends.
 pub(crate) type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// The deletion of all keys from `start` to before `end`, or to the end of all keys, by the batch `seq`.
+/// The deletion of all keys from `start` to before `end`, or to the end of all keys, by the batch
+/// `seq`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Deletion {
     pub seq: Seq,
@@ -128,8 +130,8 @@ fn is_about(deletion: &Deletion, delta: Option<&Delta>, image: Option<&Image>) -
         })
 }
 
-/// Makes a deletion, between bounds, a part of what has changed in a leaf since its image. An image with at least its
-/// number has it already, and keys in it may be newer.
+/// Makes a deletion, between bounds, a part of what has changed in a leaf since its image. An image
+/// with at least its number has it already, and keys in it may be newer.
 pub(crate) fn take_in(
     delta: &mut Delta,
     deletion: &Deletion,

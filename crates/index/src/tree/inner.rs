@@ -1,8 +1,8 @@
 //! An inner node in memory: separators and children, never changed, only replaced.
 //!
-//! Separator `i` is the least key that may be under child `i`. The first child has none (it is empty):
-//! everything below the second separator is under it. Searching compares eight bytes of each
-//! separator after the prefix that all have, and whole keys only among equals.
+//! Separator `i` is the least key that may be under child `i`. The first child has none (it is
+//! empty): everything below the second separator is under it. Searching compares eight bytes of
+//! each separator after the prefix that all have, and whole keys only among equals.
 
 use crate::error::Error;
 use crate::node::{Builder, Image, Kind, NodeId, Row, Spread, Start, head};

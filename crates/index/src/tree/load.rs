@@ -1,9 +1,9 @@
 //! Reading images of nodes: a whole one into its slot, or the one piece that a reader needs.
 //!
-//! No lock is held while the storage is asked, so a node may have moved when the answer is there, and its place may be
-//! another's. What was read counts, and what could not be read is damage, only if the node is at the same [`Spot`] as
-//! before. Where memory is short a node may be given up before the thread that has read it looks again, so that thread
-//! gets what was read, too.
+//! No lock is held while the storage is asked, so a node may have moved when the answer is there,
+//! and its place may be another's. What was read counts, and what could not be read is damage, only
+//! if the node is at the same [`Spot`] as before. Where memory is short a node may be given up
+//! before the thread that has read it looks again, so that thread gets what was read, too.
 
 use super::Tree;
 use super::inner::Inner;
@@ -22,8 +22,8 @@ use std::sync::Arc;
 pub(super) const ATTEMPTS_MAX: usize = 64;
 
 impl Tree {
-    /// Reads a node into its slot, unless somebody was faster, and returns it: where memory is short it may
-    /// be given up again before the next look.
+    /// Reads a node into its slot, unless somebody was faster, and returns it: where memory is
+    /// short it may be given up again before the next look.
     pub(super) fn load(&self, id: NodeId, slot: &Slot) -> Result<Option<Loaded>, Error> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(places) = Places::of(&slot.node.read(), &self.fillings) else {
@@ -110,8 +110,8 @@ impl Tree {
         Ok(None)
     }
 
-    /// The references of values out of line that the patches of a leaf have replaced. For the one that
-    /// changes.
+    /// The references of values out of line that the patches of a leaf have replaced. For the one
+    /// that changes.
     pub(crate) fn dropped_blobs(&self, id: NodeId) -> Result<Vec<Vec<u8>>, Error> {
         let mut dropped = Vec::new();
         let places = {
@@ -210,8 +210,8 @@ impl Tree {
         })
     }
 
-    /// Gets a leaf for a reader; of one with patches the one image that is needed, unless it is asked for
-    /// again and again.
+    /// Gets a leaf for a reader; of one with patches the one image that is needed, unless it is
+    /// asked for again and again.
     pub(super) fn fetch(
         &self,
         id: NodeId,
@@ -258,7 +258,8 @@ impl<'a> AtHand<'a> {
         }
     }
 
-    /// The image or patch at this place, which the node that is being looked at names; else the spot to read it from.
+    /// The image or patch at this place, which the node that is being looked at names; else the
+    /// spot to read it from.
     pub fn piece(&self, location: Location) -> Result<&Image, Spot> {
         let spot = self.fillings.spot(location);
         let mut pieces = self.pieces.iter();

@@ -1,9 +1,9 @@
 //! How much memory content and changes take, and what is given up when it is too much.
 //!
-//! Images and inner nodes that can be read again are given up, those first that were not used since they
-//! came round last (CLOCK). Changes are kept: who writes makes room for them. Only nodes that are in memory
-//! are gone round, so that giving one up costs the same however many there are on the storage. It must
-//! never give up what has not reached the storage.
+//! Images and inner nodes that can be read again are given up, those first that were not used since
+//! they came round last (CLOCK). Changes are kept: who writes makes room for them. Only nodes that
+//! are in memory are gone round, so that giving one up costs the same however many there are on the
+//! storage. It must never give up what has not reached the storage.
 
 use super::slots::{Content, Node, Slot, Slots};
 use crate::node::NodeId;
@@ -11,8 +11,8 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 
-/// Nodes looked at in one eviction without giving one up, at most: where everything is in use or has not
-/// landed, going on would find no more.
+/// Nodes looked at in one eviction without giving one up, at most: where everything is in use or
+/// has not landed, going on would find no more.
 const LOOKS_MAX: usize = 256;
 
 /// What stays though it can be read again.
@@ -30,7 +30,8 @@ pub(crate) struct Memory {
     budget_bytes: u64,
     content_bytes: AtomicU64,
     delta_bytes: AtomicU64,
-    /// Every node with content once, the next to be looked at first; and some that have none any more.
+    /// Every node with content once, the next to be looked at first; and some that have none any
+    /// more.
     resident: Mutex<VecDeque<NodeId>>,
     /// How many these are.
     residents: AtomicUsize,
@@ -62,8 +63,8 @@ impl Memory {
         self.delta_bytes.load(Ordering::Relaxed)
     }
 
-    /// Gives a node content, in place of what it has. The lock of the slot is held, which is what `node`
-    /// shows.
+    /// Gives a node content, in place of what it has. The lock of the slot is held, which is what
+    /// `node` shows.
     pub(crate) fn put_content(&self, id: NodeId, slot: &Slot, node: &mut Node, content: Content) {
         self.add_content(content.memory_bytes());
         let before = std::mem::replace(&mut node.content, content);
@@ -86,8 +87,8 @@ impl Memory {
         self.drop_content(before);
     }
 
-    /// Notes that a leaf with patches was looked for. True if it was before, and so lately that it would
-    /// still be here if it had been kept then: only such a leaf is worth reading whole.
+    /// Notes that a leaf with patches was looked for. True if it was before, and so lately that it
+    /// would still be here if it had been kept then: only such a leaf is worth reading whole.
     pub(crate) fn is_missed_again(&self, slot: &Slot) -> bool {
         let now = self.misses.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let before = slot.miss(now);
@@ -126,8 +127,9 @@ impl Memory {
         self.content_bytes() + self.delta_bytes() + bytes <= self.budget_bytes
     }
 
-    /// Gives content up until the budget is kept: first what was not used; and where [`LOOKS_MAX`] looks find
-    /// no more of that, whatever can be read again, because a load may use all there is between two rounds.
+    /// Gives content up until the budget is kept: first what was not used; and where [`LOOKS_MAX`]
+    /// looks find no more of that, whatever can be read again, because a load may use all there is
+    /// between two rounds.
     pub(crate) fn evict(&self, slots: &Slots) {
         if !self.excess() {
             return;
@@ -137,8 +139,9 @@ impl Memory {
         self.go_round(slots, &mut resident, Spared::Nothing);
     }
 
-    /// Gives content up until the budget is kept, as long as [`LOOKS_MAX`] looks find any. Once round and no
-    /// further: what has just been read survives it, also where the budget cannot be kept at all.
+    /// Gives content up until the budget is kept, as long as [`LOOKS_MAX`] looks find any. Once
+    /// round and no further: what has just been read survives it, also where the budget cannot be
+    /// kept at all.
     fn go_round(&self, slots: &Slots, resident: &mut VecDeque<NodeId>, spared: Spared) {
         let mut looks = LOOKS_MAX;
         for _ in 0..resident.len() {

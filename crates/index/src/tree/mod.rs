@@ -1,10 +1,11 @@
 //! The tree as readers see it: from a key down to its leaf, and what the leaf says.
 //!
-//! Any number of threads read; one at a time changes ([`crate::writer`]). A reader takes a node's lock
-//! for the moment of a look. A change of the structure (a split, a node that goes away) makes the
-//! version odd, changes, and makes it even again; a reader that sees another version once it has the
-//! leaf's lock goes down anew, and while it has the lock no change of that leaf can begin. It must
-//! never answer from a leaf that is no longer in charge of the key, and never do I/O with a lock.
+//! Any number of threads read; one at a time changes ([`crate::writer`]). A reader takes a node's
+//! lock for the moment of a look. A change of the structure (a split, a node that goes away) makes
+//! the version odd, changes, and makes it even again; a reader that sees another version once it
+//! has the leaf's lock goes down anew, and while it has the lock no change of that leaf can begin.
+//! It must never answer from a leaf that is no longer in charge of the key, and never do I/O with a
+//! lock.
 
 mod ahead;
 pub(crate) mod blob;
@@ -105,7 +106,8 @@ impl Tree {
         self.root.store(root, Ordering::Release);
     }
 
-    /// True if there may be a node with this number: where bytes name another, no slot is made for it.
+    /// True if there may be a node with this number: where bytes name another, no slot is made for
+    /// it.
     pub(crate) fn has(&self, node: NodeId) -> bool {
         node < self.nodes.load(Ordering::Acquire)
     }
@@ -134,17 +136,18 @@ impl Tree {
         self.floor.fetch_max(floor, Ordering::AcqRel);
     }
 
-    /// Whether a leaf still has what a reader at `seq` sees, all that was ever in its place included.
+    /// Whether a leaf still has what a reader at `seq` sees, all that was ever in its place
+    /// included.
     fn is_kept(&self, node: &Node, seq: Seq) -> bool {
         let delta_floor = node.delta.as_ref().map_or(0, |delta| delta.floor());
         let floor = self.floor.load(Ordering::Acquire);
         seq >= node.floor.max(delta_floor).max(floor)
     }
 
-    /// Changes the delta of a leaf, and keeps account of its memory. A delta that has nothing any more, because all that it
-    /// had is deleted in the image already, ends: nothing of it is to be written, and no key of it leads to the leaf. True
-    /// if the delta has become longer than is good for a lookup or an insertion, for images of `node_bytes`. For the one
-    /// that changes.
+    /// Changes the delta of a leaf, and keeps account of its memory. A delta that has nothing any
+    /// more, because all that it had is deleted in the image already, ends: nothing of it is to be
+    /// written, and no key of it leads to the leaf. True if the delta has become longer than is
+    /// good for a lookup or an insertion, for images of `node_bytes`. For the one that changes.
     pub(crate) fn change_delta(
         &self,
         node: &mut Node,
@@ -170,8 +173,8 @@ impl Tree {
         before <= limit && limit < after
     }
 
-    /// A thread has panicked while it changed the index: nothing is answered any more. Readers that are under way
-    /// find that the structure has changed.
+    /// A thread has panicked while it changed the index: nothing is answered any more. Readers that
+    /// are under way find that the structure has changed.
     pub(crate) fn poison(&self, reason: &str) {
         // The first reason is the one that counts.
         let _ = self.poison.set(reason.to_owned());
@@ -200,7 +203,8 @@ impl Tree {
         }
     }
 
-    /// Looks at the inner node with this number; `None` for a leaf. Reads it if it is not in memory.
+    /// Looks at the inner node with this number; `None` for a leaf. Reads it if it is not in
+    /// memory.
     fn at_inner<T>(
         &self,
         id: NodeId,
@@ -250,8 +254,8 @@ impl Tree {
         }
     }
 
-    /// The leaf of a place; `None` if the structure has changed on the way. `step` is shown every inner
-    /// node, and which of its children is taken.
+    /// The leaf of a place; `None` if the structure has changed on the way. `step` is shown every
+    /// inner node, and which of its children is taken.
     fn descend(
         &self,
         place: Place<'_>,
@@ -400,8 +404,8 @@ impl Tree {
         })
     }
 
-    /// Whether a batch after `since` has changed `key`; `None` if that is not kept any more. A key that
-    /// was not there then and is not there now may have been there meanwhile.
+    /// Whether a batch after `since` has changed `key`; `None` if that is not kept any more. A key
+    /// that was not there then and is not there now may have been there meanwhile.
     pub(crate) fn has_changed(&self, key: &[u8], since: Seq) -> Result<Option<bool>, Error> {
         let mut at_hand = AtHand::new(&self.fillings);
         loop {
@@ -488,7 +492,8 @@ fn out_of_order() -> Error {
 pub(crate) enum AsOf {
     /// A snapshot, for which everything is kept.
     Held(Seq),
-    /// One who has looked what is visible. What only that number sees may go when a leaf is written anew.
+    /// One who has looked what is visible. What only that number sees may go when a leaf is written
+    /// anew.
     Passing(Seq),
 }
 
@@ -555,8 +560,9 @@ pub(crate) enum Next {
     TooOld,
 }
 
-/// What a leaf says of a key to a reader, and what a deletion says, if there is one that the leaf may not have: the number
-/// of its batch. Versions older than that are gone, and so is what an older image says.
+/// What a leaf says of a key to a reader, and what a deletion says, if there is one that the leaf
+/// may not have: the number of its batch. Versions older than that are gone, and so is what an
+/// older image says.
 fn look_up(
     node: &Node,
     key: &[u8],
@@ -635,8 +641,8 @@ fn look_in(image: &Image, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Answer
     })
 }
 
-/// The batch that has changed `key` last, `deleted` if that is newer and not in the leaf yet; `None` if the image is needed
-/// to say it.
+/// The batch that has changed `key` last, `deleted` if that is newer and not in the leaf yet;
+/// `None` if the image is needed to say it.
 fn newest_in(node: &Node, key: &[u8], deleted: Option<Seq>, at_hand: &AtHand<'_>) -> Option<Seq> {
     let in_delta = node.delta.as_ref().and_then(|delta| delta.newest_seq(key));
     if in_delta.is_some() {

@@ -1,10 +1,10 @@
-//! Changes of a leaf that stand on the storage beside its image, so that a leaf that is not in memory
-//! need not be read and written whole for a few of them.
+//! Changes of a leaf that stand on the storage beside its image, so that a leaf that is not in
+//! memory need not be read and written whole for a few of them.
 //!
-//! Patches lie over the image, the newest on top. Memory has a filter for each: 16 bits of a hash of every
-//! key in it, so that a reader asks the one image that has the answer and hardly ever another. Content in
-//! memory is always the whole leaf, image and patches in one. It must never be made of an image without
-//! the patches over it.
+//! Patches lie over the image, the newest on top. Memory has a filter for each: 16 bits of a hash
+//! of every key in it, so that a reader asks the one image that has the answer and hardly ever
+//! another. Content in memory is always the whole leaf, image and patches in one. It must never be
+//! made of an image without the patches over it.
 
 use crate::node::{Builder, Delta, Image, Row, Seq, fold, seal};
 use crate::segments::Location;
@@ -71,8 +71,8 @@ pub(crate) struct Patched {
     pub patches: Vec<Patch>,
     /// Images of this leaf that have not reached the storage.
     pub unlanded: Vec<Placed>,
-    /// Putting image and patches together leaves values out of line that nothing refers to any more. Only
-    /// writing the leaf anew frees them.
+    /// Putting image and patches together leaves values out of line that nothing refers to any
+    /// more. Only writing the leaf anew frees them.
     pub drops_blobs: bool,
 }
 
@@ -95,8 +95,8 @@ pub(crate) fn placed(images: &[Placed], location: Location) -> Option<&Image> {
     found.map(|(_, image)| image)
 }
 
-/// The leaf of an image and the patches over it, the oldest first, for the place of the image. `freed` is
-/// given the references of values out of line that are replaced.
+/// The leaf of an image and the patches over it, the oldest first, for the place of the image.
+/// `freed` is given the references of values out of line that are replaced.
 pub(crate) fn merged(
     image: &Image,
     patches: &[Image],
@@ -109,8 +109,9 @@ pub(crate) fn merged(
     let mut key = Vec::new();
     for patch in patches {
         lsn = lsn.max(patch.lsn());
-        // Rows of patches have no numbers, since every reader sees them; what counts is which is over which. Patches may be of
-        // one moment, and the leaf is then of that moment, not of a later one.
+        // Rows of patches have no numbers, since every reader sees them; what counts is which is
+        // over which. Patches may be of one moment, and the leaf is then of that moment, not of a
+        // later one.
         seq = patch.lsn().max(seq.saturating_add(1));
         for row in 0..patch.rows() {
             patch.key(row, &mut key);
@@ -135,9 +136,9 @@ pub(crate) struct Changes<'a> {
 }
 
 impl Changes<'_> {
-    /// The leaf of an image and of these changes, for the place of the image: of each key what readers may see. The rows go
-    /// through `builder`, which packs and keeps its memory. `freed` is given the references of values out of line that
-    /// are replaced.
+    /// The leaf of an image and of these changes, for the place of the image: of each key what
+    /// readers may see. The rows go through `builder`, which packs and keeps its memory. `freed` is
+    /// given the references of values out of line that are replaced.
     pub(crate) fn over(
         &self,
         image: &Image,

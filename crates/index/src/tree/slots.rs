@@ -1,5 +1,5 @@
-//! Every node has a slot, found by its number: where its image is, what of it is in memory, and a lock
-//! that is held for the moment of a look or a change, never across I/O.
+//! Every node has a slot, found by its number: where its image is, what of it is in memory, and a
+//! lock that is held for the moment of a look or a change, never across I/O.
 
 use super::inner::Inner;
 use super::patch::{Patch, Patched, Placed, print_of};
@@ -108,8 +108,8 @@ impl Slot {
         self.used.swap(false, Ordering::Relaxed)
     }
 
-    /// True if it was not among those that the eviction passes by, and has to be brought there. The lock
-    /// is held.
+    /// True if it was not among those that the eviction passes by, and has to be brought there. The
+    /// lock is held.
     pub(crate) fn enlist(&self) -> bool {
         !self.listed.swap(true, Ordering::Relaxed)
     }

@@ -1,10 +1,10 @@
-//! Making room in the log: changes that are still only there are logged again, densely, before the ring
-//! comes round to them.
+//! Making room in the log: changes that are still only there are logged again, densely, before the
+//! ring comes round to them.
 //!
-//! A commit of one change fills a block of the log; the change itself is a hundredth of it. Writing its
-//! leaf back just because the log comes round would cost a whole image for one change, so its delta is
-//! put into the log once more beside many others. Where deltas take a large part of the log themselves,
-//! carrying them would go in circles, and leaves are written back instead.
+//! A commit of one change fills a block of the log; the change itself is a hundredth of it. Writing
+//! its leaf back just because the log comes round would cost a whole image for one change, so its
+//! delta is put into the log once more beside many others. Where deltas take a large part of the
+//! log themselves, carrying them would go in circles, and leaves are written back instead.
 
 use super::Writer;
 use super::deletions::LEAVES_IN_TURN;
@@ -17,14 +17,15 @@ use crate::planted::{Bug, is_planted};
 use crate::storage::BLOCK_BYTES;
 use std::ops::Bound;
 
-/// Operations in a frame of carried records, in bytes, at most about this; in a short log a part of it.
+/// Operations in a frame of carried records, in bytes, at most about this; in a short log a part of
+/// it.
 const FRAME_BYTES_MAX: usize = 60 << 10;
 /// Frames of carried records that go into the log.
 const FRAMES_MIN: usize = 32;
 
 impl Writer {
-    /// The first position in the log that some leaf needs, or a deletion of a range that not every leaf has taken in, or
-    /// the head.
+    /// The first position in the log that some leaf needs, or a deletion of a range that not every
+    /// leaf has taken in, or the head.
     pub(super) fn needed_from(&mut self) -> u64 {
         let leaves_from = self.leaves_needed_from();
         let deletions_from = self.deletions_needed_from(leaves_from);
@@ -42,8 +43,8 @@ impl Writer {
         self.leaves_needed_from().is_some_and(|from| from < target)
     }
 
-    /// True if deltas take so little of the log that logging them again gives room, and there is room to
-    /// do it.
+    /// True if deltas take so little of the log that logging them again gives room, and there is
+    /// room to do it.
     fn may_carry(&self) -> bool {
         let has_room = self.log.free_blocks() as usize * BLOCK_BYTES > self.frame_bytes() * 2;
         has_room && self.tree.memory.delta_bytes() < self.log_bytes() as u64 / 4
@@ -57,8 +58,8 @@ impl Writer {
         FRAME_BYTES_MAX.min(self.log_bytes() / FRAMES_MIN)
     }
 
-    /// Frees some of the log before `target`: one frame of carried records, or one leaf written back.
-    /// False if nothing before it is needed.
+    /// Frees some of the log before `target`: one frame of carried records, or one leaf written
+    /// back. False if nothing before it is needed.
     pub(super) fn free_log(&mut self, target: u64) -> Result<bool, Error> {
         if self.needed_from() >= target {
             return Ok(false);
@@ -66,7 +67,8 @@ impl Writer {
         if !self.may_carry() {
             match self.is_needed_before(target) {
                 true => self.fold_first_logged()?,
-                // There is no room to log deletions again, so leaves take them in, and are written for it.
+                // There is no room to log deletions again, so leaves take them in, and are written
+                // for it.
                 false => _ = self.take_in_some(LEAVES_IN_TURN)?,
             }
         } else if !self.carry_deletions(target)? {
@@ -84,7 +86,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Logs the deltas of the leaves again that are needed before `target`, as many as make a frame.
+    /// Logs the deltas of the leaves again that are needed before `target`, as many as make a
+    /// frame.
     fn carry(&mut self, target: u64) -> Result<(), Error> {
         let storage = self.storage();
         self.log.write_out(&*storage, false)?;
@@ -96,8 +99,8 @@ impl Writer {
             && let Some((position, id)) = self.dirty.first_logged(&self.tree.slots)
             && position < target
         {
-            // What is logged again is as of now. This may bring it forward, and it stays the first, unless nothing of its
-            // changes is left.
+            // What is logged again is as of now. This may bring it forward, and it stays the first,
+            // unless nothing of its changes is left.
             self.take_in_of(id)?;
             let first = self.dirty.first_logged(&self.tree.slots);
             if first.is_none_or(|(_, first)| first != id) {

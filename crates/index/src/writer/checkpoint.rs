@@ -1,9 +1,10 @@
 //! Checkpoints: where every node is, as of one moment, so that the log before it is not needed.
 //!
-//! A checkpoint is taken (the table of places is copied, a moment), written in pieces beside the commits,
-//! and counts from the superblock on that names it. Until then the one before counts, and nothing that
-//! it names has been written over. Source of the idea that no place is in a node: the mapping table of
-//! log-structured file systems and of the Bw-tree; here it is what lets a node move without its parent.
+//! A checkpoint is taken (the table of places is copied, a moment), written in pieces beside the
+//! commits, and counts from the superblock on that names it. Until then the one before counts, and
+//! nothing that it names has been written over. Source of the idea that no place is in a node: the
+//! mapping table of log-structured file systems and of the Bw-tree; here it is what lets a node
+//! move without its parent.
 
 use super::Writer;
 use super::checkpointer::{TakenCheckpoint, WrittenCheckpoint};
@@ -162,7 +163,8 @@ impl Stored {
             what: "the checkpoint".to_owned(),
             offset: geometry.segment_offset(superblock.checkpoint[0]),
         };
-        // Before so much memory is taken: a list that names what there is cannot ask for more than that.
+        // Before so much memory is taken: a list that names what there is cannot ask for more than
+        // that.
         let named: BTreeSet<&u32> = superblock.checkpoint.iter().collect();
         let is_there = named.last().is_some_and(|last| **last < segments);
         if named.len() < superblock.checkpoint.len() || !is_there {
@@ -209,7 +211,8 @@ impl Writer {
         self.checkpointer.is_under_way()
     }
 
-    /// Takes a checkpoint: everything it names is on the storage when this returns, though not durable.
+    /// Takes a checkpoint: everything it names is on the storage when this returns, though not
+    /// durable.
     pub(super) fn take_checkpoint(&mut self, detail: Detail) -> Result<(), Error> {
         assert!(!self.is_checkpointing(), "one checkpoint at a time");
         let storage = self.storage();
@@ -258,8 +261,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes an image of a tree that has none, even if it is empty: only so can somebody who finds neither
-    /// superblock nor checkpoint tell that nothing is missing before the log.
+    /// Writes an image of a tree that has none, even if it is empty: only so can somebody who finds
+    /// neither superblock nor checkpoint tell that nothing is missing before the log.
     fn write_first_image(&mut self) -> Result<(), Error> {
         let root = self.tree.root();
         let is_leaf = !self.nodes.is_changed(root);

@@ -1,8 +1,9 @@
-//! The checkpoint that is on its way, and what has happened since the last one: how many changes, and what leaves were
-//! made of that were written.
+//! The checkpoint that is on its way, and what has happened since the last one: how many changes,
+//! and what leaves were made of that were written.
 //!
-//! A checkpoint is taken in one moment and written in pieces beside the commits. It must never be completed before all
-//! its pieces are written, and what was written after it was taken must never be taken for a part of it.
+//! A checkpoint is taken in one moment and written in pieces beside the commits. It must never be
+//! completed before all its pieces are written, and what was written after it was taken must never
+//! be taken for a part of it.
 
 use super::unsettled::{Origin, Unsettled};
 use crate::error::{At, Error};
@@ -11,7 +12,8 @@ use crate::layout::Geometry;
 use crate::node::{NodeId, Seq};
 use crate::storage::{Aligned, Storage};
 
-/// A checkpoint is taken after so many changes, since that is what opening has to make again at least.
+/// A checkpoint is taken after so many changes, since that is what opening has to make again at
+/// least.
 const CHANGES_MAX: u64 = 1 << 20;
 /// Written at a time.
 const PIECE_BYTES: usize = 512 << 10;
@@ -104,7 +106,8 @@ impl Checkpointer {
         });
     }
 
-    /// Writes the next piece of the one that is on its way. False if all of them are written, or there is none.
+    /// Writes the next piece of the one that is on its way. False if all of them are written, or
+    /// there is none.
     ///
     /// # Errors
     ///
@@ -136,7 +139,8 @@ impl Checkpointer {
         Ok(is_left)
     }
 
-    /// Takes the one that is on its way, all of which is written: it is to be made durable, and to be named.
+    /// Takes the one that is on its way, all of which is written: it is to be made durable, and to
+    /// be named.
     pub(super) fn take_written(&mut self) -> Option<WrittenCheckpoint> {
         let checkpoint = self.under_way.take()?;
         assert!(
@@ -211,7 +215,8 @@ mod tests {
         }
         assert_eq!(checkpointer.write_piece(&storage, &geometry()), Ok(false));
         let content = storage.content();
-        // KiB 1023 is the last of segment 3, and KiB 1024 the first of segment 1; 1023 is 4 * 251 + 19.
+        // KiB 1023 is the last of segment 3, and KiB 1024 the first of segment 1; 1023 is 4 *
+        // 251 + 19.
         assert_eq!(content[(5 << 20) - 1], 19);
         assert_eq!(content[2 << 20], 20);
         assert_eq!(content[(2 << 20) + (100 << 10)], 0xFF, "and no more");

@@ -1,7 +1,7 @@
 //! Which leaves are hot: the third (or what the quota says) whose updates lie closest together.
 //!
-//! Source: the CHC-Tree keeps hot and cold nodes in clusters of 1 to 2. The border between them is set
-//! by what is there: leaves are counted by their interval, and the hot ones are those below the
+//! Source: the CHC-Tree keeps hot and cold nodes in clusters of 1 to 2. The border between them is
+//! set by what is there: leaves are counted by their interval, and the hot ones are those below the
 //! interval at which the quota is full.
 
 use crate::node::Seq;
@@ -25,8 +25,8 @@ impl Classes {
         }
     }
 
-    /// A leaf that was written back at `before` is written back at `now`: its interval from now on, as a
-    /// power of two, half of it from what it was.
+    /// A leaf that was written back at `before` is written back at `now`: its interval from now on,
+    /// as a power of two, half of it from what it was.
     pub(crate) fn observe(&mut self, interval: u8, before: Seq, now: Seq) -> u8 {
         let gap = now.saturating_sub(before).max(1).ilog2() as u8;
         let next = if before == 0 {

@@ -1,6 +1,6 @@
-//! Cleaning: what is still in use of a segment that is nearly empty is moved, so that it can be written
-//! anew. A piece at a time, in step with the commits that fill segments, so that none of them waits for
-//! a whole segment.
+//! Cleaning: what is still in use of a segment that is nearly empty is moved, so that it can be
+//! written anew. A piece at a time, in step with the commits that fill segments, so that none of
+//! them waits for a whole segment.
 
 use super::Writer;
 use super::cleaner::Cleaning;
@@ -16,14 +16,15 @@ use std::sync::Arc;
 
 /// Bytes of a segment looked through at a time.
 const PIECE_BYTES: usize = 64 << 10;
-/// A leaf that is written anew counts as so many times its bytes, for that is more work than to move it.
+/// A leaf that is written anew counts as so many times its bytes, for that is more work than to
+/// move it.
 const FOLD_WORK: usize = 4;
 /// A leaf that is away is read when its image would be moved, if it has so many patches.
 const PATCHES_WORTH_READING: usize = 2;
 
 impl Writer {
-    /// Cleans one segment of a cluster of fixed size that is overfull, if one is worth it. Not more at a
-    /// time: where images do not fill segments well, a cluster may never keep to its size.
+    /// Cleans one segment of a cluster of fixed size that is overfull, if one is worth it. Not more
+    /// at a time: where images do not fill segments well, a cluster may never keep to its size.
     pub(super) fn clean_clusters(&mut self) -> Result<(), Error> {
         if self.overfull_cluster().is_none() || !self.clean_piece()? {
             return Ok(());
@@ -98,8 +99,8 @@ impl Writer {
         Ok(Cleaning::new(segment, bytes, &self.tree.geometry))
     }
 
-    /// What is to be said of an image that no footer lists: inner nodes are in none, and a footer may be
-    /// damaged.
+    /// What is to be said of an image that no footer lists: inner nodes are in none, and a footer
+    /// may be damaged.
     fn about(&self, peek: &Peek, from: Location, image: &[u8]) -> Result<About, Error> {
         match peek.sort {
             Sort::Blob => return Ok(About::Blob),
@@ -177,10 +178,11 @@ impl Writer {
         self.move_bytes(peek, bytes, content, about, stream)
     }
 
-    /// True if the leaf of an image that has to be moved should be written anew instead: with its changes and patches
-    /// that takes hardly more, and none of them has to be written back or moved later. One that is away has to be
-    /// read for it, so it must have a few; of a patch, which is shorter than its leaf, there must be many more. Not where
-    /// room is so short that cleaning must not take more of it than it makes.
+    /// True if the leaf of an image that has to be moved should be written anew instead: with its
+    /// changes and patches that takes hardly more, and none of them has to be written back or moved
+    /// later. One that is away has to be read for it, so it must have a few; of a patch, which is
+    /// shorter than its leaf, there must be many more. Not where room is so short that cleaning
+    /// must not take more of it than it makes.
     fn is_worth_folding(&self, peek: &Peek) -> bool {
         if self.options.paper.is_some() {
             return false;

@@ -1,8 +1,9 @@
-//! What is kept of cleaning from one piece of it to the next: the segment that is under way, and how well leaves have
-//! packed of late, by which it is judged whether cleaning is worth it.
+//! What is kept of cleaning from one piece of it to the next: the segment that is under way, and
+//! how well leaves have packed of late, by which it is judged whether cleaning is worth it.
 //!
-//! It knows what was read of a segment and how far that has been looked through, and moves nothing itself. It must never
-//! go on with what was read of a segment that has become free: that may be written anew.
+//! It knows what was read of a segment and how far that has been looked through, and moves nothing
+//! itself. It must never go on with what was read of a segment that has become free: that may be
+//! written anew.
 
 use crate::footer::{About, Entry, Listed};
 use crate::layout::Geometry;
@@ -128,8 +129,8 @@ impl Cleaner {
         self.under_way = Some(cleaning);
     }
 
-    /// Takes the segment that is under way to clean a piece of it. Who fails at that does not give it back: cleaning
-    /// begins anew then.
+    /// Takes the segment that is under way to clean a piece of it. Who fails at that does not give
+    /// it back: cleaning begins anew then.
     pub(super) fn take(&mut self) -> Option<Cleaning> {
         self.under_way.take()
     }
@@ -155,7 +156,8 @@ impl Cleaner {
         self.packing.note(rows_bytes, image_bytes);
     }
 
-    /// The least part of the segments that should be in use, where the options ask for `utilisation`.
+    /// The least part of the segments that should be in use, where the options ask for
+    /// `utilisation`.
     pub(super) fn utilisation(&self, utilisation: f64) -> f64 {
         let packed_part = self.packing.packed_part();
         packed_part.max(UTILISATION_MIN).min(utilisation)
@@ -267,7 +269,8 @@ mod tests {
         for _ in 0..96 {
             packing.note(2 * mib, mib);
         }
-        // 64 are halved to 32; 32 later all 64 are halved once more: 16 and 16, then 64 more... less than a tenth is old.
+        // 64 are halved to 32; 32 later all 64 are halved once more: 16 and 16, then 64 more...
+        // less than a tenth is old.
         assert!(packing.packed_part() < 0.58, "{}", packing.packed_part());
     }
 }

@@ -1,6 +1,7 @@
-//! Making the storage as short as it can be, in steps between which others write: changes go into nodes,
-//! patches into their leaves, and segments that are not full, or far from the start, are emptied. Each step
-//! ends with what it has done being safe, so that a compaction can end after any.
+//! Making the storage as short as it can be, in steps between which others write: changes go into
+//! nodes, patches into their leaves, and segments that are not full, or far from the start, are
+//! emptied. Each step ends with what it has done being safe, so that a compaction can end after
+//! any.
 
 use super::Writer;
 use super::upkeep::LEAVES_IN_STEP;
@@ -9,8 +10,8 @@ use crate::error::Error;
 /// How far a compaction is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Compacting {
-    /// Changes and patches are written into leaves, as many leaves as there were at the beginning at most:
-    /// others may bring new changes all the time.
+    /// Changes and patches are written into leaves, as many leaves as there were at the beginning
+    /// at most: others may bring new changes all the time.
     #[default]
     Begun,
     /// Leaves take in deletions of ranges, as many leaves at most.
@@ -18,10 +19,11 @@ pub(crate) enum Compacting {
     Leaves(u32),
     /// The log is freed before this position, from which on it is short.
     Log(u64),
-    /// Segments are emptied that are not dense, and of which not so many had been begun: where images do not fill
-    /// segments well, those that are filled now are no denser.
+    /// Segments are emptied that are not dense, and of which not so many had been begun: where
+    /// images do not fill segments well, those that are filled now are no denser.
     Segments(u64),
-    /// What is at the end of the storage goes to free segments before it, so many times at most: others may write.
+    /// What is at the end of the storage goes to free segments before it, so many times at most:
+    /// others may write.
     End(u32),
     Done,
 }

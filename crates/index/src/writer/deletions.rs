@@ -1,11 +1,13 @@
 //! Deletions of ranges, a few leaves at a time.
 //!
-//! A deletion that touches a few leaves is taken in by them at once. A longer one counts at once as well, for readers look
-//! for it beside the leaves ([`Deletions`](crate::tree::deletions::Deletions)). Each group of batches makes some leaves take
-//! it in, and each leaf that is written or logged again takes it in first. So no commit waits for more than those, whatever
-//! the range. A leaf is read for it only if the deletion is of an earlier opening, for then the image may be newer.
-//! Checkpoints list the deletions that leaves may lack, and the log has them behind its tail, for a rebuild. A leaf must
-//! never get an image, or be logged again, as of a batch after a deletion that it has not taken in.
+//! A deletion that touches a few leaves is taken in by them at once. A longer one counts at once as
+//! well, for readers look for it beside the leaves
+//! ([`Deletions`](crate::tree::deletions::Deletions)). Each group of batches makes some leaves take
+//! it in, and each leaf that is written or logged again takes it in first. So no commit waits for
+//! more than those, whatever the range. A leaf is read for it only if the deletion is of an earlier
+//! opening, for then the image may be newer. Checkpoints list the deletions that leaves may lack,
+//! and the log has them behind its tail, for a rebuild. A leaf must never get an image, or be
+//! logged again, as of a batch after a deletion that it has not taken in.
 
 use super::Writer;
 use crate::batch::{Operation, push_operation};
@@ -26,8 +28,8 @@ const WAITING_MAX: usize = 64;
 /// Their bytes, as a share of the log, which has to have all of them.
 const WAITING_SHARE: usize = 16;
 
-/// A deletion that leaves may lack. One that every leaf has taken in stays until none of them needs the log for it: a
-/// program that opens the index then finds these leaves without it.
+/// A deletion that leaves may lack. One that every leaf has taken in stays until none of them needs
+/// the log for it: a program that opens the index then finds these leaves without it.
 #[derive(Debug)]
 struct Waiting {
     deletion: Deletion,
@@ -97,7 +99,8 @@ impl WaitingDeletions {
 }
 
 impl Writer {
-    /// Deletes a range: at once in a few leaves, or, if it has more of them, as a deletion that they take in later.
+    /// Deletes a range: at once in a few leaves, or, if it has more of them, as a deletion that
+    /// they take in later.
     pub(super) fn delete_range(
         &mut self,
         seq: Seq,
@@ -184,7 +187,8 @@ impl Writer {
     /// Makes room for more deletions, by a step.
     pub(crate) fn advance_deletions(&mut self) -> Result<(), Error> {
         if self.deletions.is_done() {
-            // Every leaf has them, but from the log alone: where these leaves are written, none is needed any more.
+            // Every leaf has them, but from the log alone: where these leaves are written, none is
+            // needed any more.
             self.fold_oldest()?;
             self.needed_from();
         }
@@ -262,8 +266,9 @@ impl Writer {
                 waiting.is_old,
                 self.tree.slots.get(id).node.read().folded_at,
             );
-            // It took it in when it was written, and what has changed since is newer. Of a deletion of an earlier opening the
-            // second is not so: the log may have brought older changes since.
+            // It took it in when it was written, and what has changed since is newer. Of a deletion
+            // of an earlier opening the second is not so: the log may have brought older changes
+            // since.
             if folded_at >= deletion.seq && !is_old {
                 continue;
             }
@@ -282,9 +287,9 @@ impl Writer {
         Ok(())
     }
 
-    /// The log has them again from its head on, those that leaves lack and that it has before `target` only. They are
-    /// carried as they were, with the numbers of their batches: only for a rebuild, which has no checkpoint. False if
-    /// there is none.
+    /// The log has them again from its head on, those that leaves lack and that it has before
+    /// `target` only. They are carried as they were, with the numbers of their batches: only for a
+    /// rebuild, which has no checkpoint. False if there is none.
     pub(super) fn carry_deletions(&mut self, target: u64) -> Result<bool, Error> {
         let is_due = |w: &Waiting| w.next.is_some() && w.logged_at < target;
         if !self.deletions.0.iter().any(is_due) {
@@ -314,8 +319,9 @@ impl Writer {
         Ok(true)
     }
 
-    /// The first position of the log that is needed for a deletion that leaves lack. Those that every leaf has, and no leaf
-    /// from the log alone, which leaves need from `leaves_from` on, are forgotten.
+    /// The first position of the log that is needed for a deletion that leaves lack. Those that
+    /// every leaf has, and no leaf from the log alone, which leaves need from `leaves_from` on, are
+    /// forgotten.
     pub(super) fn deletions_needed_from(&mut self, leaves_from: Option<u64>) -> Option<u64> {
         let is_logged = |w: &Waiting| leaves_from.is_some_and(|from| from <= w.logged_at);
         self.deletions

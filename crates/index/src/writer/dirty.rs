@@ -1,20 +1,21 @@
-//! The leaves that have changes: in which order they are written back, what the log is needed from for them, and how
-//! much memory they may take.
+//! The leaves that have changes: in which order they are written back, what the log is needed from
+//! for them, and how much memory they may take.
 //!
-//! Both orders are queues whose entries count only as long as the leaf says the same: a leaf that is written back is not
-//! looked for in them, its entries are dropped when their turn comes. A queue must never lack an entry for a leaf that
-//! has changes, or the log would be cut off before they are in a node; and the order of the log must never be asked
-//! while a replay, which goes by keys, has left it out of order.
+//! Both orders are queues whose entries count only as long as the leaf says the same: a leaf that
+//! is written back is not looked for in them, its entries are dropped when their turn comes. A
+//! queue must never lack an entry for a leaf that has changes, or the log would be cut off before
+//! they are in a node; and the order of the log must never be asked while a replay, which goes by
+//! keys, has left it out of order.
 
 use crate::node::NodeId;
 use crate::tree::slots::{Node, Slots};
 use std::collections::VecDeque;
 
-/// How much less memory changes may have after a group, by the bytes of its changes: more than what they
-/// take in memory themselves.
+/// How much less memory changes may have after a group, by the bytes of its changes: more than what
+/// they take in memory themselves.
 const PAID_OFF_SHARE: u64 = 8;
-/// The least that it is, so that it ends. A leaf gives back some five times as much, and writing one in every
-/// commit after an opening made those commits a fifth slower.
+/// The least that it is, so that it ends. A leaf gives back some five times as much, and writing
+/// one in every commit after an opening made those commits a fifth slower.
 const PAID_OFF_BYTES: u64 = 256;
 
 /// A leaf, and the first position in the log that is needed for it.
@@ -33,7 +34,8 @@ pub(super) struct DirtyLeaves {
     begun: u64,
     /// Leaves whose deltas have become longer than is good for a lookup or an insertion.
     overgrown: Vec<NodeId>,
-    /// Memory that changes may take for the time being, because so many were found in the log, in bytes.
+    /// Memory that changes may take for the time being, because so many were found in the log, in
+    /// bytes.
     taken_up_bytes: u64,
 }
 
@@ -50,8 +52,8 @@ impl DirtyLeaves {
         }
     }
 
-    /// A leaf is about to get a change that is in the log at `position`. In a replay, which goes by keys, the first
-    /// change of a leaf need not be the oldest, nor that of the next leaf newer.
+    /// A leaf is about to get a change that is in the log at `position`. In a replay, which goes by
+    /// keys, the first change of a leaf need not be the oldest, nor that of the next leaf newer.
     pub(super) fn note(&mut self, id: NodeId, node: &mut Node, position: u64) {
         if node.delta.is_none() {
             self.begin(id, node);
@@ -63,7 +65,8 @@ impl DirtyLeaves {
         }
     }
 
-    /// A leaf is about to get a change that stands earlier in the log, at `position`, than what other leaves have.
+    /// A leaf is about to get a change that stands earlier in the log, at `position`, than what
+    /// other leaves have.
     pub(super) fn note_late(&mut self, id: NodeId, node: &mut Node, position: u64) {
         let is_new = node.delta.is_none();
         if is_new {
@@ -102,8 +105,8 @@ impl DirtyLeaves {
         None
     }
 
-    /// The leaf whose changes are first in the log, and where: nothing before that is needed for any leaf. It stays so
-    /// until it is written back or [taken](Self::take_first_logged).
+    /// The leaf whose changes are first in the log, and where: nothing before that is needed for
+    /// any leaf. It stays so until it is written back or [taken](Self::take_first_logged).
     pub(super) fn first_logged(&mut self, slots: &Slots) -> Option<Logged> {
         assert!(self.is_ordered, "a replay ends with the order of the log");
         while let Some((position, id)) = self.by_log.front() {
@@ -117,8 +120,9 @@ impl DirtyLeaves {
         None
     }
 
-    /// Takes the leaf whose changes are first in the log, to log them again: it is to be [put back](Self::put_back) or
-    /// [noted](Self::logged_again) before anybody asks from where the log is needed.
+    /// Takes the leaf whose changes are first in the log, to log them again: it is to be [put
+    /// back](Self::put_back) or [noted](Self::logged_again) before anybody asks from where the log
+    /// is needed.
     pub(super) fn take_first_logged(&mut self, slots: &Slots) -> Option<Logged> {
         let first = self.first_logged(slots);
         if first.is_some() {
@@ -127,7 +131,8 @@ impl DirtyLeaves {
         first
     }
 
-    /// Puts leaves back that were not logged again, each before those that are needed from the same position.
+    /// Puts leaves back that were not logged again, each before those that are needed from the same
+    /// position.
     pub(super) fn put_back(&mut self, taken: Vec<Logged>) {
         for leaf in taken.into_iter().rev() {
             let at = self.by_log.partition_point(|(other, _)| *other < leaf.0);
@@ -164,7 +169,8 @@ impl DirtyLeaves {
         self.overgrown.push(id);
     }
 
-    /// A leaf that was overgrown. It may have been written back since, and its number may be another node's.
+    /// A leaf that was overgrown. It may have been written back since, and its number may be
+    /// another node's.
     pub(super) fn last_overgrown(&self) -> Option<NodeId> {
         self.overgrown.last().copied()
     }
@@ -179,13 +185,15 @@ impl DirtyLeaves {
         buffer_bytes.max(self.taken_up_bytes)
     }
 
-    /// Changes may take so many bytes of memory even if the buffer has less, until that is paid off.
+    /// Changes may take so many bytes of memory even if the buffer has less, until that is paid
+    /// off.
     pub(super) fn lend(&mut self, bytes: u64) {
         self.taken_up_bytes = bytes;
     }
 
-    /// Takes back from the changes what memory they were given when the index was opened, faster than a
-    /// group can bring new ones, but not so fast that a commit of one change waits for many leaves.
+    /// Takes back from the changes what memory they were given when the index was opened, faster
+    /// than a group can bring new ones, but not so fast that a commit of one change waits for many
+    /// leaves.
     pub(super) fn pay_off(&mut self, changes_bytes: u64) {
         let paid_bytes = (changes_bytes * PAID_OFF_SHARE).max(PAID_OFF_BYTES);
         self.taken_up_bytes = self.taken_up_bytes.saturating_sub(paid_bytes);

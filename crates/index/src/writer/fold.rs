@@ -1,9 +1,10 @@
 //! Writing a leaf back: its image and its delta become the rows of its next image, or of several.
 //!
-//! Leaves are written back in the order in which they became dirty, so that segments die in the order
-//! in which they were written and cleaning finds little in use (docs/index.md). A leaf that has grown
-//! is cut into even parts, or into full ones where keys were only added at the end; one that has
-//! become small takes in its neighbour. It must leave everything as it was when there is no space.
+//! Leaves are written back in the order in which they became dirty, so that segments die in the
+//! order in which they were written and cleaning finds little in use (docs/index.md). A leaf that
+//! has grown is cut into even parts, or into full ones where keys were only added at the end; one
+//! that has become small takes in its neighbour. It must leave everything as it was when there is
+//! no space.
 
 use super::Writer;
 use super::unsettled::Origin;
@@ -111,8 +112,8 @@ impl Scratch {
         row.end = self.bytes.len();
     }
 
-    /// Where a part of `bytes` bytes may be cut in two: at the first row of a key, as near to its middle as there is
-    /// one. None if it has only one key.
+    /// Where a part of `bytes` bytes may be cut in two: at the first row of a key, as near to its
+    /// middle as there is one. None if it has only one key.
     fn middle_of(&self, part: &Range<usize>, bytes: usize) -> Option<usize> {
         let is_border = |index: &usize| self.row(*index).key != self.row(index - 1).key;
         let borders = (part.start + 1..part.end).filter(is_border);
@@ -173,8 +174,8 @@ impl OfKey {
         }
     }
 
-    /// Judges the next version, of the same key or of another. It is seen by readers from its number on to
-    /// before that of the next newer one.
+    /// Judges the next version, of the same key or of another. It is seen by readers from its
+    /// number on to before that of the next newer one.
     fn judge(&mut self, row: &Row<'_>, is_same_key: bool, held: &[Seq]) -> Verdict {
         let value_bytes = match row.value.len() {
             long if long > self.inline_bytes_max => Reference::bytes_for(long),
@@ -217,8 +218,8 @@ impl Writer {
         Ok(true)
     }
 
-    /// Merges the image and the delta of a leaf into the scratch, after what is there. True if the delta
-    /// only adds keys beyond those of the image.
+    /// Merges the image and the delta of a leaf into the scratch, after what is there. True if the
+    /// delta only adds keys beyond those of the image.
     fn gather(&mut self, id: NodeId, oldest: Seq) -> Result<bool, Error> {
         let image = self.tree.leaf_image(id)?;
         self.scratch.freed.append(&mut self.tree.dropped_blobs(id)?);
@@ -321,7 +322,8 @@ impl Writer {
         self.write_inners_at_once()
     }
 
-    /// The path to a leaf, of which only the number is known. The root, and it alone, may have no key that leads to it.
+    /// The path to a leaf, of which only the number is known. The root, and it alone, may have no
+    /// key that leads to it.
     pub(super) fn path_of(&self, id: NodeId) -> Result<Path, Error> {
         match self.a_key_of(id)? {
             Some(key) => Ok(self.tree.path(&key)?.0),
@@ -373,9 +375,10 @@ impl Writer {
         }
     }
 
-    /// The leaf; if it has become small and a neighbour fits into one image with it, both; if it has
-    /// become empty, as many neighbours as it takes to find a row. All are in the scratch. What has been
-    /// emptied is never just left out: only an image of its range says that older ones do not count.
+    /// The leaf; if it has become small and a neighbour fits into one image with it, both; if it
+    /// has become empty, as many neighbours as it takes to find a row. All are in the scratch. What
+    /// has been emptied is never just left out: only an image of its range says that older ones do
+    /// not count.
     fn with_neighbours(
         &mut self,
         id: NodeId,
@@ -421,7 +424,8 @@ impl Writer {
         Ok(both.to_vec())
     }
 
-    /// The leaf at the end of a path, which has no rows, and neighbours up to the first that has some.
+    /// The leaf at the end of a path, which has no rows, and neighbours up to the first that has
+    /// some.
     fn beside_nothing(&mut self, path: &Path, oldest: Seq) -> Result<Vec<NodeId>, Error> {
         let Some((_, inner, index)) = path.last() else {
             return Ok(Vec::new());
@@ -492,7 +496,8 @@ impl Writer {
             return std::iter::once(0..0).collect();
         }
         self.lay_out_for_cutting();
-        // What packs worse in parts than as a whole is not seen, nor need it be: an image may be longer.
+        // What packs worse in parts than as a whole is not seen, nor need it be: an image may be
+        // longer.
         let mut packed = 0;
         for start in (0..rows).step_by(ESTIMATED_ROWS) {
             self.builder.clear();
@@ -519,8 +524,9 @@ impl Writer {
             .collect()
     }
 
-    /// Cuts a part again whose image may be too long for a segment: what packs well beside all other rows need not do
-    /// so beside those of its part. One key with all its versions always fits.
+    /// Cuts a part again whose image may be too long for a segment: what packs well beside all
+    /// other rows need not do so beside those of its part. One key with all its versions always
+    /// fits.
     fn cut_to_fit(&mut self, part: Range<usize>) -> Vec<Range<usize>> {
         let bytes_max = self.tree.geometry.segment_bytes as usize / 2;
         let rows = &self.scratch.rows[part.clone()];
@@ -553,7 +559,8 @@ impl Writer {
         self.builder.clear();
         let separator = match &about {
             About::Leaf { range, .. } => {
-                // Under the paper's rules images have a fixed length, and cannot be found again anyway.
+                // Under the paper's rules images have a fixed length, and cannot be found again
+                // anyway.
                 if self.options.paper.is_none() {
                     self.builder.set_range(range.clone());
                 }
@@ -626,8 +633,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Lets readers find the parts of values that have reached the storage. Not earlier: they are never kept in
-    /// memory, and their numbers were those of other blobs, for which readers who are late still look.
+    /// Lets readers find the parts of values that have reached the storage. Not earlier: they are
+    /// never kept in memory, and their numbers were those of other blobs, for which readers who are
+    /// late still look.
     fn publish_blobs(&mut self) {
         for (id, location) in self.scratch.unpublished.drain(..) {
             self.tree.slots.get(id).node.write().location = location;

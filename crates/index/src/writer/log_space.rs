@@ -1,9 +1,11 @@
-//! Room in the log: how long its ring is, when its tail has to move, and what has to leave it for that.
+//! Room in the log: how long its ring is, when its tail has to move, and what has to leave it for
+//! that.
 //!
-//! An index begins with a short log. When it is nearly full, the log goes on in a longer ring until it is as long as it
-//! may be; only then are changes written back, or logged again ([`carry`](super::carry)), to free it. When nothing of it
-//! is needed, or the index is compacted, the log goes back to the front of the storage. A batch must never be refused as
-//! long as writing leaves back can make room for it.
+//! An index begins with a short log. When it is nearly full, the log goes on in a longer ring until
+//! it is as long as it may be; only then are changes written back, or logged again
+//! ([`carry`](super::carry)), to free it. When nothing of it is needed, or the index is compacted,
+//! the log goes back to the front of the storage. A batch must never be refused as long as writing
+//! leaves back can make room for it.
 
 use super::Writer;
 use super::checkpoint::Detail;
@@ -23,9 +25,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes the log longer, if it may be and there is room. False if not. Where there was none, it is tried again when
-    /// the storage has another number of segments, or when a batch needs so many blocks that waits for it: others may have
-    /// made room on the file system.
+    /// Makes the log longer, if it may be and there is room. False if not. Where there was none, it
+    /// is tried again when the storage has another number of segments, or when a batch needs so
+    /// many blocks that waits for it: others may have made room on the file system.
     pub(super) fn lengthen_log(&mut self, needed_blocks: u64) -> Result<bool, Error> {
         let Some(blocks) = self.log.rings().longer(&self.tree.geometry, needed_blocks) else {
             return Ok(false);
@@ -39,7 +41,8 @@ impl Writer {
         let spare = self.spare_segments();
         match self.segments.take_for_log(&*storage, count, spare) {
             Ok(first) => {
-                // The storage may have become longer, and a superblock must name nothing beyond its end.
+                // The storage may have become longer, and a superblock must name nothing beyond its
+                // end.
                 let synced = sync(&*storage);
                 synced.at("making the storage longer", 0)?;
                 self.go_on_in(Place::Segments(first), blocks)?;
@@ -53,8 +56,8 @@ impl Writer {
         }
     }
 
-    /// The log goes back to the front. Returns the position from which on it is there: what it was in is given back when
-    /// nothing before that is needed.
+    /// The log goes back to the front. Returns the position from which on it is there: what it was
+    /// in is given back when nothing before that is needed.
     pub(super) fn shorten_log(&mut self) -> Result<u64, Error> {
         let places = self.log.rings().all().iter();
         let uses_front = places.clone().any(|ring| ring.place == Place::Front);
@@ -64,8 +67,8 @@ impl Writer {
         Ok(self.log.rings().current().from)
     }
 
-    /// Frees the log before `target`, until as many leaves were written or logged again as a step may, or a frame more.
-    /// False if nothing before it is needed any more.
+    /// Frees the log before `target`, until as many leaves were written or logged again as a step
+    /// may, or a frame more. False if nothing before it is needed any more.
     pub(super) fn free_some_log(&mut self, target: u64) -> Result<bool, Error> {
         let end = self.leaves_freed() + u64::from(LEAVES_IN_STEP);
         while self.leaves_freed() < end {
@@ -77,7 +80,8 @@ impl Writer {
         Ok(true)
     }
 
-    /// Leaves that were written or logged again since the index was opened, and those that took deletions in.
+    /// Leaves that were written or logged again since the index was opened, and those that took
+    /// deletions in.
     pub(super) fn leaves_freed(&self) -> u64 {
         let figures = &self.figures;
         figures.folds + figures.patches + figures.carried + figures.taken_in

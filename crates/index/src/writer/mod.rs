@@ -1,15 +1,15 @@
 //! The one that changes: takes batches into the log and the leaves, and keeps house.
 //!
 //! One thread at a time has it; there is no other, so that what it does is in step with the batches
-//! that make the work. A batch goes to the log, then to the deltas of its leaves, then readers see it.
-//! Everything else ([`upkeep`]) only moves what is there: deltas into images, images out of segments
-//! that are nearly empty, and the log's tail. It must never make readers see what is not in the log,
-//! and never let a checkpoint name what is not on the storage.
+//! that make the work. A batch goes to the log, then to the deltas of its leaves, then readers see
+//! it. Everything else ([`upkeep`]) only moves what is there: deltas into images, images out of
+//! segments that are nearly empty, and the log's tail. It must never make readers see what is not
+//! in the log, and never let a checkpoint name what is not on the storage.
 //!
-//! What it has to know for that is kept by owners, each of which alone changes its part and asserts what must hold of it:
-//! the [log with its superblocks](OpenLog), [where nodes are](NodeTable), [which leaves have changes](DirtyLeaves),
-//! [checkpoints](Checkpointer) and [cleaning](Cleaner). What needs several of them is done by the one that changes: none
-//! of them reaches into another.
+//! What it has to know for that is kept by owners, each of which alone changes its part and asserts
+//! what must hold of it: the [log with its superblocks](OpenLog), [where nodes are](NodeTable),
+//! [which leaves have changes](DirtyLeaves), [checkpoints](Checkpointer) and [cleaning](Cleaner).
+//! What needs several of them is done by the one that changes: none of them reaches into another.
 
 mod carry;
 mod checkpoint;
@@ -63,8 +63,8 @@ pub enum Durability {
     /// When its write returns.
     #[default]
     Durable,
-    /// When its write returns, which waits up to [`Options::group_wait_us`] for batches of other threads, so
-    /// that one flush is for several: fewer flushes, each a little later.
+    /// When its write returns, which waits up to [`Options::group_wait_us`] for batches of other
+    /// threads, so that one flush is for several: fewer flushes, each a little later.
     Group,
     /// Some time later, with everything before it; at the latest with the next durable one.
     Relaxed,
@@ -85,7 +85,8 @@ pub struct UpkeepFigures {
     pub joins: u64,
     /// Values written out of line.
     pub blobs: u64,
-    /// Leaves that took in deletions of ranges in their turn, because those touched too many leaves to wait for.
+    /// Leaves that took in deletions of ranges in their turn, because those touched too many leaves
+    /// to wait for.
     pub taken_in: u64,
     /// Leaves whose changes were logged again, since the log came round.
     pub carried: u64,
@@ -97,7 +98,8 @@ pub struct UpkeepFigures {
     pub checkpoints: u64,
     /// Bytes of them.
     pub checkpoint_bytes: u64,
-    /// How often the log went on in another ring: a longer one, or that at the front of the storage.
+    /// How often the log went on in another ring: a longer one, or that at the front of the
+    /// storage.
     pub log_rings: u64,
 }
 
@@ -193,7 +195,8 @@ impl Writer {
         self.make_log_room(bytes)
     }
 
-    /// Puts a batch into the log, which was made to have room. It is neither durable nor visible yet.
+    /// Puts a batch into the log, which was made to have room. It is neither durable nor visible
+    /// yet.
     pub(crate) fn enlog(&mut self, operations: &[u8]) -> Result<Seq, Error> {
         self.log.append(&*self.tree.storage, operations)
     }
@@ -203,15 +206,16 @@ impl Writer {
         self.log.write_out(&*self.tree.storage, durable)
     }
 
-    /// Makes everything durable before the index is closed, and says where the log ends: so it can be told later
-    /// whether all of it is there.
+    /// Makes everything durable before the index is closed, and says where the log ends: so it can
+    /// be told later whether all of it is there.
     pub(crate) fn end(&mut self) -> Result<(), Error> {
         self.log.end(&*self.tree.storage)
     }
 
-    /// Writes an image of a node into a stream; returns where it will be. What an image has is durable in the
-    /// log before the image reaches the storage, so that images, where nothing else is left, never have a
-    /// part of a batch that is lost. While the log is not durable, images wait as long as they can.
+    /// Writes an image of a node into a stream; returns where it will be. What an image has is
+    /// durable in the log before the image reaches the storage, so that images, where nothing else
+    /// is left, never have a part of a batch that is lost. While the log is not durable, images
+    /// wait as long as they can.
     fn append(
         &mut self,
         class: Class,
@@ -234,8 +238,8 @@ impl Writer {
         self.segments.append(&*storage, class, image, may_write)
     }
 
-    /// Makes the log durable, because an image is to reach the storage. Under the paper's rules segments have
-    /// no footers, images prove nothing where all else is lost, and need not wait.
+    /// Makes the log durable, because an image is to reach the storage. Under the paper's rules
+    /// segments have no footers, images prove nothing where all else is lost, and need not wait.
     pub(super) fn log_before_images(&mut self) -> Result<(), Error> {
         match self.options.paper {
             Some(_) => Ok(()),
@@ -283,10 +287,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes a range again that is in the log, after a stop. Nobody has read yet. What is carried was of one leaf. What a
-    /// batch before the checkpoint has deleted is in its list, or had few leaves then, and every image of the checkpoint that
-    /// is newer has it. Images that were written since the replay began seem to be newer too and may lack it, so that no leaf
-    /// is let wait for that.
+    /// Deletes a range again that is in the log, after a stop. Nobody has read yet. What is carried
+    /// was of one leaf. What a batch before the checkpoint has deleted is in its list, or had few
+    /// leaves then, and every image of the checkpoint that is newer has it. Images that were
+    /// written since the replay began seem to be newer too and may lack it, so that no leaf is let
+    /// wait for that.
     pub(crate) fn replay_deletion(
         &mut self,
         seq: Seq,
@@ -305,14 +310,15 @@ impl Writer {
         }
     }
 
-    /// Everything up to this batch, and to the end of this frame of the log, has been taken from it.
+    /// Everything up to this batch, and to the end of this frame of the log, has been taken from
+    /// it.
     pub(crate) fn replayed(&mut self, seq: Seq, frame: &Frame<'_>) {
         self.log.replayed(seq, frame.end, frame.durable_below);
         self.readers.publish(self.log.seq());
     }
 
-    /// Keeps the memory in bounds while the log is replayed. Where there is no space to write leaves back,
-    /// it takes more: a full disk must not keep anybody from reading and deleting.
+    /// Keeps the memory in bounds while the log is replayed. Where there is no space to write
+    /// leaves back, it takes more: a full disk must not keep anybody from reading and deleting.
     pub(crate) fn keep_house_in_replay(&mut self) -> Result<(), Error> {
         if self.options.paper.is_none() {
             self.dirty.lend(self.options.memory_bytes / 4 * 3);
@@ -322,9 +328,9 @@ impl Writer {
         unless_full(self.fold_beyond_budget())
     }
 
-    /// The log has been replayed. Changes may take more than the buffer now: what was written back since
-    /// the last checkpoint is changes again. Writing them back is left to the groups to come, so that
-    /// opening need not wait for it.
+    /// The log has been replayed. Changes may take more than the buffer now: what was written back
+    /// since the last checkpoint is changes again. Writing them back is left to the groups to come,
+    /// so that opening need not wait for it.
     pub(crate) fn end_replay(&mut self) -> Result<(), Error> {
         self.keep_house_in_replay()?;
         self.dirty.lend(match self.options.paper {
@@ -337,9 +343,9 @@ impl Writer {
         Ok(())
     }
 
-    /// The log goes on after what was replayed, in a new opening. What was replayed may have been written by
-    /// a process that was killed before it made it durable: readers see it from here on, and what is durable
-    /// next must not stand behind a gap.
+    /// The log goes on after what was replayed, in a new opening. What was replayed may have been
+    /// written by a process that was killed before it made it durable: readers see it from here on,
+    /// and what is durable next must not stand behind a gap.
     pub(crate) fn begin_log(&mut self) -> Result<(), Error> {
         self.log.begin(&*self.tree.storage)
     }
@@ -367,7 +373,8 @@ impl Writer {
         self.note_change(id, is_overgrown);
     }
 
-    /// Changes the delta of a leaf by something that stands earlier in the log, at `position`, than what other leaves have.
+    /// Changes the delta of a leaf by something that stands earlier in the log, at `position`, than
+    /// what other leaves have.
     fn change_late(&mut self, id: NodeId, position: u64, change: impl FnOnce(&mut Delta)) {
         let mut node = self.tree.slots.get(id).node.write();
         self.dirty.note_late(id, &mut node, position);
@@ -385,8 +392,8 @@ impl Writer {
         self.checkpointer.note_changes(1);
     }
 
-    /// Makes changes of one leaf again that are in the log, the newest of each key, at `position` or later.
-    /// Nobody has read yet.
+    /// Makes changes of one leaf again that are in the log, the newest of each key, at `position`
+    /// or later. Nobody has read yet.
     pub(crate) fn replay_rows(&mut self, leaf: NodeId, rows: &[Row<'_>], position: u64) {
         self.change_delta(leaf, position, |delta| {
             if delta.is_empty() {
@@ -445,8 +452,9 @@ impl Writer {
         self.segments.release(before);
     }
 
-    /// Gives up nodes that can be read again, until the memory is within its bound. Whatever writes many nodes calls
-    /// this on the way: each of them stays in memory otherwise, until the next batch ends.
+    /// Gives up nodes that can be read again, until the memory is within its bound. Whatever writes
+    /// many nodes calls this on the way: each of them stays in memory otherwise, until the next
+    /// batch ends.
     pub(crate) fn give_memory_back(&mut self) {
         self.unpin_landed();
         self.tree.memory.evict(&self.tree.slots);

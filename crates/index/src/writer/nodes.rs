@@ -1,9 +1,10 @@
 //! Where every node is, as of now: what a checkpoint copies, and what tells which numbers are free.
 //!
-//! Source: the mapping table of log-structured file systems and of the Bw-tree. The slots of the tree say for readers
-//! where a node is; this says it for the one that changes, beside what the readers need not know: which leaves have
-//! patches, which inner nodes are newer in memory than any image, and which numbers may be given to new nodes. A number
-//! must never be free while a place or a patch is known for it: a checkpoint would name what is not there.
+//! Source: the mapping table of log-structured file systems and of the Bw-tree. The slots of the
+//! tree say for readers where a node is; this says it for the one that changes, beside what the
+//! readers need not know: which leaves have patches, which inner nodes are newer in memory than any
+//! image, and which numbers may be given to new nodes. A number must never be free while a place or
+//! a patch is known for it: a checkpoint would name what is not there.
 
 use crate::node::NodeId;
 use crate::segments::Location;
@@ -24,7 +25,8 @@ pub(super) struct NodeTable {
 }
 
 impl NodeTable {
-    /// The nodes of a checkpoint. Every number without a place is free but that of the root, which may have no image.
+    /// The nodes of a checkpoint. Every number without a place is free but that of the root, which
+    /// may have no image.
     pub(super) fn new(
         locations: Vec<Location>,
         patched: BTreeSet<NodeId>,
@@ -81,7 +83,8 @@ impl NodeTable {
         self.end() <= NODES_MAX - needed
     }
 
-    /// A number for a new node, which is nowhere yet. One that a damaged tree uses all the same is passed over.
+    /// A number for a new node, which is nowhere yet. One that a damaged tree uses all the same is
+    /// passed over.
     pub(super) fn take_id(&mut self) -> NodeId {
         while let Some(id) = self.free_ids.pop() {
             if self.location(id).is_nowhere() {

@@ -1,10 +1,11 @@
-//! The log of this opening, and the superblocks that say where it is, from where it is needed, and which checkpoint
-//! stands for what is before that.
+//! The log of this opening, and the superblocks that say where it is, from where it is needed, and
+//! which checkpoint stands for what is before that.
 //!
-//! All of what opening goes by is here, because the parts are only true together: a superblock names a tail with the
-//! checkpoint that makes it one, and the rings with how far the log had come when it began in the last of them. The log
-//! must never be in a ring before both superblocks name it, nor may a ring be used for anything else before neither
-//! does: a program that finds only the older superblock whole has to see as much of the log as the newer one shows.
+//! All of what opening goes by is here, because the parts are only true together: a superblock
+//! names a tail with the checkpoint that makes it one, and the rings with how far the log had come
+//! when it began in the last of them. The log must never be in a ring before both superblocks name
+//! it, nor may a ring be used for anything else before neither does: a program that finds only the
+//! older superblock whole has to see as much of the log as the newer one shows.
 
 use super::checkpointer::WrittenCheckpoint;
 use crate::batch::END;
@@ -107,8 +108,8 @@ impl OpenLog {
         self.opened_at != u64::MAX
     }
 
-    /// Everything up to this batch has been taken from the log, and to the end of a frame, which is at `end`. Everything
-    /// before `durable_below` was durable when that was written.
+    /// Everything up to this batch has been taken from the log, and to the end of a frame, which is
+    /// at `end`. Everything before `durable_below` was durable when that was written.
     pub(super) fn replayed(&mut self, seq: Seq, end: u64, durable_below: u64) {
         assert!(!self.is_taken_up(), "what comes now is of this opening");
         self.seq = self.seq.max(seq);
@@ -116,8 +117,8 @@ impl OpenLog {
         self.log.go_on_from(end, known_durable);
     }
 
-    /// The log goes on after what was replayed, in a new opening: that is durable first, for what is durable next must
-    /// not stand behind a gap.
+    /// The log goes on after what was replayed, in a new opening: that is durable first, for what
+    /// is durable next must not stand behind a gap.
     pub(super) fn begin(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         assert!(!self.is_taken_up(), "a log is taken up once");
         self.log.write_out(storage, true)?;
@@ -134,8 +135,8 @@ impl OpenLog {
         Ok(())
     }
 
-    /// Puts a batch into the log, which has room for it; returns its number. What waits is written first if there is
-    /// too much of it.
+    /// Puts a batch into the log, which has room for it; returns its number. What waits is written
+    /// first if there is too much of it.
     pub(super) fn append(
         &mut self,
         storage: &dyn Storage,
@@ -150,14 +151,15 @@ impl OpenLog {
         Ok(self.seq)
     }
 
-    /// Puts records into the log once more, at its head, and writes them. Whatever waits must have been written.
+    /// Puts records into the log once more, at its head, and writes them. Whatever waits must have
+    /// been written.
     pub(super) fn log_again(&mut self, storage: &dyn Storage, records: &[u8]) -> Result<(), Error> {
         self.log.carry(self.seq, records);
         self.log.write_out(storage, false)
     }
 
-    /// Writes a frame that says how far the log has come, and nothing else: those that said so may be gone, and
-    /// a rebuild must not take images for newer than what there ever was.
+    /// Writes a frame that says how far the log has come, and nothing else: those that said so may
+    /// be gone, and a rebuild must not take images for newer than what there ever was.
     pub(super) fn mark(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         self.log.carry(self.seq, &[END]);
         self.log.write_out(storage, true)
@@ -168,7 +170,8 @@ impl OpenLog {
         self.log.write_out(storage, durable)
     }
 
-    /// Makes everything durable, and says where the log ends: so it can be told later whether all of it is there.
+    /// Makes everything durable, and says where the log ends: so it can be told later whether all
+    /// of it is there.
     pub(super) fn end(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         self.log.write_out(storage, true)?;
         if self.superblock.log_durable < self.log.head() {
@@ -195,8 +198,9 @@ impl OpenLog {
         }
     }
 
-    /// The rings that the log is in when nothing before `tail` is needed: the front alone if nothing is needed at all. While
-    /// the log is taken up there is more of it than was read so far.
+    /// The rings that the log is in when nothing before `tail` is needed: the front alone if
+    /// nothing is needed at all. While the log is taken up there is more of it than was read so
+    /// far.
     fn rings_after(&self, tail: u64) -> Rings {
         let needed = self.log.rings().needed_from(tail);
         let is_unneeded = self.is_taken_up() && tail == self.log.head() && self.log.is_durable();
@@ -206,8 +210,8 @@ impl OpenLog {
         }
     }
 
-    /// A checkpoint is durable: writes the superblock that names it and its tail, before which nothing of the log is
-    /// needed from now on.
+    /// A checkpoint is durable: writes the superblock that names it and its tail, before which
+    /// nothing of the log is needed from now on.
     pub(super) fn settle(
         &mut self,
         storage: &dyn Storage,
@@ -221,7 +225,8 @@ impl OpenLog {
             self.superblock.opening_at_tail = self.superblock.opening;
         }
         self.superblock.seq_at_tail = checkpoint.seq;
-        // While the log is taken up, the superblock knows of more that is durable than was read so far.
+        // While the log is taken up, the superblock knows of more that is durable than was read so
+        // far.
         let log_durable = &mut self.superblock.log_durable;
         *log_durable = self.log.durable_below().max(*log_durable);
         self.superblock.checkpoint_bytes = checkpoint.used_bytes;
@@ -247,8 +252,9 @@ impl OpenLog {
         left.filter(|segments| !segments.is_empty()).collect()
     }
 
-    /// The log goes on in a ring of so many blocks at this place. Returns the segments of the ring that it was to go on in
-    /// before, if nothing was ever written to that: they may be used for something else.
+    /// The log goes on in a ring of so many blocks at this place. Returns the segments of the ring
+    /// that it was to go on in before, if nothing was ever written to that: they may be used for
+    /// something else.
     pub(super) fn go_on_in(
         &mut self,
         storage: &dyn Storage,

@@ -1,6 +1,6 @@
-//! What the writer does otherwise under the paper's rules ([`crate::paper`]): which cluster a node is
-//! written to and in which form, where nodes are cut, and when a cluster is cleaned. Without those rules
-//! each of these is what the engine does by itself.
+//! What the writer does otherwise under the paper's rules ([`crate::paper`]): which cluster a node
+//! is written to and in which form, where nodes are cut, and when a cluster is cleaned. Without
+//! those rules each of these is what the engine does by itself.
 
 use super::Writer;
 use crate::error::Error;
@@ -41,7 +41,8 @@ impl Writer {
         rules.as_ref().map_or(class, |rules| rules.cluster(class))
     }
 
-    /// The stream of what cleaning finds in use: under the paper's rules a node stays in its cluster.
+    /// The stream of what cleaning finds in use: under the paper's rules a node stays in its
+    /// cluster.
     pub(super) fn survivor_stream(&self, segment: u32) -> Class {
         match self.options.paper {
             Some(_) => self.segments.class_of(segment),
@@ -103,7 +104,8 @@ impl Writer {
         }
     }
 
-    /// Inner nodes wait for a checkpoint; under the paper's rules they are written when they change.
+    /// Inner nodes wait for a checkpoint; under the paper's rules they are written when they
+    /// change.
     pub(super) fn write_inners_at_once(&mut self) -> Result<(), Error> {
         match self.options.paper {
             Some(_) => self.write_inners(),

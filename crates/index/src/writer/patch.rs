@@ -1,8 +1,9 @@
 //! Writing the changes of a leaf as a patch, where little of it has changed.
 //!
-//! A leaf that is not in memory is then neither read nor written whole, and one that is in memory is put
-//! together there and not written whole; a few patches later it is, and costs once what it would have cost
-//! each time (docs/index.md). What is in memory is one image, so that nobody who reads there looks at patches.
+//! A leaf that is not in memory is then neither read nor written whole, and one that is in memory
+//! is put together there and not written whole; a few patches later it is, and costs once what it
+//! would have cost each time (docs/index.md). What is in memory is one image, so that nobody who
+//! reads there looks at patches.
 
 use super::Writer;
 use crate::error::Error;
@@ -18,13 +19,14 @@ pub(crate) const PATCHES_MAX: usize = 8;
 const PATCH_SHARE: usize = 4;
 /// so many rows,
 const PATCH_ROWS_MAX: usize = ROWS_MAX / 2 / PATCHES_MAX - 1024;
-/// and all patches of a leaf have at most this part of them, if it is not in memory: then to write it whole
-/// is to read it, too.
+/// and all patches of a leaf have at most this part of them, if it is not in memory: then to write
+/// it whole is to read it, too.
 const PATCHES_SHARE_AWAY: usize = 2;
 /// Of leaves in memory patches only save writing, and what they take in space is worth less.
 const PATCHES_SHARE_AT_HAND: usize = 4;
-/// Leaves differ by so many eighths of that on either side, so that those that were first written together are not
-/// all written anew together: commits would be slow at that time, and a third faster between.
+/// Leaves differ by so many eighths of that on either side, so that those that were first written
+/// together are not all written anew together: commits would be slow at that time, and a third
+/// faster between.
 const PATCHES_SPREAD_EIGHTHS: usize = 2;
 
 /// A patch that was written.
@@ -90,8 +92,8 @@ impl Writer {
         bytes * PATCH_SHARE <= image && all * all_share * 8 <= image * eighths_of(id)
     }
 
-    /// What a leaf in memory is with its changes, and nothing for one that is away. `None` if they leave a value
-    /// out of line without a reference: only writing the leaf anew frees it.
+    /// What a leaf in memory is with its changes, and nothing for one that is away. `None` if they
+    /// leave a value out of line without a reference: only writing the leaf anew frees it.
     fn content_with_changes(&mut self, id: NodeId, oldest: Seq) -> Option<Content> {
         let node = self.tree.slots.get(id).node.read();
         let (Content::Leaf(image), Some(delta)) = (&node.content, node.delta.as_deref()) else {
@@ -133,7 +135,8 @@ impl Writer {
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();
         let before = node.content_bytes();
-        // Somebody may have read or evicted it since, and a leaf that is away must not come back without this patch.
+        // Somebody may have read or evicted it since, and a leaf that is away must not come back
+        // without this patch.
         node.content = match node.content {
             Content::Absent => Content::Absent,
             Content::Leaf(_) | Content::Inner(_) => content,
@@ -160,7 +163,8 @@ impl Writer {
         }
     }
 
-    /// An image of a leaf with patches was written elsewhere. Readers find it in memory until it has landed.
+    /// An image of a leaf with patches was written elsewhere. Readers find it in memory until it
+    /// has landed.
     pub(super) fn move_patched(&mut self, id: NodeId, from: Location, to: Location, image: Image) {
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();
@@ -206,8 +210,8 @@ fn eighths_of(id: NodeId) -> usize {
     8 - PATCHES_SPREAD_EIGHTHS + part
 }
 
-/// Bytes of the keys and values of a delta, if it can be a patch: no reader is left that sees older versions,
-/// and nothing in it is to go out of line or is about keys that it does not name.
+/// Bytes of the keys and values of a delta, if it can be a patch: no reader is left that sees older
+/// versions, and nothing in it is to go out of line or is about keys that it does not name.
 fn patch_bytes(delta: &Delta, oldest: Seq, value_bytes_max: usize) -> Option<usize> {
     if !delta.ranges().is_empty() || delta.is_empty() || delta.rows() > PATCH_ROWS_MAX {
         return None;

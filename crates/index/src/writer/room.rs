@@ -1,10 +1,11 @@
-//! How much room the segments take: when they are cleaned, and when the storage becomes longer instead.
+//! How much room the segments take: when they are cleaned, and when the storage becomes longer
+//! instead.
 //!
-//! The fuller segments are, the more of what is in use has to be moved for each that becomes free. So what packing saves
-//! is shared: as long as the segments take no more than their rows would unpacked, the storage grows rather than that
-//! segments are cleaned, down to a bound that the [cleaner](super::cleaner) has. It must never be refused room that
-//! cleaning could have made: growing is tried while there still are spare segments, and where it cannot be, they are
-//! cleaned.
+//! The fuller segments are, the more of what is in use has to be moved for each that becomes free.
+//! So what packing saves is shared: as long as the segments take no more than their rows would
+//! unpacked, the storage grows rather than that segments are cleaned, down to a bound that the
+//! [cleaner](super::cleaner) has. It must never be refused room that cleaning could have made:
+//! growing is tried while there still are spare segments, and where it cannot be, they are cleaned.
 
 use super::Writer;
 use crate::error::Error;
@@ -19,8 +20,8 @@ impl Writer {
         6 + table * 6 + self.segments.count_without_log() / 64
     }
 
-    /// True if segments should be cleaned: few are free, and enough of the others is not in use. The storage may be
-    /// longer afterwards instead.
+    /// True if segments should be cleaned: few are free, and enough of the others is not in use.
+    /// The storage may be longer afterwards instead.
     ///
     /// # Errors
     /// Those of making it longer, but for a lack of room.

@@ -1,8 +1,8 @@
 //! Changes of the structure: what a leaf that was cut, joined or emptied means for the nodes above.
 //!
-//! A change is planned in full, then carried out in one moment, in which readers wait. Inner nodes are
-//! replaced in memory and written with the next checkpoint, which is also what makes the change count
-//! after a crash: until then the old images and the log give the same content.
+//! A change is planned in full, then carried out in one moment, in which readers wait. Inner nodes
+//! are replaced in memory and written with the next checkpoint, which is also what makes the change
+//! count after a crash: until then the old images and the log give the same content.
 
 use super::Writer;
 use super::fold::Written;
@@ -116,7 +116,8 @@ impl Writer {
         is_few && children_bytes(children) <= self.inner_bytes_max()
     }
 
-    /// Bytes that the keys of an inner node may have: its image has to fit a segment, however badly they pack.
+    /// Bytes that the keys of an inner node may have: its image has to fit a segment, however badly
+    /// they pack.
     fn inner_bytes_max(&self) -> usize {
         self.tree.geometry.segment_bytes as usize / 2
     }
@@ -131,7 +132,8 @@ impl Writer {
         }
     }
 
-    /// Carries a change out: the leaves are as they were written, and what is above them as planned.
+    /// Carries a change out: the leaves are as they were written, and what is above them as
+    /// planned.
     pub(super) fn install(
         &mut self,
         change: Change,
@@ -226,7 +228,8 @@ fn children_bytes(children: &[Child]) -> usize {
         .sum()
 }
 
-/// Children in parts of `share`, or of fewer where those would have more than three quarters of `bytes_max`.
+/// Children in parts of `share`, or of fewer where those would have more than three quarters of
+/// `bytes_max`.
 fn parts_of(children: &[Child], share: usize, bytes_max: usize) -> impl Iterator<Item = &[Child]> {
     let mut rest = children;
     std::iter::from_fn(move || {

@@ -1,9 +1,10 @@
 //! What leaves were made of that have been written since the last checkpoint.
 //!
-//! A power cut may leave several images of a leaf half written, one made of the other; then a rebuild goes
-//! back to the one that the checkpoint names. So each says that one as well, and from where the log has
-//! everything since. Only the latest leaves are known here: images that were written long ago have
-//! reached the storage, and nothing is lost but a little certainty if they have not.
+//! A power cut may leave several images of a leaf half written, one made of the other; then a
+//! rebuild goes back to the one that the checkpoint names. So each says that one as well, and from
+//! where the log has everything since. Only the latest leaves are known here: images that were
+//! written long ago have reached the storage, and nothing is lost but a little certainty if they
+//! have not.
 
 use crate::footer::Base;
 use crate::node::NodeId;

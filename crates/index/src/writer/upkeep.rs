@@ -1,8 +1,9 @@
-//! When to keep house: a little after every group of batches, in proportion to what the group has added.
+//! When to keep house: a little after every group of batches, in proportion to what the group has
+//! added.
 //!
-//! Nothing here changes what readers see. Changes beyond the budget are written back; the log's tail is
-//! moved before the log is full; segments are cleaned before they run out. Each of these is also forced
-//! when it comes too late, which then is what the writer waits for.
+//! Nothing here changes what readers see. Changes beyond the budget are written back; the log's
+//! tail is moved before the log is full; segments are cleaned before they run out. Each of these is
+//! also forced when it comes too late, which then is what the writer waits for.
 
 use super::Writer;
 use super::checkpoint::Detail;
@@ -12,8 +13,9 @@ use crate::error::Error;
 /// Leaves that are written before others may write.
 pub(super) const LEAVES_IN_STEP: u32 = 256;
 
-/// How far the writing back of all changes is. Others may bring new ones between two steps: as many leaves are written as
-/// there were, those that have had changes longest first, so that all changes from before its beginning are.
+/// How far the writing back of all changes is. Others may bring new ones between two steps: as many
+/// leaves are written as there were, those that have had changes longest first, so that all changes
+/// from before its beginning are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WritingBack {
     #[default]
@@ -61,9 +63,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Cleans as much as keeps up with what is being written, and gets back what has become empty: it can
-    /// be written once no checkpoint names it. Without that the storage would grow instead. Nodes that were written
-    /// need not stay in memory.
+    /// Cleans as much as keeps up with what is being written, and gets back what has become empty:
+    /// it can be written once no checkpoint names it. Without that the storage would grow instead.
+    /// Nodes that were written need not stay in memory.
     pub(super) fn clean_some(&mut self) -> Result<(), Error> {
         self.give_memory_back();
         if self.options.paper.is_some() {
@@ -87,7 +89,8 @@ impl Writer {
         emptied > (self.checkpoint_bytes() * 6).max(self.tree.geometry.segment_bytes as usize * 2)
     }
 
-    /// Goes on with writing all changes back into nodes by a step. False if that is done, and counts.
+    /// Goes on with writing all changes back into nodes by a step. False if that is done, and
+    /// counts.
     pub(crate) fn write_back_some(&mut self, at: &mut WritingBack) -> Result<bool, Error> {
         *at = match *at {
             WritingBack::Begun => WritingBack::Deletions(self.nodes().saturating_mul(2)),
@@ -107,7 +110,8 @@ impl Writer {
         Ok(*at != WritingBack::Done)
     }
 
-    /// Makes leaves take in deletions that they lack, as many as a step may. False if none lacks any.
+    /// Makes leaves take in deletions that they lack, as many as a step may. False if none lacks
+    /// any.
     pub(super) fn take_in_more(&mut self) -> Result<bool, Error> {
         for _ in 0..LEAVES_IN_STEP as usize / LEAVES_IN_TURN {
             if !self.take_in_some(LEAVES_IN_TURN)? {
@@ -119,8 +123,9 @@ impl Writer {
         Ok(true)
     }
 
-    /// Writes leaves, `left` at most, each by `write`, until as many were written as a step may, those among them that
-    /// cleaning has written. Returns how many are left; none if that is all, or `write` finds none.
+    /// Writes leaves, `left` at most, each by `write`, until as many were written as a step may,
+    /// those among them that cleaning has written. Returns how many are left; none if that is all,
+    /// or `write` finds none.
     pub(super) fn fold_more(
         &mut self,
         mut left: u32,
@@ -163,8 +168,8 @@ mod tests {
         db.write(&batch, Durability::Relaxed).expect("a write");
     }
 
-    /// Others wait for a step at most; and it ends though they bring changes faster than it writes them, with all that
-    /// was there before it.
+    /// Others wait for a step at most; and it ends though they bring changes faster than it writes
+    /// them, with all that was there before it.
     #[test]
     fn changes_are_written_back_in_steps_that_come_to_an_end() {
         let options = Options {

@@ -328,7 +328,8 @@ fn a_patch_of_other_rows_is_refused() {
         seal(&mut page, 64);
         Image::parse(&page, 64).expect_err("no patch of version 1")
     };
-    // A value out of line; an inner node; a column of sequence numbers, for which there are zeroes enough.
+    // A value out of line; an inner node; a column of sequence numbers, for which there are zeroes
+    // enough.
     let of_kind = |error| {
         matches!(
             error,

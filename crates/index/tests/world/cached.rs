@@ -1,5 +1,6 @@
-//! A disk behind the page cache of Linux: what is written is in the cache until a sync, and a sync that fails
-//! leaves pages that differ from the disk and pass for saved (fsync(2): the error is reported once).
+//! A disk behind the page cache of Linux: what is written is in the cache until a sync, and a sync
+//! that fails leaves pages that differ from the disk and pass for saved (fsync(2): the error is
+//! reported once).
 
 use super::Disk;
 use bimetal_index::storage::memory::MemoryStorage;

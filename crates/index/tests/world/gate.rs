@@ -1,5 +1,5 @@
-//! A disk that holds writers up, and groups of batches that are made with it: who leads, who follows and in
-//! which order is known then.
+//! A disk that holds writers up, and groups of batches that are made with it: who leads, who
+//! follows and in which order is known then.
 
 use super::Disk;
 use bimetal_index::storage::{Storage, StorageError};
@@ -73,7 +73,8 @@ fn begin(gate: &Gate) -> Db {
     db
 }
 
-/// One writer leads and is held up, until the others are in the queue in their order; they make one group.
+/// One writer leads and is held up, until the others are in the queue in their order; they make one
+/// group.
 fn in_one_group(
     gate: &Gate,
     db: &Db,
@@ -103,7 +104,8 @@ fn in_one_group(
     });
 }
 
-/// A durable batch behind a relaxed one of the same group survives a power cut, and that one with it.
+/// A durable batch behind a relaxed one of the same group survives a power cut, and that one with
+/// it.
 pub fn followers(begins: Beginning<'_>) {
     let gate = Gate::default();
     let db = begin(&gate);

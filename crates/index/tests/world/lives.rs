@@ -1,5 +1,6 @@
-//! Lives of an index that tests share, each from a seed or a number: what is done and what goes wrong, held
-//! against the map. The tests of the tests (`src/planted/`) lead the same lives with bugs planted.
+//! Lives of an index that tests share, each from a seed or a number: what is done and what goes
+//! wrong, held against the map. The tests of the tests (`src/planted/`) lead the same lives with
+//! bugs planted.
 
 use super::cached::Cached;
 use super::mishap::{Mishap, Mishaps};
@@ -108,8 +109,8 @@ fn add_up(sum: &mut UpkeepFigures, figures: &UpkeepFigures) {
     sum.log_rings += figures.log_rings;
 }
 
-/// A life in which one change fails, and a power cut ends it: writing ends with the failure and not before,
-/// reading goes on, and what was durable is there. False if the life was over before.
+/// A life in which one change fails, and a power cut ends it: writing ends with the failure and not
+/// before, reading goes on, and what was durable is there. False if the life was over before.
 pub fn failure(number: u64) -> bool {
     let failures = (0..3).map(|keeps| failure_and_cut(number, keeps));
     failures.fold(true, |all, happened| all & happened)
@@ -153,8 +154,8 @@ fn failure_and_cut(number: u64, keeps: u64) -> bool {
     storage.has_happened()
 }
 
-/// 60,000 bytes that are all of one number, in values that are short enough to stand in leaves: a long one would
-/// be written beside them at once, and the log be durable before that.
+/// 60,000 bytes that are all of one number, in values that are short enough to stand in leaves: a
+/// long one would be written beside them at once, and the log be durable before that.
 fn long_batch(key: u8, number: u8) -> Vec<Change> {
     let put = |index: u8| Change::Put(vec![key, index], vec![number; 1000]);
     (0..60).map(put).collect()
@@ -167,7 +168,8 @@ fn nothing_but_the_log() -> Options {
         memory_bytes: 16 << 20,
         buffer_bytes: 8 << 20,
         log_bytes: 4 << 20,
-        // So would filling a segment, and a value beside the leaves; the leaf is long enough to be left alone.
+        // So would filling a segment, and a value beside the leaves; the leaf is long enough to be
+        // left alone.
         node_bytes: 256 << 10,
         segment_bytes: 4 << 20,
         inline_value_bytes: 1000,
@@ -175,8 +177,8 @@ fn nothing_but_the_log() -> Options {
     }
 }
 
-/// Lives of long batches that are durable much later, so that a power cut finds several frames of the log
-/// that are not, and leaves some of them.
+/// Lives of long batches that are durable much later, so that a power cut finds several frames of
+/// the log that are not, and leaves some of them.
 pub fn relaxed(seed: u64) {
     let mut draw = Draw::new(seed);
     let mut world = World::new(nothing_but_the_log()).expect("an index on an empty disk");
@@ -201,8 +203,9 @@ pub fn relaxed(seed: u64) {
     }
 }
 
-/// A power cut loses the first of several frames and leaves the others. The log grows up to where the second
-/// one is. If `number` is odd, a checkpoint lets it begin there: before it then stands nothing that is newer.
+/// A power cut loses the first of several frames and leaves the others. The log grows up to where
+/// the second one is. If `number` is odd, a checkpoint lets it begin there: before it then stands
+/// nothing that is newer.
 pub fn leftover(number: u64) {
     let mut world = World::new(nothing_but_the_log()).expect("an index on an empty disk");
     let first = world.write(&[], Durability::Durable);
@@ -238,8 +241,8 @@ pub fn leftover(number: u64) {
     world.reopen(disk).expect("it opens");
 }
 
-/// A sync fails, and another program opens the index: it sees in the system's cache what the disk does not have and no
-/// sync will save. What it has built on that must survive a power cut.
+/// A sync fails, and another program opens the index: it sees in the system's cache what the disk
+/// does not have and no sync will save. What it has built on that must survive a power cut.
 pub fn failed_sync(number: u64) {
     let storage = Cached::default();
     let options = nothing_but_the_log();
@@ -247,7 +250,8 @@ pub fn failed_sync(number: u64) {
     let mut world = World::over(disk, storage.clone(), options).expect("an index");
     let first = world.write(&[], Durability::Durable);
     first.expect("a write");
-    // Five of them are more than a frame takes: one frame at least waits for the sync, and one is not written.
+    // Five of them are more than a frame takes: one frame at least waits for the sync, and one is
+    // not written.
     for batch in 0..6 + number as u8 {
         let written = world.write(&long_batch(batch, batch), Durability::Relaxed);
         written.expect("a write");
@@ -380,8 +384,8 @@ pub fn value_of(number: u64) -> Vec<u8> {
     (0..5).flat_map(|_| draw.number().to_le_bytes()).collect()
 }
 
-/// An index of so many records, with a leaf for ten of them, and so little memory for changes that leaves are written all
-/// the time.
+/// An index of so many records, with a leaf for ten of them, and so little memory for changes that
+/// leaves are written all the time.
 pub fn many_leaves(records: u64) -> World {
     let options = Options {
         buffer_bytes: 64 << 10,
@@ -399,9 +403,9 @@ pub fn many_leaves(records: u64) -> World {
     world
 }
 
-/// Ranges of many leaves are deleted; before all leaves have taken that in there are stops, each after some commits, and
-/// the log goes round several times meanwhile. `at_stop` is shown what the disk has then. Returns how many leaves took
-/// deletions in because it was their turn.
+/// Ranges of many leaves are deleted; before all leaves have taken that in there are stops, each
+/// after some commits, and the log goes round several times meanwhile. `at_stop` is shown what the
+/// disk has then. Returns how many leaves took deletions in because it was their turn.
 pub fn long_deletions(seed: u64, records: u64, at_stop: &mut dyn FnMut(&World)) -> u64 {
     let mut draw = Draw::new(seed);
     let mut world = many_leaves(records);
@@ -448,9 +452,9 @@ pub fn all(db: &Db) -> Result<Map, Error> {
     Ok(pairs.into_iter().collect())
 }
 
-/// Bytes of everything that was written, one at a time. The last frame of the log may have been torn
-/// by a power cut, for all that can be known, so without it is right as well.
-/// Returns how many times opening or reading was refused.
+/// Bytes of everything that was written, one at a time. The last frame of the log may have been
+/// torn by a power cut, for all that can be known, so without it is right as well. Returns how many
+/// times opening or reading was refused.
 pub fn changed_bytes(step: usize) -> usize {
     let world = example();
     let content = world.disk.content();

@@ -1,4 +1,5 @@
-//! An index beside the model that it is held against, for tests that assert: what differs ends them.
+//! An index beside the model that it is held against, for tests that assert: what differs ends
+//! them.
 
 #![allow(
     dead_code,
@@ -70,8 +71,8 @@ impl World {
         result
     }
 
-    /// Opens what is on a disk and holds it against the history. What was not durable may be gone, but
-    /// then for good.
+    /// Opens what is on a disk and holds it against the history. What was not durable may be gone,
+    /// but then for good.
     pub fn reopen(&mut self, disk: Disk) -> Result<(), Error> {
         // As if its process had been killed: it may be on the same disk.
         self.db.clone().abandon();

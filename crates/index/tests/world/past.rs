@@ -1,5 +1,5 @@
-//! A disk that remembers what was on it, so that a block can come back as it was some time before: what a lost
-//! write leaves.
+//! A disk that remembers what was on it, so that a block can come back as it was some time before:
+//! what a lost write leaves.
 
 use super::{Change, Disk, Draw, History, Map, NUMBER_KEY, World, collect};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -81,7 +81,8 @@ impl Storage for Remembers {
     }
 }
 
-/// The log is whole, so every key has what it has now, or is in a leaf that is called damaged. False if any is.
+/// The log is whole, so every key has what it has now, or is in a leaf that is called damaged.
+/// False if any is.
 fn assert_right_or_refused(disk: Disk, world: &World, how: &str) -> bool {
     let is_damage = |error: &Error| matches!(error, Error::Damaged { .. });
     let db = match Db::open(disk, &world.options) {
@@ -119,7 +120,8 @@ const OLDS_MAX: usize = 4;
 const KEYS: u64 = 2400;
 const BATCH: u64 = 8;
 
-/// One block at a time is as it was some time before. How often that is harmless, and how often it is noticed.
+/// One block at a time is as it was some time before. How often that is harmless, and how often it
+/// is noticed.
 pub fn blocks_come_back(options: Options, part: Part) -> (u64, u64) {
     let storage = Remembers::default();
     let disk = storage.disk.clone();

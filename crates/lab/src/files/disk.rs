@@ -1,7 +1,7 @@
 //! The way down: bios of whole blocks into a queue over a device, and what is counted there.
 //!
-//! Models do not fail; a device of this machine may. A load goes on over that, as if what it asked for had been
-//! done, and whoever runs it must not take its figures for any.
+//! Models do not fail; a device of this machine may. A load goes on over that, as if what it asked
+//! for had been done, and whoever runs it must not take its figures for any.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,8 +18,8 @@ use crate::latency::{Latencies, Recorder};
 /// Bytes of a block, and of a page.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 
-/// Bios of writes that may be in the queue. The kernel bounds requests, after merging (128 in each direction); the
-/// queue bounds bios, and so many of 4 KiB are 32 requests of the greatest length.
+/// Bios of writes that may be in the queue. The kernel bounds requests, after merging (128 in each
+/// direction); the queue bounds bios, and so many of 4 KiB are 32 requests of the greatest length.
 pub(crate) const WRITE_BIOS_MAX: u64 = 4096;
 
 /// See the module.

@@ -1,8 +1,9 @@
 //! The journal of metadata: transactions, and where they are written. Without I/O.
 //!
-//! One transaction runs and takes changes while the one before is committed. A commit is a descriptor for
-//! so many blocks, the blocks, and a block that ends it, one behind another in a ring. What is in the ring
-//! has to be in its place before the ring is written over; that is a checkpoint.
+//! One transaction runs and takes changes while the one before is committed. A commit is a
+//! descriptor for so many blocks, the blocks, and a block that ends it, one behind another in a
+//! ring. What is in the ring has to be in its place before the ring is written over; that is a
+//! checkpoint.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -34,8 +35,8 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// An empty journal in these blocks of the device. A transaction has up to a quarter of them, and no more
-    /// than `blocks_max`.
+    /// An empty journal in these blocks of the device. A transaction has up to a quarter of them,
+    /// and no more than `blocks_max`.
     pub(crate) fn new(ring: Range<u32>, blocks_max: usize) -> Journal {
         let quarter = (ring.len() / 4).max(1);
         Journal {
@@ -98,8 +99,8 @@ impl Journal {
         self.done
     }
 
-    /// True when a transaction of so many blocks would find less than a quarter of the ring free, so that what is in
-    /// the ring must be in place first.
+    /// True when a transaction of so many blocks would find less than a quarter of the ring free,
+    /// so that what is in the ring must be in place first.
     pub(crate) fn needs_checkpoint(&self, blocks: usize) -> bool {
         let length = self.ring.len() as u32;
         self.used + Journal::length(blocks) > length - length / 4
@@ -114,8 +115,8 @@ impl Journal {
         (blocks + blocks.div_ceil(BLOCKS_IN_DESCRIPTOR).max(1) + 1) as u32
     }
 
-    /// The blocks of the ring for a transaction of so many blocks, in the order in which they are written; the
-    /// last one ends it.
+    /// The blocks of the ring for a transaction of so many blocks, in the order in which they are
+    /// written; the last one ends it.
     pub(crate) fn places(&mut self, blocks: usize) -> Vec<u32> {
         let length = Journal::length(blocks).min(self.ring.len() as u32);
         self.used += length;

@@ -1,10 +1,10 @@
-//! Where files lie, and which blocks of metadata an operation changes: the part of a file system that
-//! decides its I/O.
+//! Where files lie, and which blocks of metadata an operation changes: the part of a file system
+//! that decides its I/O.
 //!
-//! Three layouts, as models (`docs/lab.md`): ext2 and ext3 with block groups, tables of inodes, indirect
-//! blocks and directories of blocks; ReiserFS with one tree, whose leaves hold what is known of a file, its
-//! tail, and the entries of directories. Nothing here does I/O: an operation says which blocks of metadata it
-//! touches. It must never give a block to two files.
+//! Three layouts, as models (`docs/lab.md`): ext2 and ext3 with block groups, tables of inodes,
+//! indirect blocks and directories of blocks; ReiserFS with one tree, whose leaves hold what is
+//! known of a file, its tail, and the entries of directories. Nothing here does I/O: an operation
+//! says which blocks of metadata it touches. It must never give a block to two files.
 
 use std::collections::BTreeSet;
 
@@ -574,8 +574,9 @@ mod tests {
     use super::*;
     use bimetal_rt::Rng;
 
-    /// Files come, grow and go at random; no block has two owners (the bitmap asserts it), each page has one, and in
-    /// the end all blocks are free again but those of the directory and the tree.
+    /// Files come, grow and go at random; no block has two owners (the bitmap asserts it), each
+    /// page has one, and in the end all blocks are free again but those of the directory and the
+    /// tree.
     #[test]
     fn blocks_are_given_once_and_come_back() {
         for (_, kind) in FileSystemKind::ALL {

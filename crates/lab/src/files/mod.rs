@@ -1,10 +1,10 @@
-//! A virtual file layer: programs create, read, write and remove files, and the bios of a file system come
-//! out below.
+//! A virtual file layer: programs create, read, write and remove files, and the bios of a file
+//! system come out below.
 //!
-//! A page cache with Linux's read-ahead and write-back ([`bimetal_policy`] decides), a layout of one of
-//! three file systems, and a journal where it has one; everything over the real `queue` layer of the stack.
-//! Pages have no content, so it must never be asked what a file says, only what it costs. The rules, and where
-//! they are simpler than a kernel's, are in `docs/lab.md`.
+//! A page cache with Linux's read-ahead and write-back ([`bimetal_policy`] decides), a layout of
+//! one of three file systems, and a journal where it has one; everything over the real `queue`
+//! layer of the stack. Pages have no content, so it must never be asked what a file says, only what
+//! it costs. The rules, and where they are simpler than a kernel's, are in `docs/lab.md`.
 
 mod disk;
 mod journal;
@@ -68,8 +68,8 @@ impl CpuCosts {
 }
 
 impl Default for CpuCosts {
-    /// Of a processor of 2.4 GHz: some 5,000 and 4,000 cycles for a call and a page, 24,000 for a name, 30 for a
-    /// character.
+    /// Of a processor of 2.4 GHz: some 5,000 and 4,000 cycles for a call and a page, 24,000 for a
+    /// name, 30 for a character.
     fn default() -> CpuCosts {
         CpuCosts {
             call_ns: 2_000,
@@ -144,7 +144,8 @@ impl OpenFile {
     }
 }
 
-/// Processor time is paid in pieces at least so long, so that a page found in memory costs no timer.
+/// Processor time is paid in pieces at least so long, so that a page found in memory costs no
+/// timer.
 const PAID_AT_ONCE_NS: u64 = 200_000;
 
 /// See the module. Clones are the same file system.
@@ -195,7 +196,8 @@ impl Files {
             commit_wanted: Cell::new(false),
         };
         let files = Files(Rc::new(inner));
-        // They end with the world: whoever makes a file layer ends the runtime when it has its figures.
+        // They end with the world: whoever makes a file layer ends the runtime when it has its
+        // figures.
         rt.spawn(files.clone().flush_when_woken()).detach();
         rt.spawn(files.clone().flush_by_timer()).detach();
         if files.0.journal.is_some() {
@@ -409,7 +411,8 @@ impl Files {
         self.0.changed.until(is_here).await;
     }
 
-    /// Takes a page in, which waits for memory if there is none; false if somebody else has, meanwhile.
+    /// Takes a page in, which waits for memory if there is none; false if somebody else has,
+    /// meanwhile.
     async fn take_in(&self, file: FileId, page: u32, state: PageState) -> bool {
         loop {
             {

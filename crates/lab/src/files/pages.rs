@@ -1,9 +1,9 @@
 //! The page cache: which pages of which files are in memory, and what is to be done about them.
 //!
-//! Pages of 4 KiB without their content, for in an experiment only times and counts matter. Memory has so
-//! many places; a page that comes takes one, and the clean page used longest ago leaves for it. Dirty pages,
-//! and pages on their way from or to the device, stay. It must never hold more pages than it has places, and
-//! never lose a dirty page.
+//! Pages of 4 KiB without their content, for in an experiment only times and counts matter. Memory
+//! has so many places; a page that comes takes one, and the clean page used longest ago leaves for
+//! it. Dirty pages, and pages on their way from or to the device, stay. It must never hold more
+//! pages than it has places, and never lose a dirty page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -267,8 +267,8 @@ impl PageCache {
         }
     }
 
-    /// Up to `pages` dirty pages of a file, upwards from where the last pass ended and then from the
-    /// start, which are on their way from now on.
+    /// Up to `pages` dirty pages of a file, upwards from where the last pass ended and then from
+    /// the start, which are on their way from now on.
     pub(crate) fn take_dirty(&mut self, file: FileId, pages: u64) -> Vec<u32> {
         let Some(of) = self.files.get_mut(&file) else {
             return Vec::new();
@@ -466,7 +466,8 @@ mod tests {
         assert_eq!(cache.counts().dirty, 1);
     }
 
-    /// A held page is dirty only when it is released; one that is changed on its way is held afterwards.
+    /// A held page is dirty only when it is released; one that is changed on its way is held
+    /// afterwards.
     #[test]
     fn held_pages_wait_for_the_journal() {
         let mut cache = PageCache::new(2);

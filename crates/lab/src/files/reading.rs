@@ -15,8 +15,8 @@ pub(super) struct Run {
     pub pages: u32,
 }
 
-/// The fewest runs that hold these pages, in order, each at its block. A run ends where the next page is not
-/// behind it, at `pages_max`, and where `breaks_before` says.
+/// The fewest runs that hold these pages, in order, each at its block. A run ends where the next
+/// page is not behind it, at `pages_max`, and where `breaks_before` says.
 pub(super) fn runs(
     pages: impl Iterator<Item = (u32, u32)>,
     pages_max: u32,
@@ -90,8 +90,8 @@ impl Files {
         }
     }
 
-    /// Reads what is not in memory of a window. The page that is `needed` waits for memory, the others are left out
-    /// when there is none.
+    /// Reads what is not in memory of a window. The page that is `needed` waits for memory, the
+    /// others are left out when there is none.
     async fn start_reading(
         &self,
         file: FileId,

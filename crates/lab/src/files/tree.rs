@@ -1,8 +1,8 @@
 //! The leaves of ReiserFS's tree: what is known of a file, with its tail, packed into blocks.
 //!
-//! A model: an item goes into the leaf that is being filled, and moves there when it no longer fits where
-//! it is; leaves are not merged. Of the nodes above, those over the leaves are changed when a leaf comes or
-//! goes.
+//! A model: an item goes into the leaf that is being filled, and moves there when it no longer fits
+//! where it is; leaves are not merged. Of the nodes above, those over the leaves are changed when a
+//! leaf comes or goes.
 
 use super::space::Space;
 use super::touch::{Full, Touch};
@@ -210,8 +210,8 @@ fn bitmap_of(block: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Items of 92 bytes: 44 fit into 4072 bytes. The 45th begins a leaf; when all of the first have gone,
-    /// its block is free again.
+    /// Items of 92 bytes: 44 fit into 4072 bytes. The 45th begins a leaf; when all of the first
+    /// have gone, its block is free again.
     #[test]
     fn a_leaf_is_filled_and_given_back() {
         let mut space = Space::new(1000);

@@ -1,5 +1,5 @@
-//! Writing files: into memory, and from there to the device, by writers, the flusher, the timer and the
-//! journal.
+//! Writing files: into memory, and from there to the device, by writers, the flusher, the timer and
+//! the journal.
 
 use std::time::Duration;
 
@@ -123,8 +123,8 @@ impl Files {
         let _ = self.0.rt.timeout(most, self.0.changed.until(less)).await;
     }
 
-    /// Starts to write so many dirty pages, those of the file first that has been dirty for longest; says how
-    /// many there were.
+    /// Starts to write so many dirty pages, those of the file first that has been dirty for
+    /// longest; says how many there were.
     async fn write_oldest(&self, pages: u64, task: u32) -> u64 {
         let mut left = pages;
         while left > 0 {

@@ -1,5 +1,5 @@
-//! What the kernel's block layer does with a device, counted by its tracepoints; where these cannot be had, by the
-//! device's own statistics, which know fewer kinds.
+//! What the kernel's block layer does with a device, counted by its tracepoints; where these cannot
+//! be had, by the device's own statistics, which know fewer kinds.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -22,8 +22,9 @@ const TRACEPOINTS: [&str; 6] = [
     "block_split",
     "block_rq_issue",
 ];
-/// Which requests are of which direction: `rwbs` (`blk_fill_rwbs`) begins with the operation, behind an F if the
-/// cache is flushed before. A flush alone is FF, and as a bio an FW of no sectors.
+/// Which requests are of which direction: `rwbs` (`blk_fill_rwbs`) begins with the operation,
+/// behind an F if the cache is flushed before. A flush alone is FF, and as a bio an FW of no
+/// sectors.
 const READS: &str = "rwbs ~ \"R*\"";
 const WRITES: &str = "(rwbs ~ \"W*\" || rwbs ~ \"FW*\")";
 const FLUSHES: &str = "rwbs ~ \"FF*\"";
@@ -217,7 +218,8 @@ impl Way {
         }
     }
 
-    /// What the statistics alone say: all merges are one kind, and a bio is what was issued or merged.
+    /// What the statistics alone say: all merges are one kind, and a bio is what was issued or
+    /// merged.
     fn alone(self) -> Direction {
         Direction {
             bios: self.completed + self.merges,
@@ -255,7 +257,8 @@ mod tests {
         assert_eq!(numbers_in("0"), [0]);
     }
 
-    /// Of a loop device: 7 reads of which 1 was merged, 40 sectors; 9 writes, 3 merged, 80 sectors; 2 flushes.
+    /// Of a loop device: 7 reads of which 1 was merged, 40 sectors; 9 writes, 3 merged, 80 sectors;
+    /// 2 flushes.
     #[test]
     fn statistics_are_read_by_their_places() {
         let text = "7 1 40 3 9 3 80 5 0 8 8 0 0 0 0 2 1\n";

@@ -1,4 +1,5 @@
-//! A block device by its number, and everything that says that it is in use: a run writes over all of it.
+//! A block device by its number, and everything that says that it is in use: a run writes over all
+//! of it.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;
@@ -146,8 +147,9 @@ fn number_of(path: &str) -> Option<DeviceNumber> {
     is_device.then(|| DeviceNumber::of_stat(metadata.st_rdev()))
 }
 
-/// Where one of these devices is mounted, by `mountinfo` (proc(5)): the third field is the number of the file
-/// system's device, which is none of a disk's for btrfs, and the second behind ` - ` the path of the device.
+/// Where one of these devices is mounted, by `mountinfo` (proc(5)): the third field is the number
+/// of the file system's device, which is none of a disk's for btrfs, and the second behind ` - `
+/// the path of the device.
 fn mounted_at(
     mountinfo: &str,
     numbers: &[DeviceNumber],

@@ -1,7 +1,8 @@
 //! Real files on a mounted file system, and the blocks of a real device, for the loads.
 //!
-//! Calls are the plain ones of the kernel, through its page cache; those to the device itself go past it, over the ring.
-//! Sizes are known from what was written, so a load asks the kernel for nothing that it would know itself.
+//! Calls are the plain ones of the kernel, through its page cache; those to the device itself go
+//! past it, over the ring. Sizes are known from what was written, so a load asks the kernel for
+//! nothing that it would know itself.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -245,7 +246,8 @@ impl FileLayer for RealFiles {
     }
 
     async fn use_characters(&self, count: u64, _program: &mut Program) {
-        // Each through a register, as a program has it that takes one at a time; the compiler must not see through it.
+        // Each through a register, as a program has it that takes one at a time; the compiler must
+        // not see through it.
         for character in self.0.bytes.iter().cycle().take(count as usize) {
             std::hint::black_box(*character);
         }
@@ -360,7 +362,8 @@ impl FileLayer for RealFiles {
     async fn remove(&self, file: FileId, program: &mut Program) -> Result<(), LoadError> {
         let path = self.path_of(file)?;
         {
-            // A file that is open when it is removed is only removed when it is closed, and costs more.
+            // A file that is open when it is removed is only removed when it is closed, and costs
+            // more.
             let mut last = self.0.last.borrow_mut();
             if last
                 .get(&program.task())

@@ -1,5 +1,6 @@
-//! Loop devices that are ours alone: a new one for each run, since a depth that was made smaller stays with a loop device
-//! for as long as there is one. It stands in the journal before it is there.
+//! Loop devices that are ours alone: a new one for each run, since a depth that was made smaller
+//! stays with a loop device for as long as there is one. It stands in the journal before it is
+//! there.
 
 use std::fs::File;
 use std::path::Path;

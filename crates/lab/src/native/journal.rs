@@ -1,8 +1,9 @@
-//! What has been changed on the machine, written down before it is changed, so that it can be put back: at the end of a
-//! run, after an error, and by the next program when this one was killed.
+//! What has been changed on the machine, written down before it is changed, so that it can be put
+//! back: at the end of a run, after an error, and by the next program when this one was killed.
 //!
-//! One file in `/run`, which is as old as the settings of the kernel are: both are gone when the machine starts again.
-//! A lock beside it lets one program at a time change things. Nothing may be changed that is not in the file first.
+//! One file in `/run`, which is as old as the settings of the kernel are: both are gone when the
+//! machine starts again. A lock beside it lets one program at a time change things. Nothing may be
+//! changed that is not in the file first.
 
 use std::fs::{self, File};
 use std::io;
@@ -103,7 +104,8 @@ fn gone(result: io::Result<()>, path: &Path) -> Result<(), NativeError> {
     }
 }
 
-/// Tries until the kernel says something else than that it is busy, as it does while it takes a killed program apart.
+/// Tries until the kernel says something else than that it is busy, as it does while it takes a
+/// killed program apart.
 fn until_free(attempt: impl Fn() -> Result<(), NativeError>) -> Result<(), NativeError> {
     let first = attempt();
     if !is_busy(&first) {
@@ -173,7 +175,8 @@ impl Journal {
         })
     }
 
-    /// True when a program that was killed has left something in `folder`, as far as this user may see.
+    /// True when a program that was killed has left something in `folder`, as far as this user may
+    /// see.
     pub fn is_left(folder: &Path) -> bool {
         folder.join("journal.json").exists()
     }
@@ -213,8 +216,8 @@ impl Journal {
         self.write()
     }
 
-    /// Puts back all but the first `keep` changes, the last first, and gives their names. What cannot be put back
-    /// stays in the journal, and the rest is put back nevertheless.
+    /// Puts back all but the first `keep` changes, the last first, and gives their names. What
+    /// cannot be put back stays in the journal, and the rest is put back nevertheless.
     ///
     /// # Errors
     /// The first failure.

@@ -1,5 +1,6 @@
-//! Less memory for a run than the machine has: a group of processes with a limit, and a limit on what may be dirty
-//! of one device, in the proportion of an early kernel. No setting of the whole machine is touched.
+//! Less memory for a run than the machine has: a group of processes with a limit, and a limit on
+//! what may be dirty of one device, in the proportion of an early kernel. No setting of the whole
+//! machine is touched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,8 +48,8 @@ impl Groups {
         Ok(groups)
     }
 
-    /// By `mountinfo` and `cgroup` (proc(5), cgroups(7)): the first version has a mount for the controller of
-    /// memory, the second one for all.
+    /// By `mountinfo` and `cgroup` (proc(5), cgroups(7)): the first version has a mount for the
+    /// controller of memory, the second one for all.
     fn of(mountinfo: &str, cgroup: &str) -> Option<Groups> {
         let mount = |kind: &str, option: &str| {
             mountinfo.lines().find_map(|line| {
@@ -87,7 +88,8 @@ impl Groups {
     /// When the kernel refuses.
     pub(super) fn enter(&self, bytes: u64, journal: &mut Journal) -> Result<PathBuf, NativeError> {
         let path = self.top.join(NAME);
-        // A process in a container may not see the group that it is in; then it goes back to the top.
+        // A process in a container may not see the group that it is in; then it goes back to the
+        // top.
         let from = if self.own.exists() {
             &self.own
         } else {

@@ -1,10 +1,10 @@
-//! Runs on this machine: the same loads over the kernel's own schedulers and file systems, on a loop device or a block
-//! device that is given.
+//! Runs on this machine: the same loads over the kernel's own schedulers and file systems, on a
+//! loop device or a block device that is given.
 //!
-//! Every setting is written, read back, and read again just before the load; one that did not take ends the run with
-//! its name. Whatever is changed stands in a journal first and is put back behind each run. Mounts are
-//! in a table of this thread alone, so that they end with it however it ends. Nothing here may change a setting that
-//! concerns more than the device of the run.
+//! Every setting is written, read back, and read again just before the load; one that did not take
+//! ends the run with its name. Whatever is changed stands in a journal first and is put back behind
+//! each run. Mounts are in a table of this thread alone, so that they end with it however it ends.
+//! Nothing here may change a setting that concerns more than the device of the run.
 
 mod counters;
 mod disk;
@@ -166,8 +166,8 @@ pub fn kernel_release() -> Result<String, NativeError> {
     sysfs::read(Path::new("/proc/sys/kernel/osrelease"))
 }
 
-/// True when a program that was killed has left something that this user may put back. What one that is running has
-/// changed is not left.
+/// True when a program that was killed has left something that this user may put back. What one
+/// that is running has changed is not left.
 pub fn is_left_to_us() -> bool {
     let folder = Path::new(FOLDER);
     rustix::process::geteuid().is_root() && Journal::is_left(folder) && !Journal::is_held(folder)
@@ -185,7 +185,8 @@ pub fn restore() -> Result<Vec<String>, NativeError> {
     }
 }
 
-/// The right to change this machine, for as long as runs are made. Belongs to the thread that makes it.
+/// The right to change this machine, for as long as runs are made. Belongs to the thread that makes
+/// it.
 pub struct Session {
     journal: Journal,
     stop: Arc<AtomicBool>,
@@ -193,7 +194,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes the lock, and a table of mounts of its own for this thread. `stop` ends a run at its next call.
+    /// Takes the lock, and a table of mounts of its own for this thread. `stop` ends a run at its
+    /// next call.
     ///
     /// # Errors
     /// When another program is changing this machine.
@@ -241,7 +243,8 @@ impl Session {
         Ok(outcome)
     }
 
-    /// The file below a loop device; one in a folder is made for all runs, the first time it is asked for.
+    /// The file below a loop device; one in a folder is made for all runs, the first time it is
+    /// asked for.
     fn backing(&mut self, settings: &Settings) -> Result<Option<PathBuf>, NativeError> {
         let NativeDevice::Loop { backing, .. } = device_of(settings)? else {
             return Ok(None);

@@ -1,7 +1,8 @@
-//! Programs that wait in the kernel for themselves: a thread for each, which makes its calls one after another.
+//! Programs that wait in the kernel for themselves: a thread for each, which makes its calls one
+//! after another.
 //!
-//! A load of one program makes its calls where it stands, as any program does. With many, a call of one must not
-//! hold up the others.
+//! A load of one program makes its calls where it stands, as any program does. With many, a call of
+//! one must not hold up the others.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -125,7 +126,8 @@ impl Threads {
         let running = std::mem::take(&mut *self.running.borrow_mut());
         for (_, Running { calls, thread }) in running {
             drop(calls);
-            // A thread that panicked has said so; what it should have done is missed by whoever waits for it.
+            // A thread that panicked has said so; what it should have done is missed by whoever
+            // waits for it.
             let _ = thread.join();
         }
     }

@@ -57,7 +57,8 @@ impl Device {
 #[derive(Default)]
 struct Written(Vec<(PathBuf, String)>);
 
-/// Makes tracing readable in this thread's table of mounts, where it is not. Without, less is counted, and a run says so.
+/// Makes tracing readable in this thread's table of mounts, where it is not. Without, less is
+/// counted, and a run says so.
 pub(super) fn mount_tracing() {
     for (kind, place, inside) in [
         ("tracefs", "/sys/kernel/tracing", "events"),
@@ -146,8 +147,9 @@ fn ready_device(bench: &mut Bench<'_>, settings: &Settings) -> Result<Device, Na
     }
 }
 
-/// Makes the device take fewer requests at a time: without a scheduler, the number of requests is the device's own
-/// depth, and stays that when a scheduler comes. It cannot be undone, so it is done to a device that goes away.
+/// Makes the device take fewer requests at a time: without a scheduler, the number of requests is
+/// the device's own depth, and stays that when a scheduler comes. It cannot be undone, so it is
+/// done to a device that goes away.
 fn set_depth(disk: &Disk, depth: u32) -> Result<(), NativeError> {
     sysfs::set(&disk.folder.join("queue/scheduler"), "none")?;
     sysfs::set(&disk.folder.join("queue/nr_requests"), &depth.to_string())
@@ -175,7 +177,8 @@ fn verify_depth(disk: &Disk, depth: u32) -> Result<String, NativeError> {
 }
 
 impl Written {
-    /// Writes a setting and keeps it in mind; of a device that stays, what it was is written down first.
+    /// Writes a setting and keeps it in mind; of a device that stays, what it was is written down
+    /// first.
     fn set(
         &mut self,
         journal: Option<&mut Journal>,
@@ -231,7 +234,8 @@ fn tune(
     };
     written.set(None, queue.join("write_cache"), cache)?;
     let throttle = queue.join("wbt_lat_usec");
-    // A kernel without writeback throttling has nothing to switch off; nor has a queue where its scheduler does it.
+    // A kernel without writeback throttling has nothing to switch off; nor has a queue where its
+    // scheduler does it.
     if throttle.exists() && sysfs::read(&throttle)? != "0" {
         written.set(None, throttle, "0")?;
     }
@@ -244,27 +248,30 @@ fn tune(
     written.set(None, queue.join("read_ahead_kb"), &window)
 }
 
-/// Limits what may be dirty of a device. The kernel keeps the limit as a part of what may be dirty of all memory, which
-/// changes with what is free, and a load like Postmark's is written in rounds of about that size: so it is done last,
-/// just before the load, and what it has become is among the settings of the run.
+/// Limits what may be dirty of a device. The kernel keeps the limit as a part of what may be dirty
+/// of all memory, which changes with what is free, and a load like Postmark's is written in rounds
+/// of about that size: so it is done last, just before the load, and what it has become is among
+/// the settings of the run.
 fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result<(), NativeError> {
     let bytes = u64::from(settings.memory_pages) * 4096 / DIRTY_PART;
     written.set(None, bdi.join("strict_limit"), "1")?;
-    // A loop device keeps the lower bound of whoever had it before, and the upper one must not be below it.
+    // A loop device keeps the lower bound of whoever had it before, and the upper one must not be
+    // below it.
     sysfs::set(&bdi.join("min_ratio_fine"), "0")?;
     written.set(None, bdi.join("max_bytes"), &bytes.to_string())?;
     // What the kernel keeps is a part; that must stay.
     let part = bdi.join("max_ratio_fine");
     let found = sysfs::read(&part)?;
-    // A device may have its share of what all devices write, and no more: without a lower bound what this one may
-    // have dirty would depend on what others do, and begin near nothing for one that was just made.
+    // A device may have its share of what all devices write, and no more: without a lower bound
+    // what this one may have dirty would depend on what others do, and begin near nothing for one
+    // that was just made.
     written.set(None, bdi.join("min_ratio_fine"), &found)?;
     written.0.push((part, found));
     Ok(())
 }
 
-/// Writes down all that a run may change of the queue of a device that stays. They are put back the other way round: the
-/// scheduler first, which sets others, then its parameters; the window last.
+/// Writes down all that a run may change of the queue of a device that stays. They are put back the
+/// other way round: the scheduler first, which sets others, then its parameters; the window last.
 fn remember_queue(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
     let queue = disk.folder.join("queue");
     let mut paths = vec![queue.join("read_ahead_kb"), queue.join("wbt_lat_usec")];
@@ -284,8 +291,9 @@ fn remember_queue(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError>
 
 /// The same of the limits on what may be dirty, which a loop device keeps for whoever has it next.
 ///
-/// The lower one must not be above the upper one at any time, so it is taken off first and put back last. `max_bytes` is a
-/// part of what may be dirty now, and another one later: what is put back is the part.
+/// The lower one must not be above the upper one at any time, so it is taken off first and put back
+/// last. `max_bytes` is a part of what may be dirty now, and another one later: what is put back is
+/// the part.
 fn remember_limits(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
     let bdi = disk.folder.join("bdi");
     let (lower, upper) = (bdi.join("min_ratio_fine"), bdi.join("max_ratio_fine"));
@@ -310,7 +318,8 @@ type Measurement = (Measured, Counted, u64);
 fn runtime(settings: &Settings, seed: u64) -> Result<Rt, NativeError> {
     let is_raw = settings.file_system == NO_FILE_SYSTEM;
     let options = UringOptions {
-        // Requests to the device use it, at most a thousand at a time of which each waits for its place.
+        // Requests to the device use it, at most a thousand at a time of which each waits for its
+        // place.
         pool_bytes: if is_raw { 64 << 20 } else { 1 << 20 },
         seed,
         register: false,
@@ -474,8 +483,8 @@ fn measure(
     Ok((measured, counters.stop()?, elapsed_ns))
 }
 
-/// Has a program make the load, in the folder `root`, or on the device if that is empty. What it has written is durable
-/// when this ends.
+/// Has a program make the load, in the folder `root`, or on the device if that is empty. What it
+/// has written is durable when this ends.
 fn measure_tool(
     rt: &Rt,
     tool: &Tool,

@@ -1,7 +1,8 @@
-//! The system calls that no library at hand has: loop devices, counters of tracepoints, a mount table of one's own.
+//! The system calls that no library at hand has: loop devices, counters of tracepoints, a mount
+//! table of one's own.
 //!
-//! Each is one call with integers, or with a structure that lives as long as the call. Nothing here may decide
-//! anything.
+//! Each is one call with integers, or with a structure that lives as long as the call. Nothing here
+//! may decide anything.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -88,7 +89,8 @@ pub(super) fn loop_clear(device: &File) -> io::Result<()> {
     answer(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD, 0) })
 }
 
-/// From here on what this thread mounts is seen by it and its children only, and gone when they are.
+/// From here on what this thread mounts is seen by it and its children only, and gone when they
+/// are.
 pub(super) fn own_mounts() -> io::Result<()> {
     // SAFETY: takes flags; descriptors stay shared.
     answer(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
@@ -104,8 +106,8 @@ pub(super) fn count_events(tracepoint: u64, filter: &CStr, processor: u32) -> io
     words[1] = tracepoint;
     // `disabled`, the first of the flags: it counts nothing before it has its filter.
     words[5] = 1;
-    // SAFETY: the structure has the length that it says, and lives until the call is back; -1 stands for every
-    // process and for no group.
+    // SAFETY: the structure has the length that it says, and lives until the call is back; -1
+    // stands for every process and for no group.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -132,8 +134,8 @@ pub(super) fn count_events(tracepoint: u64, filter: &CStr, processor: u32) -> io
 mod tests {
     use super::*;
 
-    /// By `linux/loop.h`: two numbers of 4 bytes, 232 bytes of `loop_info64`, and 64 that are reserved; the flags are
-    /// the last number before the names, 52 bytes into `loop_info64`.
+    /// By `linux/loop.h`: two numbers of 4 bytes, 232 bytes of `loop_info64`, and 64 that are
+    /// reserved; the flags are the last number before the names, 52 bytes into `loop_info64`.
     #[test]
     fn the_structure_is_that_of_the_kernel() {
         assert_eq!(size_of::<LoopConfig>(), 4 + 4 + 232 + 64);

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::{NativeError, io_error};
 
-/// A limit in bytes is kept as a part of what may be dirty of all memory, which changes with what is free: it reads so much
-/// more or less at most, just behind the write.
+/// A limit in bytes is kept as a part of what may be dirty of all memory, which changes with what
+/// is free: it reads so much more or less at most, just behind the write.
 const ROUNDED_BY: f64 = 0.05;
 
 /// What a setting says. Of a list of choices it is the one in brackets.
@@ -91,8 +91,8 @@ mod tests {
         );
     }
 
-    /// A limit of 6,710,886 bytes reads 6,708,015 or 6,636,171, since the kernel keeps it as a part of its own; a window of
-    /// 128 KiB that reads 2,560 has not been taken.
+    /// A limit of 6,710,886 bytes reads 6,708,015 or 6,636,171, since the kernel keeps it as a part
+    /// of its own; a window of 128 KiB that reads 2,560 has not been taken.
     #[test]
     fn only_large_numbers_are_rounded() {
         assert!(is_same("6710886", "6708015"));

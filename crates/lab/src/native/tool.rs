@@ -1,7 +1,7 @@
 //! Runs the programs of others on the device of a run, and reads what they print.
 //!
-//! They are children of this thread, in its control group and its table of mounts. Each must end before the run does: one
-//! that is still there when the run is to stop is killed.
+//! They are children of this thread, in its control group and its table of mounts. Each must end
+//! before the run does: one that is still there when the run is to stop is killed.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;

@@ -1,5 +1,5 @@
-//! Groups of upright bars, each with its interval: one group for each choice on one axis, one bar in it for each on
-//! another.
+//! Groups of upright bars, each with its interval: one group for each choice on one axis, one bar
+//! in it for each on another.
 
 use super::scale::{Scale, short};
 use super::{COLOURS, LEFT, WIDTH, escaped, put};

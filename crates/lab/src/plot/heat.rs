@@ -1,5 +1,5 @@
-//! A map of latencies over time: each interval is a column, each class of latency a row, and the more there were the
-//! darker it is, by factors.
+//! A map of latencies over time: each interval is a column, each class of latency a row, and the
+//! more there were the darker it is, by factors.
 
 use std::fmt::Write;
 

@@ -34,7 +34,8 @@ pub fn round_marks(least: f64, most: f64) -> Vec<Mark> {
         .collect()
 }
 
-/// The style of pages with plots: colours by theme, tables, and what a reader holds the pointer over.
+/// The style of pages with plots: colours by theme, tables, and what a reader holds the pointer
+/// over.
 pub const STYLE: &str = include_str!("page.css");
 
 /// Units of the drawing, which is about as many pixels on a phone.
@@ -226,7 +227,8 @@ impl Plot {
     }
 }
 
-/// A line and a number at each round value, up to `right`. Where `without` is there is a line already.
+/// A line and a number at each round value, up to `right`. Where `without` is there is a line
+/// already.
 fn grid(out: &mut String, y: &Scale, right: f64, without: Option<f64>) {
     for tick in y.ticks() {
         let at = y.at(tick);

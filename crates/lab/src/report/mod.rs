@@ -1,5 +1,5 @@
-//! What came of a plan, for people and for programs: medians with intervals, ratios to the baseline, and the
-//! counts, as JSON, as CSV and as one page.
+//! What came of a plan, for people and for programs: medians with intervals, ratios to the
+//! baseline, and the counts, as JSON, as CSV and as one page.
 
 mod page;
 
@@ -36,7 +36,8 @@ pub struct CellSummary {
     pub is_narrow: bool,
     /// The main figure of each run, in the order of seeds.
     pub values: Vec<f64>,
-    /// The main figure as a ratio to that of the baseline cell, seed by seed; nothing for the baseline itself.
+    /// The main figure as a ratio to that of the baseline cell, seed by seed; nothing for the
+    /// baseline itself.
     pub ratio: Option<Ratio>,
     /// Medians of the other figures.
     pub figures: BTreeMap<String, f64>,
@@ -58,14 +59,16 @@ pub struct CellSummary {
     /// Median of the processor time of this program for each request issued, in ns, on a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_request: Option<u64>,
-    /// How far behind their models emulated devices were: sum of events, median of the means, the latest of all.
+    /// How far behind their models emulated devices were: sum of events, median of the means, the
+    /// latest of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lateness: Option<Lateness>,
 }
 
 impl CellSummary {
-    /// True if an emulated device was behind its model by a good part of what it emulates, so that the cell shows this
-    /// machine as much as the model: in the mean by more than a twentieth of what half of the bios took.
+    /// True if an emulated device was behind its model by a good part of what it emulates, so that
+    /// the cell shows this machine as much as the model: in the mean by more than a twentieth of
+    /// what half of the bios took.
     pub fn is_late(&self) -> bool {
         let (Some(lateness), Some(latency)) = (self.lateness, &self.latency) else {
             return false;
@@ -158,7 +161,8 @@ pub fn summary(plan: &Plan, outcomes: &[Outcome]) -> Summary {
     }
 }
 
-/// Cells of programs, each with the cell that differs from it in the load alone, and has the same of our own.
+/// Cells of programs, each with the cell that differs from it in the load alone, and has the same
+/// of our own.
 fn checks(plan: &Plan, cells: &[CellSummary]) -> Vec<Check> {
     let summed = |choice: &Choice| cells.iter().find(|cell| cell.choice == *choice);
     let check = |theirs: &Cell| {

@@ -1,6 +1,8 @@
-//! The report as one page: bars with intervals, what was enqueued and dequeued, curves, and every figure in a table.
+//! The report as one page: bars with intervals, what was enqueued and dequeued, curves, and every
+//! figure in a table.
 //!
-//! The page must load nothing: no script, no font, no picture from anywhere. The same runs give the same bytes.
+//! The page must load nothing: no script, no font, no picture from anywhere. The same runs give the
+//! same bytes.
 
 use bimetal_block::units::{show_count, show_ns};
 
@@ -541,7 +543,8 @@ fn drawing_of(name: &str, interval_ns: u64, of: &DirectionLatency) -> String {
     )
 }
 
-/// How far behind its model an emulated device was in the mean; `!` where that is a good part of what it emulates.
+/// How far behind its model an emulated device was in the mean; `!` where that is a good part of
+/// what it emulates.
 fn late(cell: &CellSummary) -> String {
     let mark = if cell.is_late() { "!" } else { "" };
     let late = cell.lateness.map(|late| show_ns(late.mean_ns));
@@ -700,7 +703,8 @@ mod tests {
         assert_eq!(page.matches("<td>1.50</td>").count(), 4);
     }
 
-    /// Two file systems by two schedulers: three drawings of four bars, and two colours in the legend of each.
+    /// Two file systems by two schedulers: three drawings of four bars, and two colours in the
+    /// legend of each.
     #[test]
     fn there_is_a_bar_for_every_cell() {
         assert_eq!(page().matches("class=\"bar\"").count(), 3 * (4 + 2));

@@ -1,9 +1,9 @@
-//! Clients of a file server, in the manner of Dbench: each makes, writes, reads and removes files in a directory of its
-//! own, as fast as it is served, for a time; once for each number of clients.
+//! Clients of a file server, in the manner of Dbench: each makes, writes, reads and removes files
+//! in a directory of its own, as fast as it is served, for a time; once for each number of clients.
 //!
-//! A mix drawn from the seed, not a recording: of 20 steps 7 write a chunk to the open file, 6 read one of a file, 3 make
-//! a file, 3 remove one, and 1 syncs the file. Files have up to 1 MiB, chunks 4 to 64 KiB. Or a recording (a load file) that each
-//! client does over and over.
+//! A mix drawn from the seed, not a recording: of 20 steps 7 write a chunk to the open file, 6 read
+//! one of a file, 3 make a file, 3 remove one, and 1 syncs the file. Files have up to 1 MiB, chunks
+//! 4 to 64 KiB. Or a recording (a load file) that each client does over and over.
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;

@@ -1,8 +1,9 @@
-//! What clients of a file server did, as a load file of Dbench has it: a line for each call, with the names and places that
-//! were recorded.
+//! What clients of a file server did, as a load file of Dbench has it: a line for each call, with
+//! the names and places that were recorded.
 //!
-//! Those of versions 2 to 4 are read: `NTCreateX \clients\client1\a.doc 0x40 0x2 9938`, with or without a time in front and a
-//! status behind. What asks for attributes or locks moves nothing and is only counted; times are not kept to.
+//! Those of versions 2 to 4 are read: `NTCreateX \clients\client1\a.doc 0x40 0x2 9938`, with or
+//! without a time in front and a status behind. What asks for attributes or locks moves nothing and
+//! is only counted; times are not kept to.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -309,7 +310,8 @@ impl<'a, F: FileLayer> Player<'a, F> {
         }
     }
 
-    /// Does it until then, from the beginning again and again. `moved` is told of every read and write.
+    /// Does it until then, from the beginning again and again. `moved` is told of every read and
+    /// write.
     ///
     /// # Errors
     /// When the device is full, or the layer fails.

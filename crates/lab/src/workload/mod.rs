@@ -1,8 +1,9 @@
 //! The loads: programs over the file layer, by a seed.
 //!
-//! A load has one main figure, by which cells are compared, and others beside it. A load
-//! begins when its preparation is on the device, and ends when what it has written is. The same load runs in virtual
-//! time and on this machine: it asks the clock and the [layer](crate::layer) that it is given.
+//! A load has one main figure, by which cells are compared, and others beside it. A load begins
+//! when its preparation is on the device, and ends when what it has written is. The same load runs
+//! in virtual time and on this machine: it asks the clock and the [layer](crate::layer) that it is
+//! given.
 
 pub mod clients;
 mod latency;
@@ -177,7 +178,8 @@ pub enum Resolved {
 }
 
 impl Workload {
-    /// With every number in it, and so many times as much; `named` gives the other loads of the file.
+    /// With every number in it, and so many times as much; `named` gives the other loads of the
+    /// file.
     ///
     /// # Errors
     /// What is wrong, in words.

@@ -1,8 +1,8 @@
-//! Postmark: the small files of a mail server. Files are made; then each transaction reads a file or appends to
-//! one, and makes a file or removes one; then all files are removed.
+//! Postmark: the small files of a mail server. Files are made; then each transaction reads a file
+//! or appends to one, and makes a file or removes one; then all files are removed.
 //!
-//! Source: `postmark` 1.5 (`run_transactions`), with its defaults: both choices even, one directory, sizes even
-//! between the bounds.
+//! Source: `postmark` 1.5 (`run_transactions`), with its defaults: both choices even, one
+//! directory, sizes even between the bounds.
 
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
@@ -35,13 +35,13 @@ pub struct Postmark {
     pub sync: Sync,
 }
 
-/// When everything is made durable. The program of which this is the load never asks for that, so it is for
-/// whoever measures to say.
+/// When everything is made durable. The program of which this is the load never asks for that, so
+/// it is for whoever measures to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sync {
-    /// Behind the transactions, and again when all files are removed: what the transactions have left in memory
-    /// counts.
+    /// Behind the transactions, and again when all files are removed: what the transactions have
+    /// left in memory counts.
     #[default]
     Transactions,
     /// When all files are removed, and not before: what is still in memory then is never written.
@@ -127,8 +127,8 @@ impl Postmark {
         }
     }
 
-    /// Pages that the program reads and writes, about: half of the transactions read a file, half append to one, half
-    /// make one.
+    /// Pages that the program reads and writes, about: half of the transactions read a file, half
+    /// append to one, half make one.
     pub(crate) fn estimated_pages(&self) -> u64 {
         let pages_of_file = (self.low_bytes + self.high_bytes) / 2 / BUFFER_BYTES + 1;
         let moved = self.files + self.transactions + self.transactions / 4;

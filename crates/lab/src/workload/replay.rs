@@ -1,7 +1,8 @@
-//! The requests of a trace on a device, at the times when they were recorded or one after another. Without a file system.
+//! The requests of a trace on a device, at the times when they were recorded or one after another.
+//! Without a file system.
 //!
-//! A latency begins when a request was due, and not when there was room for it: a device that falls behind is not spared
-//! what it has not been asked in time.
+//! A latency begins when a request was due, and not when there was room for it: a device that falls
+//! behind is not spared what it has not been asked in time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -215,7 +216,8 @@ impl Replay {
     }
 }
 
-/// The blocks that a record touches. A trace of a larger device goes round this one; what would reach beyond its end is cut.
+/// The blocks that a record touches. A trace of a larger device goes round this one; what would
+/// reach beyond its end is cut.
 fn on_device(record: &Record, first_ns: u64, device_blocks: u32) -> Due {
     let first = record.offset_bytes / 4096;
     let last = (record.offset_bytes + record.length_bytes - 1) / 4096;

@@ -1,7 +1,9 @@
-//! Requests at random or in sequence, as a job of fio has them, with so many under way. Without a file system.
+//! Requests at random or in sequence, as a job of fio has them, with so many under way. Without a
+//! file system.
 //!
-//! What flash does when it is new it does not go on doing. So they can be made in rounds, on a device that was written twice before,
-//! until the rounds are alike (SNIA, Solid State Storage Performance Test Specification).
+//! What flash does when it is new it does not go on doing. So they can be made in rounds, on a
+//! device that was written twice before, until the rounds are alike (SNIA, Solid State Storage
+//! Performance Test Specification).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -74,8 +76,8 @@ impl Requests {
         Ok(())
     }
 
-    /// Calls that it makes, about: half of the rounds that there may be, after the fillings. Those of a whole
-    /// device are not among them, for its size is not known here.
+    /// Calls that it makes, about: half of the rounds that there may be, after the fillings. Those
+    /// of a whole device are not among them, for its size is not known here.
     pub(super) fn estimated_pages(&self) -> u64 {
         let fill_calls = self.span_bytes.div_ceil(4096 * u64::from(FILL_BLOCKS)) * FILLS;
         match self.steady {

@@ -1,5 +1,5 @@
-//! One large file, as Bonnie has it: written by characters and by blocks, rewritten, read by characters and by blocks,
-//! and read at random.
+//! One large file, as Bonnie has it: written by characters and by blocks, rewritten, read by
+//! characters and by blocks, and read at random.
 
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,8 @@ impl Stream {
         }
     }
 
-    /// So many times as long, in whole chunks; but a MiB and ten seeks, where it has so many, are left.
+    /// So many times as long, in whole chunks; but a MiB and ten seeks, where it has so many, are
+    /// left.
     pub(super) fn scaled(self, scale: f64) -> Stream {
         let bytes = (self.bytes as f64 * scale) as u64 / CHUNK_BYTES * CHUNK_BYTES;
         let seeks = (self.seeks as f64 * scale) as u64;

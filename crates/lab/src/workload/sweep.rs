@@ -1,5 +1,5 @@
-//! A look over the whole device, as HD Tach has it: the rate of reads in sequence at places from start to end, and
-//! the time of reads at random places. Without a file system.
+//! A look over the whole device, as HD Tach has it: the rate of reads in sequence at places from
+//! start to end, and the time of reads at random places. Without a file system.
 
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
@@ -86,7 +86,8 @@ impl Sweep {
         })
     }
 
-    /// The rate of reads in sequence from a block on, behind one request that brings the device there.
+    /// The rate of reads in sequence from a block on, behind one request that brings the device
+    /// there.
     async fn rate_at<F: FileLayer>(
         &self,
         world: &World<F>,

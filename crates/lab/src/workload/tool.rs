@@ -1,8 +1,10 @@
-//! Loads by the programs that everybody knows: `postmark`, `dbench`, `bonnie++` and `fio`, as they are in Debian.
+//! Loads by the programs that everybody knows: `postmark`, `dbench`, `bonnie++` and `fio`, as they
+//! are in Debian.
 //!
-//! A check on our own: the same load, with the same numbers, by somebody else's program on the same device, and the report
-//! puts the two beside each other. They make the kernel's calls, so they run on this machine only. What a program prints is
-//! not ours: whatever is not as it is expected must end the run with that, and never become a figure.
+//! A check on our own: the same load, with the same numbers, by somebody else's program on the same
+//! device, and the report puts the two beside each other. They make the kernel's calls, so they run
+//! on this machine only. What a program prints is not ours: whatever is not as it is expected must
+//! end the run with that, and never become a figure.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -233,7 +235,8 @@ fn of(value: f64, unit: &str, figures: &[(&str, f64)]) -> Result<Measured, Strin
     })
 }
 
-/// The last line of dbench: `Throughput 41.3 MB/sec  4 clients  4 procs  max_latency=9.1 ms`, in millions of bytes.
+/// The last line of dbench: `Throughput 41.3 MB/sec  4 clients  4 procs  max_latency=9.1 ms`, in
+/// millions of bytes.
 fn throughput(text: &str) -> Result<f64, String> {
     let rest = text
         .lines()
@@ -427,7 +430,8 @@ mod tests {
         }
     }
 
-    /// As postmark 1.53 prints it, with times of our own: 2 s of transactions, and half a second of sync.
+    /// As postmark 1.53 prints it, with times of our own: 2 s of transactions, and half a second of
+    /// sync.
     #[test]
     fn postmark_is_timed_by_its_words() {
         let pieces = [
@@ -476,7 +480,8 @@ mod tests {
         assert!(why.contains("throughput"), "{why}");
     }
 
-    /// Lines of bonnie++ 2.00a (format 1.98): rates are in KiB/s, and what was too short is crosses.
+    /// Lines of bonnie++ 2.00a (format 1.98): rates are in KiB/s, and what was too short is
+    /// crosses.
     #[test]
     fn bonnie_has_the_rates_that_were_measured() {
         let tool = Tool::new(Resolved::Stream(Stream {

@@ -1,8 +1,8 @@
-//! CF-LRU and LRU-WSR: LRU that would rather give up clean pages, since giving up a dirty one costs a
-//! write to flash.
+//! CF-LRU and LRU-WSR: LRU that would rather give up clean pages, since giving up a dirty one costs
+//! a write to flash.
 //!
-//! Sources: Park et al., 2004 (CF-LRU: clean pages first within a window at the old end, here 33 % of
-//! the pages); Jung et al., 2008 (LRU-WSR: a dirty page is spared once, and then is cold).
+//! Sources: Park et al., 2004 (CF-LRU: clean pages first within a window at the old end, here 33 %
+//! of the pages); Jung et al., 2008 (LRU-WSR: a dirty page is spared once, and then is cold).
 
 use super::PageId;
 use super::dirty::Dirty;

@@ -1,10 +1,10 @@
 //! The order of a write buffer: pages leave in clusters (an erase block, a part of one, or a page),
 //! and the cluster that leaves is chosen by size, by age, or by both.
 //!
-//! Sources: FAB, Jo et al., 2006 (the cluster with most pages; among equals the oldest); CLC, Park et
-//! al., MASCOTS 2008 (the largest among the clusters that are not the most recent, here 10 %); block
-//! LRU with the compensation of BPLRU, Kim and Ahn, FAST 2008 (a cluster written from its first to its
-//! last page in sequence goes to the old end). It knows nothing of dirtiness.
+//! Sources: FAB, Jo et al., 2006 (the cluster with most pages; among equals the oldest); CLC, Park
+//! et al., MASCOTS 2008 (the largest among the clusters that are not the most recent, here 10 %);
+//! block LRU with the compensation of BPLRU, Kim and Ahn, FAST 2008 (a cluster written from its
+//! first to its last page in sequence goes to the old end). It knows nothing of dirtiness.
 
 use super::{Access, PageId, Place};
 use crate::lists::{Links, List, NONE, grow};
@@ -37,8 +37,8 @@ struct Cluster {
     /// The offset that would go on with a sequence of writes from the first page; [`NONE`] after a
     /// write out of it.
     next_in_sequence: u32,
-    /// How many pages had left in clusters when this one was the last to; `None` if it never was, or
-    /// was asked for since.
+    /// How many pages had left in clusters when this one was the last to; `None` if it never was,
+    /// or was asked for since.
     left_at: Option<u64>,
 }
 
@@ -211,8 +211,8 @@ impl Clusters {
         }
     }
 
-    /// How many pages have left in clusters since that of `page` did, if nothing of it is held. It is
-    /// said once.
+    /// How many pages have left in clusters since that of `page` did, if nothing of it is held. It
+    /// is said once.
     pub(super) fn take_left_since(&mut self, page: PageId) -> Option<u64> {
         let (cluster, _) = self.homes[page as usize];
         let cluster = &mut self.clusters[cluster as usize];

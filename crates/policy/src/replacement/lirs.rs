@@ -7,10 +7,10 @@
 //! In one point the paper's pseudo code is followed in the way of the simulator that the expected
 //! values of the tests come from: a use of a resident HIR page that is no longer in S turns the LIR
 //! page at the bottom of S into a HIR page, and the next new page takes its place. The page that is
-//! used then may find no place in Q (which has one place below 200 pages); it is held in limbo, in S
-//! only, until it is used again or its frame is wanted. That simulator takes a page in limbo for held
-//! and gives its frame away at once; to compare with its tables, and for nothing else, this does so
-//! too when it is told.
+//! used then may find no place in Q (which has one place below 200 pages); it is held in limbo, in
+//! S only, until it is used again or its frame is wanted. That simulator takes a page in limbo for
+//! held and gives its frame away at once; to compare with its tables, and for nothing else, this
+//! does so too when it is told.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -103,8 +103,8 @@ impl Lirs {
         self.unset(page, QUEUED);
     }
 
-    /// Takes `page` out of S and forgets it if it is not held. A page in limbo goes to Q, at the end
-    /// that leaves.
+    /// Takes `page` out of S and forgets it if it is not held. A page in limbo goes to Q, at the
+    /// end that leaves.
     fn unstack(&mut self, page: PageId) {
         if self.is_gone(page) {
             self.gone.remove(&mut self.queue_links, page);
@@ -144,8 +144,9 @@ impl Lirs {
         self.prune();
     }
 
-    /// Makes a place among the LIR pages after a use of `page`, which was in Q only and is on top of S
-    /// now. The LIR page that loses its place takes one in Q: that of `page` if Q has no other.
+    /// Makes a place among the LIR pages after a use of `page`, which was in Q only and is on top
+    /// of S now. The LIR page that loses its place takes one in Q: that of `page` if Q has no
+    /// other.
     fn demote_after(&mut self, page: PageId, out: &mut Vec<PageId>) {
         if self.lir_len < self.lir_max {
             return;

@@ -1,9 +1,9 @@
 //! LRFU: every use counts, and counts for half as much after a fixed number of later accesses; the
 //! page with the least sum leaves.
 //!
-//! Source: Lee et al., IEEE Transactions on Computers 2001: F(x) = (1/2)^(lambda x). Sums are kept as
-//! log2(sum at the last use) + lambda * (time of the last use), which orders pages the same way at
-//! any time, so a page is ranked only when it is used.
+//! Source: Lee et al., IEEE Transactions on Computers 2001: F(x) = (1/2)^(lambda x). Sums are kept
+//! as log2(sum at the last use) + lambda * (time of the last use), which orders pages the same way
+//! at any time, so a page is ranked only when it is used.
 
 use super::PageId;
 use super::dirty::Dirty;

@@ -1,7 +1,7 @@
 //! LRU-K with K = 2: the page leaves whose last but one use is the longest ago.
 //!
-//! Source: O'Neil, O'Neil and Weikum, SIGMOD 1993, without a correlated reference period. Uses of as
-//! many pages as the capacity are remembered after they left (the retained information).
+//! Source: O'Neil, O'Neil and Weikum, SIGMOD 1993, without a correlated reference period. Uses of
+//! as many pages as the capacity are remembered after they left (the retained information).
 
 use super::PageId;
 use super::dirty::Dirty;

@@ -4,21 +4,25 @@
 //! One object drives a trace simulator and the live cache; both must see the same sequence, so the
 //! contract is narrow:
 //!
-//! - **Pages are dense ids.** The driver interns addresses. It calls [`Replacement::introduce`] once
-//!   for every id before its first access and says where the page lies (erase block and offset).
-//!   Arrays grow only there; no other call allocates, apart from the driver's own [`Evictions`]. Any
-//!   other call about an id that was never introduced is a bug of the driver, and panics.
-//! - **`access` decides at once.** It answers hit or miss and appends to the list what had to leave.
-//!   Afterwards the page is held, and dirty if the access was a write. A write is of a whole page.
-//! - **A group is one unit of writing.** Pages of a group marked `write` are dirty data of one erase
-//!   block (or one page) and go to the device together, in ascending order of address. A page marked
-//!   `stays` is still held, clean from now on; the others are no longer held. A `padded` group is a
-//!   whole erase block: what neither the group nor the cache has is read first and written with it.
-//! - **Dirtiness belongs to the policy.** A page is dirty from a write access until it is handed out
-//!   with `write`, or the driver calls [`Replacement::cleaned`] (it wrote the page for a flush) or
-//!   [`Replacement::remove`] (its content is discarded). Work in flight is the driver's: it keeps a
-//!   page handed out until it is on the device, and serves reads of it from there.
-//! - **Ids are used again** only after `remove` said so, or while [`Replacement::remembers`] is false.
+//! - **Pages are dense ids.** The driver interns addresses. It calls [`Replacement::introduce`]
+//!   once for every id before its first access and says where the page lies (erase block and
+//!   offset). Arrays grow only there; no other call allocates, apart from the driver's own
+//!   [`Evictions`]. Any other call about an id that was never introduced is a bug of the driver,
+//!   and panics.
+//! - **`access` decides at once.** It answers hit or miss and appends to the list what had to
+//!   leave. Afterwards the page is held, and dirty if the access was a write. A write is of a whole
+//!   page.
+//! - **A group is one unit of writing.** Pages of a group marked `write` are dirty data of one
+//!   erase block (or one page) and go to the device together, in ascending order of address. A page
+//!   marked `stays` is still held, clean from now on; the others are no longer held. A `padded`
+//!   group is a whole erase block: what neither the group nor the cache has is read first and
+//!   written with it.
+//! - **Dirtiness belongs to the policy.** A page is dirty from a write access until it is handed
+//!   out with `write`, or the driver calls [`Replacement::cleaned`] (it wrote the page for a flush)
+//!   or [`Replacement::remove`] (its content is discarded). Work in flight is the driver's: it
+//!   keeps a page handed out until it is on the device, and serves reads of it from there.
+//! - **Ids are used again** only after `remove` said so, or while [`Replacement::remembers`] is
+//!   false.
 //! - **Costs are told, not known.** [`Replacement::cost`] reports what the device took; policies
 //!   that weigh reads against writes use it, the others ignore it. Time is never read here.
 //!

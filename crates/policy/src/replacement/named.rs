@@ -1,10 +1,10 @@
 //! Policies by name, so that a command line, a configuration and an experiment mean the same one.
 //!
-//! Dashes between the words of a plain name do not matter. A pair is `abm-READ-WRITE[-POINTER]`: READ
-//! any plain policy over pages, WRITE `fab`, `clc`, `lru`, `cold` or `page`, all but the last over erase blocks
-//! or, as `clc:8`, over clusters of so many pages; `fab+pad`, `clc+pad` and `lru+pad` write erase blocks
-//! whole where that pays; POINTER `ghost` (the paper, if left out), `cost`, `marginal` or `fixedNN` for
-//! NN percent of the pages to the write buffer.
+//! Dashes between the words of a plain name do not matter. A pair is `abm-READ-WRITE[-POINTER]`:
+//! READ any plain policy over pages, WRITE `fab`, `clc`, `lru`, `cold` or `page`, all but the last
+//! over erase blocks or, as `clc:8`, over clusters of so many pages; `fab+pad`, `clc+pad` and
+//! `lru+pad` write erase blocks whole where that pays; POINTER `ghost` (the paper, if left out),
+//! `cost`, `marginal` or `fixedNN` for NN percent of the pages to the write buffer.
 
 use super::Replacement;
 use super::abm::Abm;
@@ -177,8 +177,8 @@ pub enum Granularity {
     /// was written together dies together, or a disk, which spares a movement.
     #[default]
     Cluster,
-    /// Erase blocks: log-block and block-mapped layers, which copy the rest of a block of which a part
-    /// was written.
+    /// Erase blocks: log-block and block-mapped layers, which copy the rest of a block of which a
+    /// part was written.
     Block,
 }
 
@@ -355,8 +355,8 @@ pub struct Build {
     pub read_us: f64,
     /// What writing a page costs until measured costs come.
     pub flush_us: f64,
-    /// Count as the published tables do where that differs from what a cache can do; for comparisons
-    /// of hit ratios only (see the head of the LIRS policy).
+    /// Count as the published tables do where that differs from what a cache can do; for
+    /// comparisons of hit ratios only (see the head of the LIRS policy).
     pub as_tables: bool,
     /// The future, as [`super::next_uses`] tells it, for Belady's optimum; without it that policy
     /// takes every page for one that is never used again.

@@ -28,8 +28,8 @@ pub(super) trait Order: Send {
     /// A held page is used.
     fn hit(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>);
 
-    /// A page that is not held comes in; when the order is full, another leaves first. Nothing leaves
-    /// for a page that is not remembered while there is room.
+    /// A page that is not held comes in; when the order is full, another leaves first. Nothing
+    /// leaves for a page that is not remembered while there is room.
     fn insert(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>);
 
     /// A held page became clean or dirty without being used.

@@ -1,9 +1,9 @@
-//! S3-FIFO: a small FIFO that most pages leave unused, a main FIFO with second chances, and a memory
-//! of what left the small one.
+//! S3-FIFO: a small FIFO that most pages leave unused, a main FIFO with second chances, and a
+//! memory of what left the small one.
 //!
-//! Source: Yang et al., SOSP 2023: 10 % small, the memory as long as the main queue, two uses to move
-//! on. As in the authors' later code, pages go straight to the main queue while the cache fills for
-//! the first time and the small queue is full.
+//! Source: Yang et al., SOSP 2023: 10 % small, the memory as long as the main queue, two uses to
+//! move on. As in the authors' later code, pages go straight to the main queue while the cache
+//! fills for the first time and the small queue is full.
 
 use super::PageId;
 use super::dirty::Dirty;

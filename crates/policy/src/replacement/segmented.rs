@@ -50,8 +50,9 @@ impl Segmented {
         self.segments.iter().find_map(List::back)
     }
 
-    /// A page of `segment`, which is past its limit, sinks; out of the lowest one it leaves. A segment
-    /// that nothing sinks into may stay past its limit, as the lowest does where sizes do not divide.
+    /// A page of `segment`, which is past its limit, sinks; out of the lowest one it leaves. A
+    /// segment that nothing sinks into may stay past its limit, as the lowest does where sizes do
+    /// not divide.
     fn settle(&mut self, segment: usize, out: &mut Vec<PageId>) {
         let mut at = segment;
         while self.segments[at].len() > self.limits[at] {

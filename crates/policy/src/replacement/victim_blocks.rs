@@ -73,8 +73,8 @@ impl VictimBlocks {
         }
     }
 
-    /// The page to give up: the oldest window page of a victim block; a new one is chosen, the block
-    /// with most window pages, when no victim block has any.
+    /// The page to give up: the oldest window page of a victim block; a new one is chosen, the
+    /// block with most window pages, when no victim block has any.
     pub(super) fn victim(&mut self) -> Option<PageId> {
         let known = self.victims.iter();
         let oldest = |block: &u32| self.pages[*block as usize].back();

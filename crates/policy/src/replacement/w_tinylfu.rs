@@ -1,11 +1,11 @@
-//! W-TinyLFU: a small LRU window in front of a segmented LRU, and a page passes from one to the other
-//! only if it was asked for more often than the page it would replace.
+//! W-TinyLFU: a small LRU window in front of a segmented LRU, and a page passes from one to the
+//! other only if it was asked for more often than the page it would replace.
 //!
 //! Source: Einziger, Friedman and Manes, 2017: 1 % window, main area 20 % probation and 80 %
-//! protected, counts in a sketch, halved after 32 uses a page of the main area. As in the simulator that
-//! the expected values of the tests come from, a page is counted when it comes in, when it is weighed
-//! at the end of the window, and with every use in the main area, and the sketch is a counting Bloom
-//! filter whose counters all grow.
+//! protected, counts in a sketch, halved after 32 uses a page of the main area. As in the simulator
+//! that the expected values of the tests come from, a page is counted when it comes in, when it is
+//! weighed at the end of the window, and with every use in the main area, and the sketch is a
+//! counting Bloom filter whose counters all grow.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -42,7 +42,8 @@ impl Sketch {
 
     /// The places of a page's counters.
     fn places(&self, page: PageId) -> impl Iterator<Item = usize> + use<> {
-        // The finaliser of splitmix64: neighbours get places that have nothing to do with each other.
+        // The finaliser of splitmix64: neighbours get places that have nothing to do with each
+        // other.
         let mut mixed = (u64::from(page) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,6 +1,7 @@
 //! Schedulers by name, and their parameters by name: what a configuration or an experiment chooses.
 //!
-//! A new scheduler is a line in each of these lists. Nothing here may decide anything about requests.
+//! A new scheduler is a line in each of these lists. Nothing here may decide anything about
+//! requests.
 
 use super::{
     Anticipatory, AnticipatoryParameters, Bfq, BfqParameters, Cfq, CfqParameters, Deadline,

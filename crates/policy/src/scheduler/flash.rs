@@ -1,9 +1,10 @@
 //! Flash: reads first and as they come, writes in batches of the device's write unit.
 //!
-//! Ours. A flash device has no head, so sorting gives nothing; what it has are units that are written,
-//! and later erased, as one, and reads that wait behind a program or an erase. So reads never wait for
-//! order, writes are collected by unit, and while anybody reads the device has about one unit of them at
-//! a time. It must never let a write wait without a bound. The rules are in `docs/schedulers.md`.
+//! Ours. A flash device has no head, so sorting gives nothing; what it has are units that are
+//! written, and later erased, as one, and reads that wait behind a program or an erase. So reads
+//! never wait for order, writes are collected by unit, and while anybody reads the device has about
+//! one unit of them at a time. It must never let a write wait without a bound. The rules are in
+//! `docs/schedulers.md`.
 
 use super::sorted::Sorted;
 use super::{Bio, Direction, DispatchList, MS_NS, Requests, Scheduler, Tag};
@@ -152,8 +153,8 @@ impl Flash {
         }
     }
 
-    /// True if a batch of writes may begin: while anybody reads the device has no more than one unit of
-    /// them when that happens.
+    /// True if a batch of writes may begin: while anybody reads the device has no more than one
+    /// unit of them when that happens.
     fn may_begin(&self) -> bool {
         let nobody_reads = self.reads.is_empty() && self.reads_under_way == 0;
         nobody_reads || self.write_sectors_under_way < self.parameters.write_unit_sectors

@@ -1,9 +1,9 @@
 //! Kyber: no order but arrival, and as many requests with the device as it answers in time.
 //!
-//! Source: `block/kyber-iosched.c` of Linux 6.1. Reads and writes are domains with tokens of their own.
-//! When a tenth of a domain's requests is answered late by the device, the device is congested, and
-//! domains that are better than their targets give tokens up. It must never keep a request back while
-//! its domain has a token to give.
+//! Source: `block/kyber-iosched.c` of Linux 6.1. Reads and writes are domains with tokens of their
+//! own. When a tenth of a domain's requests is answered late by the device, the device is
+//! congested, and domains that are better than their targets give tokens up. It must never keep a
+//! request back while its domain has a token to give.
 
 use super::{Direction, DispatchList, MS_NS, Requests, Scheduler, Tag};
 use crate::lists::{Links, List};
@@ -131,8 +131,8 @@ impl Domain {
         p90.is_some_and(|bucket| bucket >= GOOD_BUCKETS)
     }
 
-    /// Gives tokens in proportion to what 99 of 100 requests took of the target, fewer only while the
-    /// device is congested.
+    /// Gives tokens in proportion to what 99 of 100 requests took of the target, fewer only while
+    /// the device is congested.
     fn adjust(&mut self, congested: bool, tokens_max: u64, now_ns: u64) {
         let p99 = Domain::percentile(&mut self.total, &mut self.wait_until_ns, 99, now_ns);
         let p99 = if congested {
@@ -217,7 +217,8 @@ impl Kyber {
         Some(tag)
     }
 
-    /// What goes next: the batch's next, or the first of another one, which may be the same domain's.
+    /// What goes next: the batch's next, or the first of another one, which may be the same
+    /// domain's.
     fn choose(&mut self) -> Option<Tag> {
         if self.batching < BATCH[self.current]
             && let Some(tag) = self.take()

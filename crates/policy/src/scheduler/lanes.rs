@@ -1,5 +1,5 @@
-//! Requests of one kind both by sector and by age, which the deadlines, Anticipatory and CFQ have in
-//! common: a sweep goes by sector, and who has waited too long is at the head of the FIFO.
+//! Requests of one kind both by sector and by age, which the deadlines, Anticipatory and CFQ have
+//! in common: a sweep goes by sector, and who has waited too long is at the head of the FIFO.
 
 use super::Tag;
 use super::sorted::Sorted;
@@ -81,7 +81,8 @@ impl Lane {
         self.sorted.insert(start_sector, tag);
     }
 
-    /// Takes `absorbed` out. The survivor has its place in the FIFO if it would have expired sooner.
+    /// Takes `absorbed` out. The survivor has its place in the FIFO if it would have expired
+    /// sooner.
     pub(super) fn absorbed(&mut self, survivor: Tag, absorbed: Tag, at: u64, e: &mut Expiries) {
         if e.expires_ns(absorbed) < e.expires_ns(survivor) {
             self.fifo.remove(&mut e.links, survivor);

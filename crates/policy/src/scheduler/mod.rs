@@ -1,18 +1,18 @@
-//! The queue in front of a device: which requests become one, which goes next, and when it is better
-//! to wait.
+//! The queue in front of a device: which requests become one, which goes next, and when it is
+//! better to wait.
 //!
-//! A [`Queue`] takes bios, merges them into requests, holds them back while it is plugged, and hands
-//! requests to the device in the order that a [`Scheduler`] decides. The same objects run in a live
-//! stack and in virtual time, so the contract is narrow:
+//! A [`Queue`] takes bios, merges them into requests, holds them back while it is plugged, and
+//! hands requests to the device in the order that a [`Scheduler`] decides. The same objects run in
+//! a live stack and in virtual time, so the contract is narrow:
 //!
-//! - **Tags are the caller's.** A bio is known by a tag below the bound given to [`Queue::new`]; the
-//!   request that it starts has the same tag. A tag is free again when the request that its bio went
-//!   into is completed. So the number of tags bounds every list here, arrays have their size from the
-//!   start, and adding a request allocates nothing once the sorted arrays have grown. A tag out of
-//!   bounds or in use is a bug of the caller, and panics.
-//! - **Time is told.** Every call has the time in nanoseconds since any fixed start, never less than
-//!   the time of the call before. Where a decision is put off, [`Queue::wake_at_ns`] says until when;
-//!   the caller asks again then, and after every bio and completion.
+//! - **Tags are the caller's.** A bio is known by a tag below the bound given to [`Queue::new`];
+//!   the request that it starts has the same tag. A tag is free again when the request that its bio
+//!   went into is completed. So the number of tags bounds every list here, arrays have their size
+//!   from the start, and adding a request allocates nothing once the sorted arrays have grown. A
+//!   tag out of bounds or in use is a bug of the caller, and panics.
+//! - **Time is told.** Every call has the time in nanoseconds since any fixed start, never less
+//!   than the time of the call before. Where a decision is put off, [`Queue::wake_at_ns`] says
+//!   until when; the caller asks again then, and after every bio and completion.
 //! - **A flush is the caller's.** It waits until the queue is empty; no request passes it here.
 //!
 //! A scheduler must never do I/O, read a clock, or lose a request: whatever is added is dispatched

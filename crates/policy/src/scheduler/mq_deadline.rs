@@ -1,8 +1,8 @@
 //! mq-deadline: Deadline with its rules once for each class of priority.
 //!
-//! Source: `block/mq-deadline.c` of Linux 6.1. Against 2.6.26 a seek does not end a batch, requests of
-//! a lower class wait while a higher one has any, in the queue or with the device, and none waits
-//! longer than `prio_aging_expire` for that reason.
+//! Source: `block/mq-deadline.c` of Linux 6.1. Against 2.6.26 a seek does not end a batch, requests
+//! of a lower class wait while a higher one has any, in the queue or with the device, and none
+//! waits longer than `prio_aging_expire` for that reason.
 
 use super::lanes::{Expiries, Lane};
 use super::{

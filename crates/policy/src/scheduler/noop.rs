@@ -1,7 +1,7 @@
 //! Noop: first come, first served, after merging.
 //!
-//! Source: `block/noop-iosched.c` of Linux 2.6.26. For devices that sort better than the host can, or
-//! to which order means nothing.
+//! Source: `block/noop-iosched.c` of Linux 2.6.26. For devices that sort better than the host can,
+//! or to which order means nothing.
 
 use super::{DispatchList, Requests, Scheduler, Tag};
 use crate::lists::{Links, List, NONE};

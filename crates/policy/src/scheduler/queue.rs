@@ -12,8 +12,8 @@ use super::{Bio, Bios, Direction, DispatchList, MS_NS, Request, Requests, Schedu
 pub enum Plugging {
     /// Never.
     Off,
-    /// The first request into an empty queue plugs it. It is unplugged by `requests` that wait, after
-    /// `delay_ns`, by a bio that somebody waits for, and by [`Queue::unplug`].
+    /// The first request into an empty queue plugs it. It is unplugged by `requests` that wait,
+    /// after `delay_ns`, by a bio that somebody waits for, and by [`Queue::unplug`].
     Device {
         /// Requests that wait, enough to begin.
         requests: usize,
@@ -278,7 +278,8 @@ impl Queue {
     }
 
     /// Makes the bio part of a request that waits, if there is one for it: first the one that took
-    /// the last bio, then the one that ends where it starts, then the one that starts where it ends.
+    /// the last bio, then the one that ends where it starts, then the one that starts where it
+    /// ends.
     fn merge(&mut self, tag: Tag, bio: &Bio) -> Option<Added> {
         let (into, behind) = self.merge_candidate(bio)?;
         if self.is_too_large(into, bio.sectors) {

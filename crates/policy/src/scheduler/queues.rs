@@ -3,8 +3,8 @@
 use super::lanes::Lane;
 use super::{Bio, Priority, Requests, Tag};
 
-/// Queues that no task has to itself: async writes have one for each of 8 levels of real time, 8 of best effort, and
-/// idle. Those of tasks follow.
+/// Queues that no task has to itself: async writes have one for each of 8 levels of real time, 8 of
+/// best effort, and idle. Those of tasks follow.
 pub(super) const ASYNC_QUEUES: usize = 17;
 
 /// The class of a queue; a higher one always goes first.

@@ -1,8 +1,8 @@
 //! Requests in ascending order of sector, where the kernel has a red-black tree.
 //!
-//! There are never more than the caller's tags, a few hundred, so an array that is searched by halves
-//! is smaller and faster than a tree and allocates nothing once it has grown. Requests at the same
-//! sector are in order of their tags.
+//! There are never more than the caller's tags, a few hundred, so an array that is searched by
+//! halves is smaller and faster than a tree and allocates nothing once it has grown. Requests at
+//! the same sector are in order of their tags.
 
 use super::Tag;
 use crate::lists::take_at;

@@ -1,5 +1,5 @@
-//! The head of a frame, and the two things that hold from frame to frame: the sequence and the check
-//! (section "Transport and bytes").
+//! The head of a frame, and the two things that hold from frame to frame: the sequence and the
+//! check (section "Transport and bytes").
 
 use super::wire::{
     DATA_BYTES_MAX, ENTRIES_MAX, HEAD_BYTES, ProtocolError, feature, kind, u16_at, u32_at,
@@ -49,8 +49,8 @@ impl Head {
         matches!(self.kind, kind::COMMAND | kind::RESPONSE)
     }
 
-    /// Checks the number of entries and the flags of a command or a response, and gives the length of its
-    /// entries of `entry_bytes` each.
+    /// Checks the number of entries and the flags of a command or a response, and gives the length
+    /// of its entries of `entry_bytes` each.
     pub(super) fn entries_bytes(
         &self,
         entry_bytes: usize,
@@ -146,7 +146,8 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Takes the next frame: `bytes` begins with its head, and `checked_bytes` of its body are checked.
+    /// Takes the next frame: `bytes` begins with its head, and `checked_bytes` of its body are
+    /// checked.
     pub(super) fn take(
         &mut self,
         head: &Head,

@@ -1,4 +1,5 @@
-//! The first frames of a connection: `HELLO`, and `WELCOME`, `REFUSED` or a list (section "Greeting").
+//! The first frames of a connection: `HELLO`, and `WELCOME`, `REFUSED` or a list (section
+//! "Greeting").
 
 use super::command::Request;
 use super::frame::Outbound;
@@ -225,8 +226,8 @@ impl Welcome {
         self.features & feature != 0
     }
 
-    /// Whether a request may be carried out (section "Commands"). The target asks before it carries it
-    /// out, the initiator before it sends it.
+    /// Whether a request may be carried out (section "Commands"). The target asks before it carries
+    /// it out, the initiator before it sends it.
     ///
     /// # Errors
     /// The status to answer with.

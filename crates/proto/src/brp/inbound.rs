@@ -1,9 +1,9 @@
 //! Where one message ends and what may come when, at either end (section "States").
 //!
-//! Both readers look at what has been received and not been taken. They answer with a message and how
-//! many bytes it was, or that it is not all there; the data of commands and responses is not part of the
-//! message and stands behind it. They keep nothing of the bytes, so that how a stream was cut cannot make a
-//! difference.
+//! Both readers look at what has been received and not been taken. They answer with a message and
+//! how many bytes it was, or that it is not all there; the data of commands and responses is not
+//! part of the message and stands behind it. They keep nothing of the bytes, so that how a stream
+//! was cut cannot make a difference.
 
 use super::command::{self, Request};
 use super::frame::{Head, Order};

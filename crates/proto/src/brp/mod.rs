@@ -11,8 +11,8 @@
 //! - [`Initiator`]: a session from the other end: order, merging, replay.
 //!
 //! A [`ProtocolError`] always means: end the connection. What can be answered is answered with a
-//! [`Status`] or a [`Refusal`] and is no `ProtocolError`. No length is believed, and no memory taken for
-//! it, before it has been held against its limit.
+//! [`Status`] or a [`Refusal`] and is no `ProtocolError`. No length is believed, and no memory
+//! taken for it, before it has been held against its limit.
 
 pub mod command;
 pub mod frame;

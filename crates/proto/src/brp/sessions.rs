@@ -1,8 +1,8 @@
-//! What a target knows of the sessions: their paths, what each path has under way, and which of them are
-//! fenced (section "Sessions, fences and replay").
+//! What a target knows of the sessions: their paths, what each path has under way, and which of
+//! them are fenced (section "Sessions, fences and replay").
 //!
-//! It must never say that a path has ended while a request that came over it has not, and never take a
-//! request from a path that was fenced: a newer change could then be undone by an older one.
+//! It must never say that a path has ended while a request that came over it has not, and never
+//! take a request from a path that was fenced: a newer change could then be undone by an older one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -114,8 +114,8 @@ impl Sessions {
         Ok(path)
     }
 
-    /// Fences a path of the same session as `asker`. `None` when there is no such path: it has ended.
-    /// The caller cuts what it gets and waits until it [is over](Path::is_over).
+    /// Fences a path of the same session as `asker`. `None` when there is no such path: it has
+    /// ended. The caller cuts what it gets and waits until it [is over](Path::is_over).
     pub fn fence(&self, asker: &Path, number: u32) -> Option<Rc<Path>> {
         let sessions = self.sessions.borrow();
         let known = sessions.get(&asker.session)?;
@@ -124,8 +124,8 @@ impl Sessions {
         Some(Rc::clone(path))
     }
 
-    /// Nothing more comes over a path, and everything that came has ended: it is forgotten, and with the
-    /// last path its session.
+    /// Nothing more comes over a path, and everything that came has ended: it is forgotten, and
+    /// with the last path its session.
     ///
     /// # Panics
     /// When a request of the path is under way.

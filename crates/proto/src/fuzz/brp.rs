@@ -39,8 +39,9 @@ fn welcome(features: u32, instance: u8, rights: u32) -> Welcome {
     }
 }
 
-/// A target over what an initiator sends: the greeting and what follows it. Most of a stream is forged
-/// from the bytes, with sound sequence numbers and checks, so that not everything ends at those.
+/// A target over what an initiator sends: the greeting and what follows it. Most of a stream is
+/// forged from the bytes, with sound sequence numbers and checks, so that not everything ends at
+/// those.
 pub fn brp_target(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -186,7 +187,8 @@ fn check_command(requests: &[Request], path: &Welcome) -> u64 {
 }
 
 /// A session over what its targets send: paths that come and go, answers to what was asked and to
-/// what was not, fences, and instances that die. Everything that it sends is taken by a target's reader.
+/// what was not, fences, and instances that die. Everything that it sends is taken by a target's
+/// reader.
 pub fn brp_initiator(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -459,7 +461,8 @@ impl SessionOf {
         }
     }
 
-    /// A FENCED over a path, as it was asked or not. Where it was, the path that it names has ended.
+    /// A FENCED over a path, as it was asked or not. Where it was, the path that it names has
+    /// ended.
     fn fenced(&mut self, input: &mut Input<'_>) {
         let Some(path) = self.path(input) else {
             return;

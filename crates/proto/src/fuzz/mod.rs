@@ -1,10 +1,11 @@
 //! What the fuzzers of `fuzz/` give their bytes to: one function for each end of each protocol.
 //!
-//! Built for the tests of this crate, which run the same functions over bytes from seeds, and with the
-//! feature `fuzzing`; no program has it. Each function returns whatever the bytes are, or panics because
-//! something is wrong: a panic of a codec, memory beyond its bound, a request that may not pass, an end
-//! that is not for good, or a stream that means something else when it is cut differently. It must never make
-//! fewer inputs of what the fuzzer gives: every choice comes from the bytes.
+//! Built for the tests of this crate, which run the same functions over bytes from seeds, and with
+//! the feature `fuzzing`; no program has it. Each function returns whatever the bytes are, or
+//! panics because something is wrong: a panic of a codec, memory beyond its bound, a request that
+//! may not pass, an end that is not for good, or a stream that means something else when it is cut
+//! differently. It must never make fewer inputs of what the fuzzer gives: every choice comes from
+//! the bytes.
 
 mod brp;
 mod nbd;
@@ -65,8 +66,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Feeds a stream in fragments of `fragment_bytes`. `step` looks at what is here and not taken: it says how
-/// much it has taken, or `None` when it wants more, or that it is over.
+/// Feeds a stream in fragments of `fragment_bytes`. `step` looks at what is here and not taken: it
+/// says how much it has taken, or `None` when it wants more, or that it is over.
 fn in_fragments<E>(
     stream: &[u8],
     fragment_bytes: usize,

@@ -17,8 +17,8 @@ use crate::nbd::{
 };
 
 const SIZE_BYTES: u64 = 1 << 20;
-/// The most that one option can be answered with here: each export's name and description with their
-/// heads, or the information of one.
+/// The most that one option can be answered with here: each export's name and description with
+/// their heads, or the information of one.
 const ANSWER_BYTES_MAX: usize = 1024;
 
 /// Two exports, the second for readers.
@@ -51,9 +51,9 @@ struct Served {
     end: Result<(), ProtocolError>,
 }
 
-/// A server over what a client sends: the handshake, with or without TLS that has to begin first, and
-/// the requests behind it. Most of a stream is forged from the bytes: options and requests with sound
-/// heads, so that not everything ends at the first wrong byte.
+/// A server over what a client sends: the handshake, with or without TLS that has to begin first,
+/// and the requests behind it. Most of a stream is forged from the bytes: options and requests with
+/// sound heads, so that not everything ends at the first wrong byte.
 pub fn nbd_server(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -211,8 +211,8 @@ struct Asked {
     end: Result<(), ProtocolError>,
 }
 
-/// A client over what a server sends: the handshake, and replies to one request each, whose kind comes from
-/// the bytes as well.
+/// A client over what a server sends: the handshake, and replies to one request each, whose kind
+/// comes from the bytes as well.
 pub fn nbd_client(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -234,7 +234,8 @@ pub fn nbd_client(data: &[u8]) {
 fn server_stream(input: &mut Input<'_>, choice: u8, request: &Request) -> Vec<u8> {
     let mut stream = b"NBDMAGICIHAVEOPT\0\x03".to_vec();
     if choice & 1 != 0 {
-        // The way into transmission, so that replies are reached: structured replies, no context, GO.
+        // The way into transmission, so that replies are reached: structured replies, no context,
+        // GO.
         let mut reply = |option: u32, kind: u32, data: &[u8]| {
             stream.extend(OPTION_REPLY_MAGIC.to_be_bytes());
             stream.extend(option.to_be_bytes());

@@ -1,10 +1,9 @@
 //! The client's end of the handshake.
 //!
-//! One fixed plan: TLS where it is wished for, structured replies, then the `base:allocation` context,
-//! then `GO` with a
-//! request for the block sizes; `EXPORT_NAME` where the server does not know `GO` or fixed
-//! newstyle. What the server refuses on the way is done without, and the outcome says so. The
-//! machine must never enter transmission with block sizes or flags it did not check.
+//! One fixed plan: TLS where it is wished for, structured replies, then the `base:allocation`
+//! context, then `GO` with a request for the block sizes; `EXPORT_NAME` where the server does not
+//! know `GO` or fixed newstyle. What the server refuses on the way is done without, and the outcome
+//! says so. The machine must never enter transmission with block sizes or flags it did not check.
 
 use super::fields::{Fields, gather, string};
 use super::request::{ExportInfo, Negotiated};
@@ -34,8 +33,9 @@ pub struct Wishes {
 pub enum ClientProgress {
     /// Receive more bytes.
     NeedMore,
-    /// Speak TLS from here on, and [go on](ClientHandshake::secured) inside it. What is left of the input
-    /// came outside of it and must not be used: then the server is not sound, or somebody is in between.
+    /// Speak TLS from here on, and [go on](ClientHandshake::secured) inside it. What is left of the
+    /// input came outside of it and must not be used: then the server is not sound, or somebody is
+    /// in between.
     StartTls,
     /// Send requests; the rest of the input belongs to the replies.
     Transmission(ClientSession),

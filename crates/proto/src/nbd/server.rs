@@ -40,9 +40,9 @@ pub enum ServerProgress {
     NeedMore,
     /// One option was answered: send the output, then feed the rest of the input.
     Answered,
-    /// Send the output, then begin TLS, and go on with the machine inside of it. Input that is left must
-    /// not be fed: a client has nothing to say before TLS, so somebody else has put it there. End the
-    /// connection instead.
+    /// Send the output, then begin TLS, and go on with the machine inside of it. Input that is left
+    /// must not be fed: a client has nothing to say before TLS, so somebody else has put it there.
+    /// End the connection instead.
     StartTls,
     /// Send the output, then serve requests; the rest of the input belongs to them.
     Transmission(ServerSession),
@@ -373,8 +373,8 @@ impl ServerHandshake {
         Ok(self.conclude(option, verdict, out))
     }
 
-    /// Lets TLS begin. Of what was agreed before, nothing holds any more: nobody has vouched for it. The
-    /// flags of the client are all that there can be, and they stay.
+    /// Lets TLS begin. Of what was agreed before, nothing holds any more: nobody has vouched for
+    /// it. The flags of the client are all that there can be, and they stay.
     fn start_tls(&mut self, out: &mut Vec<u8>) -> ServerProgress {
         put_reply(out, opt::STARTTLS, rep::ACK, &[]);
         assert!(

@@ -143,7 +143,8 @@ struct End {
     read_bytes: u64,
     /// Numbers of the first bytes in receive buffers, by slot.
     starts: Vec<u64>,
-    /// On their way to the other end, in order, and those that have arrived and are not acknowledged.
+    /// On their way to the other end, in order, and those that have arrived and are not
+    /// acknowledged.
     wire: VecDeque<OnWire>,
     unacknowledged: VecDeque<OnWire>,
     /// What the device has received, and in which buffer, and the program has not looked at.
@@ -364,9 +365,10 @@ fn every_receive_is_needed() {
         buffer_bytes: 4096,
         wants: (2 * 4096, 2 * 4096),
     };
-    // Even numbers are of the first end: 0 it sends, 4 its device receives, 10 it looks, 0xfc it reads. Both
-    // send all they have; then the first one reads a message and gives its credit back without data, twice.
-    // Its four messages are received while the program of the second one is busy elsewhere: 5.
+    // Even numbers are of the first end: 0 it sends, 4 its device receives, 10 it looks, 0xfc it
+    // reads. Both send all they have; then the first one reads a message and gives its credit back
+    // without data, twice. Its four messages are received while the program of the second one is
+    // busy elsewhere: 5.
     let schedule = [0, 0, 1, 1, 4, 4, 10, 0xfc, 0, 10, 0xfc, 0, 5, 5, 5, 5];
     assert_eq!(run(shape, &schedule, 0), Ok(()));
     let overrun = Err("no receive is posted".to_owned());

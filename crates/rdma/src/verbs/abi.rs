@@ -1,7 +1,7 @@
-//! The structures that libibverbs and librdmacm share with their callers, as far as they are used here: the
-//! application binary interface of rdma-core (`infiniband/verbs.h`, `rdma/rdma_cma.h`), which has been stable
-//! since its version 1.1 of 2007. Where only the first fields of a structure are needed, only those are
-//! written down, and the structure is never made nor moved here.
+//! The structures that libibverbs and librdmacm share with their callers, as far as they are used
+//! here: the application binary interface of rdma-core (`infiniband/verbs.h`, `rdma/rdma_cma.h`),
+//! which has been stable since its version 1.1 of 2007. Where only the first fields of a structure
+//! are needed, only those are written down, and the structure is never made nor moved here.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -71,7 +71,8 @@ pub(super) struct Sge {
     pub(super) lkey: u32,
 }
 
-/// `struct ibv_send_wr`. Behind the immediate data are unions for operations that are not used here.
+/// `struct ibv_send_wr`. Behind the immediate data are unions for operations that are not used
+/// here.
 #[repr(C)]
 pub(super) struct SendRequest {
     pub(super) wr_id: u64,
@@ -192,7 +193,8 @@ mod tests {
 
     use super::*;
 
-    /// Sizes and places as a C compiler gives them for the headers of rdma-core, on a machine of 64 bits.
+    /// Sizes and places as a C compiler gives them for the headers of rdma-core, on a machine of 64
+    /// bits.
     #[test]
     fn the_layout_is_that_of_the_headers() {
         assert_eq!(size_of::<SendRequest>(), 128);

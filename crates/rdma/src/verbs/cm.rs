@@ -17,8 +17,8 @@ use super::library::{Library, the_library};
 const RESOLVE_MS: c_int = 4000;
 /// Transport retries before a connection is broken; the most there are.
 const RETRIES: u8 = 7;
-/// Retries of a message that finds no receive posted. Credits see to it that there is always one, so the
-/// first is a fault of an end.
+/// Retries of a message that finds no receive posted. Credits see to it that there is always one,
+/// so the first is a fault of an end.
 const RNR_RETRIES: u8 = 0;
 /// Private data that RDMA CM can hand out, at most.
 const PRIVATE_BYTES_MAX: usize = 255;
@@ -105,7 +105,8 @@ impl CmChannel {
         }
         // SAFETY: the call has given an event, which stays as it is until it is acknowledged.
         let seen = unsafe { self.read(&*event) };
-        // SAFETY: the event was given by the call above and is acknowledged once; nothing points at it.
+        // SAFETY: the event was given by the call above and is acknowledged once; nothing points at
+        // it.
         unsafe { (self.library.rdma_ack_cm_event)(event) };
         Ok(Some(seen))
     }
@@ -142,7 +143,8 @@ impl CmChannel {
         let carries = matches!(happened, Happened::Request | Happened::Established);
         let (start, len) = (event.conn.private_data, event.conn.private_data_len);
         let private = if carries && !start.is_null() {
-            // SAFETY: of these events the library says that so many bytes are there, in the event itself.
+            // SAFETY: of these events the library says that so many bytes are there, in the event
+            // itself.
             unsafe { std::slice::from_raw_parts(start.cast::<u8>(), usize::from(len)) }.to_vec()
         } else {
             Vec::new()
@@ -280,8 +282,8 @@ impl CmId {
         unsafe { (self.library().rdma_reject)(self.raw.as_ptr(), ptr::null(), 0) };
     }
 
-    /// Ends the connection: everything that is posted is flushed, and the other end is told. The only
-    /// error says that there is no connection any more.
+    /// Ends the connection: everything that is posted is flushed, and the other end is told. The
+    /// only error says that there is no connection any more.
     pub(crate) fn disconnect(&self) {
         // SAFETY: the identifier is alive.
         unsafe { (self.library().rdma_disconnect)(self.raw.as_ptr()) };
@@ -294,7 +296,8 @@ impl CmId {
     pub(crate) fn with_own_channel(mut self) -> io::Result<CmId> {
         let channel = CmChannel::new()?;
         let migrate = self.library().rdma_migrate_id;
-        // SAFETY: both are alive, and no event of the identifier is unacknowledged: `next` never leaves one.
+        // SAFETY: both are alive, and no event of the identifier is unacknowledged: `next` never
+        // leaves one.
         let result = unsafe { migrate(self.raw.as_ptr(), channel.raw.as_ptr()) };
         checked(result, "cannot take a connection over")?;
         self.channel = channel;
@@ -304,8 +307,8 @@ impl CmId {
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        // SAFETY: this is the last use, its queue pair is gone (`Queues` holds the identifier), and every
-        // event of it has been acknowledged. An error would say that it is none.
+        // SAFETY: this is the last use, its queue pair is gone (`Queues` holds the identifier), and
+        // every event of it has been acknowledged. An error would say that it is none.
         unsafe { (self.library().rdma_destroy_id)(self.raw.as_ptr()) };
     }
 }

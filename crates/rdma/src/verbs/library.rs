@@ -1,5 +1,5 @@
-//! The two libraries, opened when they are first needed. So a program with this transport runs where they are
-//! not installed, and is built without their headers.
+//! The two libraries, opened when they are first needed. So a program with this transport runs
+//! where they are not installed, and is built without their headers.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io;
@@ -22,8 +22,8 @@ macro_rules! functions {
                 $($(
                     let $name = symbol(library($library)?, $library, concat!(stringify!($name), "\0"))?;
                 )*)*
-                // SAFETY: each address is that of the function of this name, and the types are those
-                // that its header declares.
+                // SAFETY: each address is that of the function of this name, and the types are
+                // those that its header declares.
                 Ok(unsafe {
                     Library {
                         $($($name: std::mem::transmute::<
@@ -87,8 +87,8 @@ pub(super) fn the_library() -> io::Result<&'static Library> {
 }
 
 fn library(name: &CStr) -> Result<*mut c_void, String> {
-    // SAFETY: the name ends with NUL. What the library runs when it is opened is what every program that
-    // is linked with it runs.
+    // SAFETY: the name ends with NUL. What the library runs when it is opened is what every program
+    // that is linked with it runs.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         let why = last_error();

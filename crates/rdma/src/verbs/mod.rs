@@ -1,8 +1,8 @@
 //! The verbs and RDMA CM, made safe: what a connection needs of them and no more.
 //!
-//! This module may use `unsafe`: it hands memory to a device, through libraries of C. It must never touch a
-//! buffer that the device may touch, nor free one before the queue pair that knows of it is gone. It knows
-//! nothing of credits nor of streams.
+//! This module may use `unsafe`: it hands memory to a device, through libraries of C. It must never
+//! touch a buffer that the device may touch, nor free one before the queue pair that knows of it is
+//! gone. It knows nothing of credits nor of streams.
 
 mod abi;
 mod cm;

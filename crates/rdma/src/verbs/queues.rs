@@ -82,8 +82,8 @@ impl Drop for Region {
     }
 }
 
-/// A queue pair with everything that belongs to it. The buffers to receive into are numbered from 0, those to
-/// send from too.
+/// A queue pair with everything that belongs to it. The buffers to receive into are numbered from
+/// 0, those to send from too.
 pub(crate) struct Queues {
     library: &'static Library,
     id: CmId,
@@ -109,8 +109,8 @@ struct Parts {
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        // SAFETY: each was made by the library, nothing uses it any more, and it is given back once, after
-        // what stands on it. An error would say that something still does.
+        // SAFETY: each was made by the library, nothing uses it any more, and it is given back
+        // once, after what stands on it. An error would say that something still does.
         unsafe {
             if !self.cq.is_null() {
                 (self.library.ibv_destroy_cq)(self.cq);
@@ -148,8 +148,9 @@ impl Queues {
             channel: ptr::null_mut(),
             cq: ptr::null_mut(),
         };
-        // SAFETY: the device of a live identifier is open; every result is checked before it is used; the
-        // region is all of the memory that is registered, and is freed after it has been unregistered.
+        // SAFETY: the device of a live identifier is open; every result is checked before it is
+        // used; the region is all of the memory that is registered, and is freed after it has been
+        // unregistered.
         unsafe {
             parts.pd = (library.ibv_alloc_pd)(context);
             let pd = made(parts.pd, "cannot make a protection domain")?;
@@ -197,8 +198,9 @@ impl Queues {
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
-    /// Asks for one notice when there is a new completion, of receives alone or of everything; a failure is
-    /// always noticed, for it flushes the receives. What has come before may not be noticed.
+    /// Asks for one notice when there is a new completion, of receives alone or of everything; a
+    /// failure is always noticed, for it flushes the receives. What has come before may not be
+    /// noticed.
     ///
     /// # Errors
     /// Those of the device.
@@ -240,7 +242,8 @@ impl Queues {
     pub(crate) fn poll(&self, mut each: impl FnMut(Done)) -> io::Result<bool> {
         let mut entries = [Completion::default(); POLLED];
         let cq = self.cq.as_ptr();
-        // SAFETY: the queue is alive, its device has this function, and it writes so many entries at most.
+        // SAFETY: the queue is alive, its device has this function, and it writes so many entries
+        // at most.
         let count = unsafe {
             let poll = (*(*cq).context).ops.poll_cq;
             poll(cq, POLLED as i32, entries.as_mut_ptr())
@@ -319,8 +322,8 @@ impl Queues {
             num_sge: 1,
         };
         let (qp, mut bad) = (self.qp.as_ptr(), ptr::null_mut());
-        // SAFETY: the queue pair is alive and its device has this function; the request is copied by the
-        // call, and the buffer stays where it is and untouched until its completion.
+        // SAFETY: the queue pair is alive and its device has this function; the request is copied
+        // by the call, and the buffer stays where it is and untouched until its completion.
         let result = unsafe {
             let post = (*(*qp).context).ops.post_recv;
             post(qp, &raw mut request, &raw mut bad)
@@ -341,8 +344,8 @@ impl Queues {
             "it is so long"
         );
         let start = self.buffer(usize::from(slot));
-        // SAFETY: the bytes lie in the buffer, which was initialised when it was made and is not with the
-        // device; `out` is other memory.
+        // SAFETY: the bytes lie in the buffer, which was initialised when it was made and is not
+        // with the device; `out` is other memory.
         unsafe { ptr::copy_nonoverlapping(start.add(from), out.as_mut_ptr(), out.len()) };
     }
 
@@ -362,8 +365,8 @@ impl Queues {
     ) -> io::Result<()> {
         assert!(bytes <= self.depths.buffer_bytes, "it is so long");
         let index = self.send_index(slot);
-        // SAFETY: the bytes lie in the buffer, which was initialised when it was made and is not with the
-        // device; the slice is gone when this call is.
+        // SAFETY: the bytes lie in the buffer, which was initialised when it was made and is not
+        // with the device; the slice is gone when this call is.
         fill(unsafe { std::slice::from_raw_parts_mut(self.buffer(index), bytes) });
         let mut sge = self.sge(index, bytes);
         self.post_send(SEND | u64::from(slot), Some(&mut sge), word)?;
@@ -413,8 +416,8 @@ impl Queues {
 
 impl Drop for Queues {
     fn drop(&mut self) {
-        // SAFETY: the queue pair goes first, and then nothing is with the device any more; every notice has
-        // been acknowledged when it was taken.
+        // SAFETY: the queue pair goes first, and then nothing is with the device any more; every
+        // notice has been acknowledged when it was taken.
         unsafe { (self.library.rdma_destroy_qp)(self.id.raw().0) };
         drop(Parts {
             library: self.library,

@@ -1,9 +1,10 @@
-//! Memory for what stays: pieces of one size, out of areas that the kernel may back with huge pages.
+//! Memory for what stays: pieces of one size, out of areas that the kernel may back with huge
+//! pages.
 //!
-//! The content of a device in memory is touched at random. On small pages nearly every touch misses the processor's
-//! table of pages, and pieces of the heap have the counts of their handles strewn between them. An area is one huge page
-//! of x86-64 and is mapped when its first piece is wanted, so memory that was never written takes none, but for the rest of one
-//! area.
+//! The content of a device in memory is touched at random. On small pages nearly every touch misses
+//! the processor's table of pages, and pieces of the heap have the counts of their handles strewn
+//! between them. An area is one huge page of x86-64 and is mapped when its first piece is wanted,
+//! so memory that was never written takes none, but for the rest of one area.
 //!
 //! It must never give back an area of which a piece is in use.
 
@@ -141,7 +142,8 @@ fn map_aligned() -> Option<NonNull<u8>> {
     let area = start.next_multiple_of(AREA_BYTES);
     unmap(start, area - start);
     unmap(area + AREA_BYTES, end - area - AREA_BYTES);
-    // SAFETY: the area is what is left of the mapping. It is a hint: a kernel without huge pages refuses, and small ones do.
+    // SAFETY: the area is what is left of the mapping. It is a hint: a kernel without huge pages
+    // refuses, and small ones do.
     unsafe { libc::madvise(area as *mut libc::c_void, AREA_BYTES, libc::MADV_HUGEPAGE) };
     NonNull::new(area as *mut u8)
 }

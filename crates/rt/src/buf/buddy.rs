@@ -1,8 +1,8 @@
 //! A binary buddy allocator over page numbers. It knows no addresses and owns no memory.
 //!
-//! Single pages, which most requests take, are not merged the moment they come back: a few lie ready to be
-//! taken again, the last first, while the processor still has them. They are merged when a block is wanted
-//! that is not there.
+//! Single pages, which most requests take, are not merged the moment they come back: a few lie
+//! ready to be taken again, the last first, while the processor still has them. They are merged
+//! when a block is wanted that is not there.
 
 const NONE: u32 = u32::MAX;
 

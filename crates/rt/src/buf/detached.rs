@@ -1,9 +1,9 @@
 //! Bytes that belong to no pool, so that they may go to another thread.
 //!
-//! A [`Buf`](super::Buf) counts its handles and knows its pool without locks, which ties it to its thread. What
-//! crosses between threads is copied once, into memory of the heap that has one owner and nothing else that
-//! points to it; the other thread's pool takes that memory over as it is. Aligned as every buffer, so direct
-//! I/O reads and writes it.
+//! A [`Buf`](super::Buf) counts its handles and knows its pool without locks, which ties it to its
+//! thread. What crosses between threads is copied once, into memory of the heap that has one owner
+//! and nothing else that points to it; the other thread's pool takes that memory over as it is.
+//! Aligned as every buffer, so direct I/O reads and writes it.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -17,8 +17,9 @@ pub struct DetachedBuf {
     len: usize,
 }
 
-// SAFETY: it is the only handle to memory of the global allocator, which any thread may use and give back;
-// there is no pool, no count of handles and no operation of a ring that knows this memory.
+// SAFETY: it is the only handle to memory of the global allocator, which any thread may use and
+// give back; there is no pool, no count of handles and no operation of a ring that knows this
+// memory.
 unsafe impl Send for DetachedBuf {}
 
 impl DetachedBuf {
@@ -36,8 +37,8 @@ impl DetachedBuf {
 impl Drop for DetachedBuf {
     fn drop(&mut self) {
         let layout = heap_layout(heap_bytes(self.len));
-        // SAFETY: allocated by `DetachedBuf::gather` with the layout of the same length, which never changes, and
-        // `BufPool::attach` keeps those from getting here that it takes over.
+        // SAFETY: allocated by `DetachedBuf::gather` with the layout of the same length, which
+        // never changes, and `BufPool::attach` keeps those from getting here that it takes over.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) };
     }
 }
@@ -62,8 +63,8 @@ impl DetachedBuf {
         let mut at = 0;
         for slice in slices {
             assert!(slice.len() <= len - at, "the slices are as long as all");
-            // SAFETY: what was just allocated has `len` bytes or more, of which those from `at` on have room for
-            // the slice, and nobody else has them.
+            // SAFETY: what was just allocated has `len` bytes or more, of which those from `at` on
+            // have room for the slice, and nobody else has them.
             unsafe {
                 let to = start.as_ptr().add(at);
                 std::ptr::copy_nonoverlapping(slice.as_ptr(), to, slice.len());
@@ -77,7 +78,8 @@ impl DetachedBuf {
 }
 
 impl Payload {
-    /// A copy of the bytes in one piece that may go to another thread; `None` when there is no memory.
+    /// A copy of the bytes in one piece that may go to another thread; `None` when there is no
+    /// memory.
     pub fn detached(&self) -> Option<DetachedBuf> {
         DetachedBuf::gather(self.len(), self.slices().iter().map(|slice| &slice[..]))
     }

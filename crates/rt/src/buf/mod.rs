@@ -89,8 +89,8 @@ impl Drop for Block {
             pool.heap_bytes.set(pool.heap_bytes.get() - self.capacity);
         }
         match self.home {
-            // SAFETY: allocated by `BufPool::try_heap` or `Payload::detached` with the same layout, and
-            // this is the last handle.
+            // SAFETY: allocated by `BufPool::try_heap` or `Payload::detached` with the same layout,
+            // and this is the last handle.
             Home::Heap => unsafe {
                 std::alloc::dealloc(self.start.as_ptr(), heap_layout(self.capacity));
             },
@@ -145,8 +145,8 @@ impl BufPool {
         BufPool::over(NonNull::dangling(), 0, None)
     }
 
-    /// A pool for content that stays: buffers of `bytes`, a power of two of up to 2 MiB, come from memory that the kernel may back
-    /// with huge pages. Others come from the heap.
+    /// A pool for content that stays: buffers of `bytes`, a power of two of up to 2 MiB, come from
+    /// memory that the kernel may back with huge pages. Others come from the heap.
     pub fn for_content(bytes: usize) -> BufPool {
         BufPool::over(NonNull::dangling(), 0, Some(Areas::new(bytes)))
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::Sender;
 use crate::sync::Event;
 
-/// Letters of this turn of the executor, to be sent together by [`carry`](Self::carry). Who puts them in bounds
-/// them.
+/// Letters of this turn of the executor, to be sent together by [`carry`](Self::carry). Who puts
+/// them in bounds them.
 pub struct Outbox<T> {
     letters: RefCell<Vec<T>>,
     filled: Event,
@@ -36,8 +36,8 @@ impl<T> Outbox<T> {
         }
     }
 
-    /// Sends what is there. Tasks run in the order in which they became ready, so this comes behind all that
-    /// had something to say in the same turn.
+    /// Sends what is there. Tasks run in the order in which they became ready, so this comes behind
+    /// all that had something to say in the same turn.
     pub async fn carry(&self) {
         loop {
             self.filled
@@ -49,8 +49,8 @@ impl<T> Outbox<T> {
 
     /// Sends what is there now.
     pub fn send(&self) {
-        // A mailbox that is closed is of a thread that has ended, which is noticed at its own mailbox; what is
-        // left goes with this one.
+        // A mailbox that is closed is of a thread that has ended, which is noticed at its own
+        // mailbox; what is left goes with this one.
         let letters = self.letters.take();
         self.to.send_all(letters);
     }

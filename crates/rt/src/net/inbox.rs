@@ -100,8 +100,8 @@ impl Inbox {
         Ok(count > 0)
     }
 
-    /// Fills `buf` with the next bytes: what is here, and then what comes, straight into it. False at
-    /// the end of the stream before that. `progress` is told of every wait that begins and ends.
+    /// Fills `buf` with the next bytes: what is here, and then what comes, straight into it. False
+    /// at the end of the stream before that. `progress` is told of every wait that begins and ends.
     ///
     /// # Errors
     /// Those of `recv(2)`.

@@ -1,9 +1,11 @@
-//! Commands that a driver defines for its own files (`IORING_OP_URING_CMD`), and pages that it shares.
+//! Commands that a driver defines for its own files (`IORING_OP_URING_CMD`), and pages that it
+//! shares.
 //!
-//! A short command has 16 bytes and goes through the runtime's ring, as a read or a write does: that
-//! is the way of requests. A long one has up to 80 bytes and needs a ring with entries of 128 bytes;
-//! giving those to everything would cost every operation twice the memory, so a [`CommandFile`] has a
-//! small ring of its own, whose completions the runtime's ring watches for. That is the way of control.
+//! A short command has 16 bytes and goes through the runtime's ring, as a read or a write does:
+//! that is the way of requests. A long one has up to 80 bytes and needs a ring with entries of 128
+//! bytes; giving those to everything would cost every operation twice the memory, so a
+//! [`CommandFile`] has a small ring of its own, whose completions the runtime's ring watches for.
+//! That is the way of control.
 //!
 //! It must never know what a command means: whoever sends one says where the driver may write.
 
@@ -31,8 +33,8 @@ impl File {
     /// Sends a short command: `head`, and behind it the address of `buf`, in the machine's order of
     /// bytes. The result is what the driver answered; the buffer comes back either way.
     ///
-    /// A driver may keep a command for as long as it likes, and may not take a request to cancel it:
-    /// then dropping the future makes an orphan until the driver gives it up.
+    /// A driver may keep a command for as long as it likes, and may not take a request to cancel
+    /// it: then dropping the future makes an orphan until the driver gives it up.
     ///
     /// # Errors
     /// Those that the driver answers.
@@ -56,8 +58,8 @@ impl File {
         }
     }
 
-    /// Maps pages of a file that a driver writes and this process only reads. `offset` and `len` are
-    /// in bytes; `offset` is a multiple of the page.
+    /// Maps pages of a file that a driver writes and this process only reads. `offset` and `len`
+    /// are in bytes; `offset` is a multiple of the page.
     ///
     /// # Errors
     /// Those of `mmap(2)`.
@@ -89,8 +91,8 @@ pub struct DriverPages {
 }
 
 impl DriverPages {
-    /// A copy of `N` bytes from the byte `at` on, as they are now. Whether they belong together is for
-    /// the protocol with the driver to say.
+    /// A copy of `N` bytes from the byte `at` on, as they are now. Whether they belong together is
+    /// for the protocol with the driver to say.
     ///
     /// # Panics
     /// When they do not lie in the pages.
@@ -164,7 +166,8 @@ impl CommandFile {
     }
 
     /// Sends a long command and waits for its completion. The address of `data` is put at the byte
-    /// `address_at` of the command, in the machine's order; `data` comes back as the driver left it.
+    /// `address_at` of the command, in the machine's order; `data` comes back as the driver left
+    /// it.
     ///
     /// A command whose future is dropped goes on in the kernel, and the next one waits for its end.
     ///
@@ -175,8 +178,8 @@ impl CommandFile {
     /// When the address does not fit in at that place.
     ///
     /// # Safety
-    /// The driver must touch no memory of this process for this command but the bytes of `data`, and
-    /// none after it has completed the command.
+    /// The driver must touch no memory of this process for this command but the bytes of `data`,
+    /// and none after it has completed the command.
     pub async unsafe fn command(
         &self,
         op: u32,
@@ -226,8 +229,8 @@ impl CommandFile {
 
 impl Drop for CommandFile {
     fn drop(&mut self) {
-        // The kernel may still write to what a command without an end points at. Waiting for it here
-        // could take forever, so its memory is given up.
+        // The kernel may still write to what a command without an end points at. Waiting for it
+        // here could take forever, so its memory is given up.
         if let Some(data) = self.lent.borrow_mut().take() {
             Box::leak(data);
         }

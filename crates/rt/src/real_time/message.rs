@@ -1,9 +1,10 @@
 //! Files of drivers that speak in whole messages: a read takes one message, a write gives one
 //! (`/dev/fuse`).
 //!
-//! A message is read into two parts, so that what comes behind a head of known length lies in an aligned
-//! buffer of the pool and can be handed on without a copy. Buffers are never named as registered ones
-//! here: a driver that copies from and to the pages of a process (as FUSE does) takes addresses only.
+//! A message is read into two parts, so that what comes behind a head of known length lies in an
+//! aligned buffer of the pool and can be handed on without a copy. Buffers are never named as
+//! registered ones here: a driver that copies from and to the pages of a process (as FUSE does)
+//! takes addresses only.
 //!
 //! It must never know what a message means.
 
@@ -99,8 +100,8 @@ impl MessageFile {
         })
     }
 
-    /// Waits for a message and reads it. The count is that of its bytes, which fill the head first; the
-    /// buffer comes back either way.
+    /// Waits for a message and reads it. The count is that of its bytes, which fill the head first;
+    /// the buffer comes back either way.
     ///
     /// # Errors
     /// Those of `readv(2)`.

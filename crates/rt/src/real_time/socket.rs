@@ -17,8 +17,8 @@ use crate::net::Peer;
 
 /// Slices in one send; the kernel's `UIO_MAXIOV`.
 const VECTORS_MAX: usize = 1024;
-/// Slices in one send without waiting, whose list lives on the stack: 128 results with data, and their
-/// heads.
+/// Slices in one send without waiting, whose list lives on the stack: 128 results with data, and
+/// their heads.
 const VECTORS_NOW_MAX: usize = 160;
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 128;
@@ -108,8 +108,8 @@ impl Socket {
     /// Sends the whole payload.
     ///
     /// What the socket takes without waiting goes out at once, by a plain system call. A send
-    /// through the driver would complete just as fast, but its completion would end the wait for the
-    /// next request as soon as it had begun: one more turn of the executor for every send.
+    /// through the driver would complete just as fast, but its completion would end the wait for
+    /// the next request as soon as it had begun: one more turn of the executor for every send.
     pub(crate) async fn send(&self, payload: Payload) -> io::Result<()> {
         let mut sent = self.send_now(&payload)?;
         while sent < payload.len() {
@@ -370,8 +370,8 @@ fn get_option<T: SocketValue>(
     values: &mut [T],
 ) -> io::Result<usize> {
     let mut len = size_of_val(values) as libc::socklen_t;
-    // SAFETY: the pointer and the length describe `values`, which lives through the call, and any bytes
-    // are a value of its type.
+    // SAFETY: the pointer and the length describe `values`, which lives through the call, and any
+    // bytes are a value of its type.
     let result = unsafe {
         let start = values.as_mut_ptr().cast();
         libc::getsockopt(fd.as_raw_fd(), level, name, start, &raw mut len)

@@ -82,11 +82,11 @@ pub(super) fn close(fd: i32) {
 /// `PR_SET_IO_FLUSHER` of the kernel's `linux/prctl.h`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Prepares a thread beside the one that the process began with: signals stay with that one, and the kernel
-/// takes this one for part of the I/O path too (`PR_SET_IO_FLUSHER` is of a thread).
+/// Prepares a thread beside the one that the process began with: signals stay with that one, and
+/// the kernel takes this one for part of the I/O path too (`PR_SET_IO_FLUSHER` is of a thread).
 pub(crate) fn begin_thread() {
-    // SAFETY: the set is initialised by `sigfillset` before it is read; both calls take pointers to it only for
-    // their own duration. The option of `prctl` takes four integers and no pointers.
+    // SAFETY: the set is initialised by `sigfillset` before it is read; both calls take pointers to
+    // it only for their own duration. The option of `prctl` takes four integers and no pointers.
     unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigfillset(&mut set);
@@ -115,8 +115,8 @@ pub struct MemoryLock {
 /// - the heap is grown by `heap_reserve_bytes`, touched, and told never to shrink, to serve
 ///   requests by fresh mappings below 64 MiB, or to give threads heaps of their own, so that the
 ///   small allocations of a request find resident memory;
-/// - the stack of the calling thread, which must be the one that serves, is grown: only the main thread's
-///   stack grows by faults, which `mlockall` cannot foresee (mlockall(2), notes);
+/// - the stack of the calling thread, which must be the one that serves, is grown: only the main
+///   thread's stack grows by faults, which `mlockall` cannot foresee (mlockall(2), notes);
 /// - `mlockall` keeps all of it, present and future, in memory.
 ///
 /// What the limits of the process forbid is reported in the result, not an error: the server works

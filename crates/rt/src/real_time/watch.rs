@@ -1,5 +1,5 @@
-//! Waiting until a descriptor has something to read, for libraries that own the descriptor and read it
-//! themselves.
+//! Waiting until a descriptor has something to read, for libraries that own the descriptor and read
+//! it themselves.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -8,7 +8,8 @@ use super::file::count;
 use super::{Handle, Owned, Request};
 use crate::executor::Rt;
 
-/// A descriptor that is watched. It is a copy, so that whoever owns the other may close it at any time.
+/// A descriptor that is watched. It is a copy, so that whoever owns the other may close it at any
+/// time.
 pub struct Watch {
     handle: Handle,
 }

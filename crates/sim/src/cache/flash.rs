@@ -1,7 +1,7 @@
 //! What a device does on account of a request: the seam where flash translation layers are put in.
 //!
-//! A cost model only, without time of its own: it counts pages read and programmed and blocks erased,
-//! its own copies included. It must never refuse a page below the size it was made for.
+//! A cost model only, without time of its own: it counts pages read and programmed and blocks
+//! erased, its own copies included. It must never refuse a page below the size it was made for.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -11,8 +11,8 @@ use bimetal_flash::{Counters, Drive, DriveConfig, FlashError, FtlConfig, PageCon
 use bimetal_policy::replacement::Granularity;
 use bimetal_rt::Rng;
 
-/// Spare flash of a page-mapped drive in percent of what the host can use, if not given: that of a drive
-/// for servers.
+/// Spare flash of a page-mapped drive in percent of what the host can use, if not given: that of a
+/// drive for servers.
 const SPARE_PERCENT: u32 = 28;
 /// Log blocks in percent of the data blocks, if not given.
 const LOG_PERCENT: u32 = 3;
@@ -86,8 +86,8 @@ struct Aged {
 }
 
 impl Aged {
-    /// Writes every page once in order; a page-mapped drive then takes as many writes again at random
-    /// places, so that its cleaning is in its steady state and not in its first days.
+    /// Writes every page once in order; a page-mapped drive then takes as many writes again at
+    /// random places, so that its cleaning is in its steady state and not in its first days.
     fn new(config: &DriveConfig) -> Result<Aged, FlashError> {
         let mut drive = Drive::new(config)?;
         let pages = drive.logical_pages();

@@ -36,12 +36,12 @@ impl Outcome {
         ratio(self.misses, self.accesses)
     }
 
-    /// What a run over a sample says of the whole trace, in which `seen` reads, writes and trims were
-    /// found: everything but accesses is divided by the rate.
+    /// What a run over a sample says of the whole trace, in which `seen` reads, writes and trims
+    /// were found: everything but accesses is divided by the rate.
     ///
-    /// Misses are so divided by the accesses that were to be expected in the sample, and not by those
-    /// that it had: whether the few hottest pages are in it changes its accesses a lot and its misses
-    /// hardly (the correction of SHARDS-adj, Waldspurger et al., FAST 2015, section 3).
+    /// Misses are so divided by the accesses that were to be expected in the sample, and not by
+    /// those that it had: whether the few hottest pages are in it changes its accesses a lot and
+    /// its misses hardly (the correction of SHARDS-adj, Waldspurger et al., FAST 2015, section 3).
     pub fn of_whole(self, seen: [u64; 3], rate: f64) -> Outcome {
         let whole = |count: u64| (count as f64 / rate).round() as u64;
         let [reads, writes, _] = seen;

@@ -301,9 +301,9 @@ pub fn sweep_point(comparison: &Comparison) -> SweepPoint {
 mod tests {
     use super::*;
 
-    /// Short runs of the shipped devices: the paper's gain is there, its exposure has no bound, ours
-    /// has. The bars are the ones promised for the full experiment; the short runs have room to them
-    /// (see `docs/experiments/hetero-mirroring.md`).
+    /// Short runs of the shipped devices: the paper's gain is there, its exposure has no bound,
+    /// ours has. The bars are the ones promised for the full experiment; the short runs have room
+    /// to them (see `docs/experiments/hetero-mirroring.md`).
     #[test]
     fn the_papers_result_is_there_and_ours_is_bounded() {
         let extent = Extent {

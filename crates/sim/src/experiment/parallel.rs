@@ -1,5 +1,5 @@
-//! Runs of an experiment on several cores. Each is a world of its own, so the number of cores changes
-//! nothing in what comes out.
+//! Runs of an experiment on several cores. Each is a world of its own, so the number of cores
+//! changes nothing in what comes out.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,8 @@ pub fn all_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What `run` makes of each job on so many threads, in their order, telling how many of how many are done.
+/// What `run` makes of each job on so many threads, in their order, telling how many of how many
+/// are done.
 ///
 /// # Errors
 /// The first error, in the order of the jobs.

@@ -1,5 +1,5 @@
-//! A medium that keeps only what is not zero: an experiment writes terabytes of zeroes, and a mirror
-//! reads its own records back.
+//! A medium that keeps only what is not zero: an experiment writes terabytes of zeroes, and a
+//! mirror reads its own records back.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! The classes of what can go wrong with an index and its disk, one by one.
 //!
-//! Each class is in a part of the seeds when it is on, and draws from a stream of its own: switching
-//! one on leaves every seed as it was that does not draw it.
+//! Each class is in a part of the seeds when it is on, and draws from a stream of its own:
+//! switching one on leaves every seed as it was that does not draw it.
 
 use crate::campaign::{ClassSet, FaultClass};
 

@@ -1,7 +1,7 @@
 //! One life of a program with an index: what it does, and whether each answer is right.
 //!
-//! An error is right only where something has gone wrong that explains it: the disk has failed a call,
-//! it is full, or bytes of it are not what was written. A wrong answer never is.
+//! An error is right only where something has gone wrong that explains it: the disk has failed a
+//! call, it is full, or bytes of it are not what was written. A wrong answer never is.
 
 use std::ops::Range;
 
@@ -154,8 +154,8 @@ impl<'w, 'a> Program<'w, 'a> {
         Ok(())
     }
 
-    /// The memory for nodes and changes is within its bound, unless a full disk keeps changes there, until the first write
-    /// after there is room again. What is being written comes on top.
+    /// The memory for nodes and changes is within its bound, unless a full disk keeps changes
+    /// there, until the first write after there is room again. What is being written comes on top.
     fn check_memory(&self) -> Checked {
         let world = &*self.world;
         if world.was_full || world.is_read_only {

@@ -3,8 +3,8 @@
 //!
 //! - [`classes`] names what can go wrong; [`scenario`] draws it, with the options and the kinds of
 //!   operations; [`life`] is one life of a program, from an opening to a stop; [`readers`] are its
-//!   snapshots, scans and transactions, which see a moment that is gone; [`opening`] is what happens
-//!   between two lives; [`report`] says what came of it.
+//!   snapshots, scans and transactions, which see a moment that is gone; [`opening`] is what
+//!   happens between two lives; [`report`] says what came of it.
 //! - The model and the disk are those of the index's own tests ([`bimetal_index::model`],
 //!   [`bimetal_index::storage::memory`]): the fault model stands at the head of the disk.
 //! - The index has no threads and no clock, so a run is a function of its seed and its options, and

@@ -112,8 +112,8 @@ fn attempt(world: &mut World<'_>, faults: Faults, state: &str) -> Checked {
     }
 }
 
-/// Opens the index, and holds everything in it against the history. `None` if damage keeps it shut, or
-/// keeps what is in it from being known.
+/// Opens the index, and holds everything in it against the history. `None` if damage keeps it shut,
+/// or keeps what is in it from being known.
 fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
     let has_hits = world.has_hits();
     let verified = verify(&world.disk, &mut |_, _| {});
@@ -162,7 +162,8 @@ fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
     }
 }
 
-/// Opens it once more: looking has read every leaf, and most programs that open an index have read none.
+/// Opens it once more: looking has read every leaf, and most programs that open an index have read
+/// none.
 fn open_unread(world: &mut World<'_>, looked_at: Db) -> Checked<Db> {
     drop(looked_at);
     let opened = Db::open(world.disk.clone(), &world.scenario.options);
@@ -176,8 +177,8 @@ fn told(verified: &Result<Verified, Error>) -> String {
     }
 }
 
-/// Asks for everything, in order both ways, and key by key where damage is in the way. Also says whether
-/// everything was answered.
+/// Asks for everything, in order both ways, and key by key where damage is in the way. Also says
+/// whether everything was answered.
 fn look_through(world: &World<'_>, db: &Db) -> Checked<(Found, bool)> {
     let all = (Bound::Unbounded, Bound::Unbounded);
     let upwards = collect(&mut db.scan(all));

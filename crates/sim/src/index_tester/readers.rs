@@ -244,7 +244,8 @@ impl Open {
         let failures = world.disk.counts().failures;
         let written = |key: &&Vec<u8>| world.history.has_changed(key, self.since);
         let may_conflict = self.expects.iter().any(|key| written(&key));
-        // A key that was not there then and is not there now leaves no trace of what it had meanwhile.
+        // A key that was not there then and is not there now leaves no trace of what it had
+        // meanwhile.
         let is_traced =
             |key: &&Vec<u8>| self.map.contains_key(*key) || world.history.now().contains_key(*key);
         let must_conflict = self

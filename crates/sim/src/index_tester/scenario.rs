@@ -1,7 +1,7 @@
 //! What a seed draws: an index, what its programs do, and what goes wrong with its disk.
 //!
-//! Each kind of operation is in some seeds and not in others, and often in some and rare in others (a
-//! swarm): a run that does everything at once reaches fewer states.
+//! Each kind of operation is in some seeds and not in others, and often in some and rare in others
+//! (a swarm): a run that does everything at once reaches fewer states.
 
 use bimetal_index::model::{Change, Draw, Shape, small_options, small_paper_options};
 use bimetal_index::storage::memory::{Astray, Call};

@@ -32,7 +32,8 @@ pub struct World<'a> {
     pub(super) is_read_only: bool,
     /// The disk cannot become longer.
     pub(super) is_full: bool,
-    /// It was so when changes were last made, so that they may still be where they were kept for want of room.
+    /// It was so when changes were last made, so that they may still be where they were kept for
+    /// want of room.
     pub(super) was_full: bool,
     pub(super) operations: BTreeMap<String, u64>,
     reached: BTreeMap<String, u64>,

@@ -1,5 +1,6 @@
-//! Sides that are added, replaced and removed, and the power that is cut meanwhile: on copies of the
-//! sides between two lives, without a load. The volume itself goes on as if nothing had been tried.
+//! Sides that are added, replaced and removed, and the power that is cut meanwhile: on copies of
+//! the sides between two lives, without a load. The volume itself goes on as if nothing had been
+//! tried.
 //!
 //! What was read before is what must be read after, whatever the cut has left: with the sides as
 //! they were, or as they were to become, or with all of them.
@@ -169,8 +170,8 @@ impl Copies<'_> {
     }
 
     /// Opens what is left by each of the names, on copies: some of them must open and hold what was
-    /// read before, and none of the others anything else. By the other names a read may fail where the
-    /// copies of the sides that are named are wrong.
+    /// read before, and none of the others anything else. By the other names a read may fail where
+    /// the copies of the sides that are named are wrong.
     async fn check(&self, of: ChangeOfSides, before: &[u64]) {
         let (world, mut failures) = (self.world, Vec::new());
         let namings = self.namings(of.change);

@@ -1,7 +1,7 @@
 //! What a unit of the volume holds: a stamp that is its own in every eight bytes, and a tail.
 //!
-//! Units are what many users write, whose own checksum comes last: the CRC32C of all such units is one
-//! and the same number, and by it no unit is told from another.
+//! Units are what many users write, whose own checksum comes last: the CRC32C of all such units is
+//! one and the same number, and by it no unit is told from another.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ pub fn stamp_of(write: u64, unit: usize) -> u64 {
 /// The last eight bytes of a unit of this length, full of a stamp: half of the inverted stamp, and
 /// the CRC32C of all bytes before it.
 ///
-/// Each bit of a tail is the exclusive or of bits of the stamp, and perhaps inverted, as any CRC is of
-/// what it covers. So a tail is made of the tails of stamps with one bit, and a seed does not spend
-/// half of its time on checksums.
+/// Each bit of a tail is the exclusive or of bits of the stamp, and perhaps inverted, as any CRC is
+/// of what it covers. So a tail is made of the tails of stamps with one bit, and a seed does not
+/// spend half of its time on checksums.
 pub fn tail_of(stamp: u64, unit_bytes: usize) -> [u8; 8] {
     thread_local! {
         static TAILS: RefCell<BTreeMap<usize, Rc<Tails>>> = const { RefCell::new(BTreeMap::new()) };

@@ -189,7 +189,8 @@ impl Rule {
         }
     }
 
-    /// True when a block of what belongs to a side itself is corrupt: of its log, its map and so on.
+    /// True when a block of what belongs to a side itself is corrupt: of its log, its map and so
+    /// on.
     pub fn has_corrupt_areas(&self, side: &SideMap) -> bool {
         let disks = side.platters.iter().enumerate();
         let mut corrupt = disks.flat_map(|(disk, platter)| {
@@ -243,8 +244,8 @@ impl Rule {
         self.any_corrupt() && blocks.any(|offset| !whole(offset))
     }
 
-    /// True when one of these bytes is in a block that is corrupt on some side: all that counts while
-    /// the side without faults is being rebuilt itself.
+    /// True when one of these bytes is in a block that is corrupt on some side: all that counts
+    /// while the side without faults is being rebuilt itself.
     pub fn is_corrupt_within(&self, start: u64, end: u64) -> bool {
         let count = self.sides.borrow().len();
         let is_corrupt = |side: usize, offset: u64| {

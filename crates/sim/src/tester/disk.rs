@@ -6,17 +6,17 @@
 //! - **Order.** Requests in flight complete in any order: each has its own random duration. The
 //!   blocks of a write change when it arrives, when it completes, or some of them then and the rest
 //!   now. A block of 4 KiB changes as a whole while there is power.
-//! - **Volatile cache.** A completed write is seen by every later read. It survives a power cut when
-//!   it had FUA or when a flush that arrived after its completion has completed. Of the other
+//! - **Volatile cache.** A completed write is seen by every later read. It survives a power cut
+//!   when it had FUA or when a flush that arrived after its completion has completed. Of the other
 //!   writes each block keeps any one of its versions since then, independently of other blocks, or
 //!   any of them for each of its sectors of 512 bytes (`torn`).
-//! - **Errors.** A read, a write or a flush fails: once, several times, or from now on. A write that
-//!   failed has changed any of its blocks.
+//! - **Errors.** A read, a write or a flush fails: once, several times, or from now on. A write
+//!   that failed has changed any of its blocks.
 //! - **Failed flushes.** A flush that failed has made nothing durable, and the disk gives up none,
 //!   some or all of the blocks that it has not made durable, as the page cache of Linux does: no
-//!   later flush covers them, also when it succeeds. Until it is written again, such a block is read
-//!   as it was written, or in an older version, at once or from some read on. The next program finds
-//!   an older version, and so does one that has not written the block itself. Under a volume
+//!   later flush covers them, also when it succeeds. Until it is written again, such a block is
+//!   read as it was written, or in an older version, at once or from some read on. The next program
+//!   finds an older version, and so does one that has not written the block itself. Under a volume
 //!   without superblocks, which has no checksums to notice it by, nothing is given up.
 //! - **Freezes.** For a while nothing is taken and nothing is answered, writes of that time may
 //!   have happened or not, and all are answered late: up to 5 s, 1 to 120 s (`long-hangs`), or for
@@ -33,8 +33,8 @@
 //!   other blocks (`misdirected-reads`). Which copies may be hit is the rule in
 //!   [`corruption`](super::corruption).
 //!
-//! What a disk of the tester does not do: lie about a flush, tear a block without a power cut, go on
-//! with a request whose future was dropped while its program lives.
+//! What a disk of the tester does not do: lie about a flush, tear a block without a power cut, go
+//! on with a request whose future was dropped while its program lives.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -454,8 +454,8 @@ impl Disk {
         (apart && place + request.len <= self.geometry.size_bytes).then_some(place)
     }
 
-    /// What a program that has to come to its end sees from now on, whatever becomes of the platter:
-    /// to lose what was written while it runs is more than any disk does.
+    /// What a program that has to come to its end sees from now on, whatever becomes of the
+    /// platter: to lose what was written while it runs is more than any disk does.
     pub fn keep_shadow(&self) -> Rc<RefCell<Platter>> {
         let fork = || Rc::new(RefCell::new(self.platter.borrow().fork()));
         Rc::clone(self.shadow.borrow_mut().get_or_insert_with(fork))

@@ -52,8 +52,8 @@ pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: Ta
     world.trace.event(&[6], || "every fault ends".to_owned());
 }
 
-/// True when a side holds everything, and the others know that it does: until then the volume stands
-/// on them.
+/// True when a side holds everything, and the others know that it does: until then the volume
+/// stands on them.
 fn counts(program: &Program, side: usize) -> bool {
     let mut figures: Vec<(String, String, Figure)> = Vec::new();
     program.mirror.figures(&mut figures);

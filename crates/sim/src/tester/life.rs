@@ -227,8 +227,8 @@ impl Run {
             );
             if let AtRest::Older { side } = what {
                 // The true side may have been ahead of all others, and is not there. What only it
-                // had flushed is lost then, and the older copy does not always show that. So is what
-                // only it had whole.
+                // had flushed is lost then, and the older copy does not always show that. So is
+                // what only it had whole.
                 let whole = self.whole.iter().all(|whole| *whole) && *last == Ended::Cleanly;
                 let whole = whole && !scenario.corrupts;
                 self.may_stay_shut = true;

@@ -5,8 +5,8 @@
 //!   disks, which hold their data in [`platter`]s and have a [`switch`]; [`corruption`] is the rule
 //!   for what may be corrupted; [`stack`] builds the sides; [`client`] is the load; [`volume`] is
 //!   the model; [`world`] makes the checks of every step; [`life`] opens, stops and crashes, with
-//!   [`opening`], [`faults`], and between two lives [`rest`], [`probes`] and [`changing`]; [`plant`] holds the bugs
-//!   that the tester must find.
+//!   [`opening`], [`faults`], and between two lives [`rest`], [`probes`] and [`changing`];
+//!   [`plant`] holds the bugs that the tester must find.
 //! - [`boundaries`] cuts the power or fails an operation at a chosen one, [`ambush`] some after a
 //!   moment; [`every`] does so at every one; [`campaign`] adds up many seeds.
 //! - A run depends on its seed and its options alone: [`run`] runs a seed twice and compares the

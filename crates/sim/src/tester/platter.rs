@@ -92,8 +92,8 @@ impl Platter {
         copy
     }
 
-    /// A copy of what a power cut leaves in any case, except that each block is corrupt that may turn
-    /// out to be: what the disk has done wrong and nobody has noticed is in it.
+    /// A copy of what a power cut leaves in any case, except that each block is corrupt that may
+    /// turn out to be: what the disk has done wrong and nobody has noticed is in it.
     pub fn worst_copy(&self) -> Platter {
         self.worst_but_for(|_| 0)
     }
@@ -243,8 +243,8 @@ impl Platter {
     }
 
     /// A flush has failed. Of each block that it or a later flush would have made durable, the disk
-    /// gives up what is not durable with this chance: no later flush covers that any more. It may be
-    /// read as before until [`evict`](Self::evict). Returns how many blocks that are.
+    /// gives up what is not durable with this chance: no later flush covers that any more. It may
+    /// be read as before until [`evict`](Self::evict). Returns how many blocks that are.
     pub fn fail_flush(&mut self, rng: &mut Rng, chance: f64) -> u64 {
         let mut blocks = 0;
         for versions in self.versions.values_mut() {

@@ -32,8 +32,8 @@ fn copies(platters: &[Platters], copy: impl Fn(&Platter) -> Platter) -> Vec<Plat
     platters.iter().map(copy_of).collect()
 }
 
-/// Sides over copies, out of reach of every cut and failure of the run, with boundaries of their own.
-/// A side that the scenario does not know is like the first.
+/// Sides over copies, out of reach of every cut and failure of the run, with boundaries of their
+/// own. A side that the scenario does not know is like the first.
 pub fn sides_over(
     world: &World,
     platters: &[Platters],
@@ -115,8 +115,8 @@ async fn superblocks_of(world: &World, platters: &[Platters]) -> Vec<Option<Supe
     superblocks
 }
 
-/// True when a side says that nobody is ahead of it, and another one has been told of an epoch without
-/// it: the side could not be written any more when the volume was used again (T7).
+/// True when a side says that nobody is ahead of it, and another one has been told of an epoch
+/// without it: the side could not be written any more when the volume was used again (T7).
 async fn could_not_be_told(world: &World, platters: &[Platters], side: usize) -> bool {
     let mut superblocks = superblocks_of(world, platters).await;
     let Some(own) = superblocks[side].take() else {
@@ -147,8 +147,8 @@ pub async fn end(world: &World, sides: &[SideStack]) {
 /// What is held of each unit, by its stamp; `None` when the unit cannot be read.
 type Stamps = Vec<Option<u64>>;
 
-/// Opens copies of the sides that are not `missing` to be looked at, whatever is missing, and returns
-/// what they hold.
+/// Opens copies of the sides that are not `missing` to be looked at, whatever is missing, and
+/// returns what they hold.
 ///
 /// # Errors
 /// Why they do not open, or what no volume may answer.
@@ -215,9 +215,9 @@ pub struct Held {
 
 /// Looks at each side alone and at all of them together, on copies. Where blocks become corrupt,
 /// also at what is there as long as no power is cut, and at what a cut may leave of that: what
-/// follows in a log may show that something before it counts, and is corrupt. A side whose log turns
-/// out to have lost an entry that was durable is rebuilt from the others, and no opening has taken
-/// that from it.
+/// follows in a log may show that something before it counts, and is corrupt. A side whose log
+/// turns out to have lost an entry that was durable is rebuilt from the others, and no opening has
+/// taken that from it.
 pub async fn held_by_each(world: &World, platters: &[Platters]) -> Held {
     let count = newest_epoch_members(world, platters).await;
     let mut held = held_by_copies(world, &copies(platters, Platter::worst_copy), &count).await;
@@ -286,10 +286,11 @@ async fn newest_epoch_members(world: &World, platters: &[Platters]) -> Vec<bool>
     superblocks.iter().map(is_member).collect()
 }
 
-/// An opening, however it ended, must leave each member of the newest epoch with no less than it held
-/// alone before (T14). A side whose own log is corrupt may no longer read a block once it counts up to
-/// the change that is wrong there. So may any side where the newest content of the block is wrong on
-/// every side that has it: it learns of that change, and that nobody can give it (T11).
+/// An opening, however it ended, must leave each member of the newest epoch with no less than it
+/// held alone before (T14). A side whose own log is corrupt may no longer read a block once it
+/// counts up to the change that is wrong there. So may any side where the newest content of the
+/// block is wrong on every side that has it: it learns of that change, and that nobody can give it
+/// (T11).
 pub fn check_kept(world: &World, before: &Held, after: &Held) {
     for (side, (held, after)) in before.alone.iter().zip(&after.alone).enumerate() {
         let Some(held) = held.as_ref().ok().filter(|_| before.count[side]) else {

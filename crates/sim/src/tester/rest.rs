@@ -13,8 +13,8 @@ use super::world::World;
 /// The disks of every side as they were once.
 pub type Snapshot = Vec<Vec<Platter>>;
 
-/// Does it, as long as another side still holds everything. `whole` says which sides do: those that did
-/// at the end of the last life, without what has been taken from them since.
+/// Does it, as long as another side still holds everything. `whole` says which sides do: those that
+/// did at the end of the last life, without what has been taken from them since.
 pub fn happen(
     world: &World,
     what: AtRest,

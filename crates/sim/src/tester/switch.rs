@@ -189,8 +189,9 @@ impl Switch {
         self.dead.get()
     }
 
-    /// How many times longer than ever a request takes, beyond the time that it took before. A disk whose
-    /// program has died is as fast as ever: what would end its slowness has died with the program.
+    /// How many times longer than ever a request takes, beyond the time that it took before. A disk
+    /// whose program has died is as fast as ever: what would end its slowness has died with the
+    /// program.
     pub(super) fn slower_by(&self) -> u64 {
         match self.dead.get() {
             true => 0,

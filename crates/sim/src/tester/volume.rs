@@ -175,8 +175,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Checks that no unit is older by its stamp in `after` than by the one in `before`, which names the
-    /// units.
+    /// Checks that no unit is older by its stamp in `after` than by the one in `before`, which
+    /// names the units.
     ///
     /// # Errors
     /// A unit that has gone back.

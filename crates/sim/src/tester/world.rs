@@ -200,8 +200,8 @@ impl World {
         id
     }
 
-    /// Notes that an operation has ended, or that its client has left. Returns whether corrupt copies
-    /// were a reason for it to fail when it started.
+    /// Notes that an operation has ended, or that its client has left. Returns whether corrupt
+    /// copies were a reason for it to fail when it started.
     pub fn ended(&self, id: u64) -> bool {
         let operation = self.in_flight.borrow_mut().remove(&id);
         operation.is_some_and(|operation| operation.may_fail)
@@ -262,8 +262,8 @@ impl World {
     }
 
     /// A client was told of an error. With one side without faults there is no reason for one, and
-    /// neither when a single operation of the run has failed. `could_fail` says what was true of the
-    /// copies when it started.
+    /// neither when a single operation of the run has failed. `could_fail` says what was true of
+    /// the copies when it started.
     pub fn client_error(&self, error: IoError, op: Op, units: &Range<usize>, could_fail: bool) {
         self.reach("error told to a client");
         if self.may_refuse(error) {
@@ -314,8 +314,8 @@ impl World {
         };
         let status = program.mirror.status();
         let early = status.acknowledged_early;
-        // Through the atomic unit one operation is several writes, and a client that has left does not
-        // see its acknowledgement: then it is not known when the count grew.
+        // Through the atomic unit one operation is several writes, and a client that has left does
+        // not see its acknowledgement: then it is not known when the count grew.
         let one_each = self.scenario.unit_bytes == BLOCK_BYTES && self.scenario.load.leave == 0.0;
         if one_each && op.changes_content() && early > self.acknowledged_early.get() {
             self.check_early_acknowledgement(&status);
@@ -501,8 +501,8 @@ impl World {
     }
 }
 
-/// True when a flush that failed has taken something from a disk of the side, and none has succeeded
-/// since: what the volume keeps of that, it has still to write again.
+/// True when a flush that failed has taken something from a disk of the side, and none has
+/// succeeded since: what the volume keeps of that, it has still to write again.
 fn is_unmended(stack: &SideStack) -> bool {
     let mut disks = stack.disks.iter();
     disks.any(|disk| disk.platter().borrow().is_unmended())

@@ -160,8 +160,8 @@ fn a_line_without_end_takes_no_memory() {
 
 #[test]
 fn requests_are_split_into_the_pages_they_touch() {
-    // 4097 bytes from 4095 touch pages 0, 1 (all of it) and the first byte of none other: 4095..8192.
-    // One byte more touches page 2.
+    // 4097 bytes from 4095 touch pages 0, 1 (all of it) and the first byte of none other:
+    // 4095..8192. One byte more touches page 2.
     let record = |offset_bytes, length_bytes, op| Record {
         time_ns: 0,
         op,

@@ -1,5 +1,6 @@
-//! Which module imports which: neighbours in a folder never import each other, not even by way of others, so a
-//! folder is read from the top down and can be taken apart; and a lower room never imports a higher one.
+//! Which module imports which: neighbours in a folder never import each other, not even by way of
+//! others, so a folder is read from the top down and can be taken apart; and a lower room never
+//! imports a higher one.
 
 mod modules;
 mod rooms;
@@ -71,8 +72,8 @@ const EXCEPTIONS: &[Exception] = &[
     },
 ];
 
-/// Neighbours in a folder, in any crate, that import each other. A module and those inside it are one: what a folder
-/// is made of may know the folder.
+/// Neighbours in a folder, in any crate, that import each other. A module and those inside it are
+/// one: what a folder is made of may know the folder.
 pub fn no_import_cycles(tree: &Tree) -> Vec<Complaint> {
     cycles_except(tree, EXCEPTIONS)
 }

@@ -1,4 +1,5 @@
-//! The modules of one crate, and which of them a path leads to, also by way of what is exported anew.
+//! The modules of one crate, and which of them a path leads to, also by way of what is exported
+//! anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,8 +86,8 @@ impl Modules {
         inside.filter_map(|rest| rest.first().cloned()).collect()
     }
 
-    /// Every import of the crate. A module and those inside it are one: what a folder is made of may know
-    /// the folder, so that is left out.
+    /// Every import of the crate. A module and those inside it are one: what a folder is made of
+    /// may know the folder, so that is left out.
     pub fn imports(&self) -> Vec<Import> {
         let mut found = Vec::new();
         for (file, source) in &self.files {
@@ -106,7 +107,8 @@ impl Modules {
         found
     }
 
-    /// The modules that a path leads to. What is in a folder and takes all its names takes what the folder brings.
+    /// The modules that a path leads to. What is in a folder and takes all its names takes what the
+    /// folder brings.
     fn targets(&self, named: &Named) -> BTreeSet<Path> {
         let mut targets = BTreeSet::new();
         self.follow(named, MOST_STEPS, &mut targets);
@@ -121,8 +123,8 @@ impl Modules {
         targets
     }
 
-    /// Adds the modules that a path leads to: the one in which its item is defined, and those by way of which it
-    /// is reached.
+    /// Adds the modules that a path leads to: the one in which its item is defined, and those by
+    /// way of which it is reached.
     fn follow(&self, named: &Named, steps: usize, targets: &mut BTreeSet<Path>) {
         if steps == 0 {
             return;
@@ -146,8 +148,8 @@ impl Modules {
         targets.insert(base);
     }
 
-    /// The module at which a path starts, and the rest of the path. `None` if it leads out of the crate, or
-    /// starts with a name that was brought, which is then followed.
+    /// The module at which a path starts, and the rest of the path. `None` if it leads out of the
+    /// crate, or starts with a name that was brought, which is then followed.
     fn start<'a>(
         &self,
         named: &'a Named,

@@ -75,7 +75,8 @@ const ROOMS: &[Rooms] = &[
     },
 ];
 
-/// No module imports one of a higher room of its folder, every module has a room, and the page tells the same order.
+/// No module imports one of a higher room of its folder, every module has a room, and the page
+/// tells the same order.
 pub fn rooms_in_order(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = rooms_upwards(tree, ROOMS);
     complaints.extend(rooms_of_page(tree, ROOMS));
@@ -135,8 +136,9 @@ fn upwards_in(tree: &Tree, order: &Rooms) -> Vec<Complaint> {
 
 /// Differences between the table and the page.
 ///
-/// The page has for each folder a line that starts with "Rooms of `FOLDER`", and below it an indented block with a
-/// line for each room: its modules, with commas, and behind two spaces what they are for.
+/// The page has for each folder a line that starts with "Rooms of `FOLDER`", and below it an
+/// indented block with a line for each room: its modules, with commas, and behind two spaces what
+/// they are for.
 pub fn rooms_of_page(tree: &Tree, table: &[Rooms]) -> Vec<Complaint> {
     let page = tree.files.iter().find(|file| file.path == PAGE);
     let text = page.map_or("", |file| &file.text);

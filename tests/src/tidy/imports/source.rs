@@ -1,5 +1,6 @@
-//! What one Rust file says of other modules: the paths that it names, in `use` and in the middle of code, the names
-//! that it brings into its own module, and the items that it defines. What stands under `#[cfg(test)]` is left out.
+//! What one Rust file says of other modules: the paths that it names, in `use` and in the middle of
+//! code, the names that it brings into its own module, and the items that it defines. What stands
+//! under `#[cfg(test)]` is left out.
 
 use crate::rust_text::code_only;
 

@@ -1,9 +1,9 @@
 //! Reading ahead: what comes behind the requests of one who goes on is read before he asks.
 //!
-//! Which pages is decided by [`bimetal_policy::readers`]. They are read beside the request and never by it: nobody
-//! waits for them before he wants them, and a block that cannot be read fails whoever asks for that block. They must
-//! never crowd out what is wanted now, so there is a bound on what is under way, and where nothing may leave
-//! memory nothing is brought into it.
+//! Which pages is decided by [`bimetal_policy::readers`]. They are read beside the request and
+//! never by it: nobody waits for them before he wants them, and a block that cannot be read fails
+//! whoever asks for that block. They must never crowd out what is wanted now, so there is a bound
+//! on what is under way, and where nothing may leave memory nothing is brought into it.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,8 +13,8 @@ use super::reads::Fill;
 use crate::BLOCK_BYTES;
 use crate::request::{Origin, Request};
 
-/// Reads ahead that may be under way at a time. What is decided beyond it is not read: the reader comes to it, and reads
-/// it himself.
+/// Reads ahead that may be under way at a time. What is decided beyond it is not read: the reader
+/// comes to it, and reads it himself.
 const UNDER_WAY_MAX: usize = 16;
 
 impl Shared {

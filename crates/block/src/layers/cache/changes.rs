@@ -16,8 +16,8 @@ impl Shared {
         self.mode == Mode::WriteThrough || request.flags.fua
     }
 
-    /// Does a change that goes to the device, also when nobody waits for it any more: what the device
-    /// was given must end before the next change of the range begins.
+    /// Does a change that goes to the device, also when nobody waits for it any more: what the
+    /// device was given must end before the next change of the range begins.
     pub(super) fn to_its_end(self: &Rc<Self>, request: Request) -> IoFuture<'static> {
         let (shared, outcome) = (Rc::clone(self), Rc::new(OnceValue::default()));
         let ended = Rc::clone(&outcome);

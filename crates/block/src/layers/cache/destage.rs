@@ -1,8 +1,9 @@
-//! Writing what leaves the cache to the device below: neighbours together, several at once, and what
-//! has failed again.
+//! Writing what leaves the cache to the device below: neighbours together, several at once, and
+//! what has failed again.
 //!
-//! Every write to the device, of whatever origin, holds the lock of its range meanwhile (`below_lock`),
-//! and takes the version to write when it has it: so versions of a page never overtake each other.
+//! Every write to the device, of whatever origin, holds the lock of its range meanwhile
+//! (`below_lock`), and takes the version to write when it has it: so versions of a page never
+//! overtake each other.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -168,8 +169,8 @@ impl Shared {
         self.wake_destaging();
     }
 
-    /// Hands out the oldest dirty pages until no more are dirty; what leaves already is not counted. True
-    /// if there were any.
+    /// Hands out the oldest dirty pages until no more are dirty; what leaves already is not
+    /// counted. True if there were any.
     fn clean_down_to(&self, pages: usize) -> bool {
         let (mut state, mut any) = (self.state.borrow_mut(), false);
         while state.unwritten_pages() - state.leaving_pages() > pages

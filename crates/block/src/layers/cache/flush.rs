@@ -1,4 +1,5 @@
-//! Making everything durable: what is in memory only goes to the device, then the device is flushed.
+//! Making everything durable: what is in memory only goes to the device, then the device is
+//! flushed.
 
 use std::rc::Rc;
 

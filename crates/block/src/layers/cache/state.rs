@@ -56,7 +56,8 @@ struct Unflushed {
     pages: VecDeque<(u64, PageId, u64)>,
     /// Pages of which that is so.
     held_pages: usize,
-    /// The last epoch in which something was written that is not held any more, and how often that was.
+    /// The last epoch in which something was written that is not held any more, and how often that
+    /// was.
     gone_in: u64,
     gone_pages: usize,
 }
@@ -138,8 +139,9 @@ impl State {
         found
     }
 
-    /// A page will be wanted soon: the number under which to read it, unless it is here or being read. To the policy it
-    /// is an access like any other, as it is to that of the kernel, so the reader's own is the second one.
+    /// A page will be wanted soon: the number under which to read it, unless it is here or being
+    /// read. To the policy it is an access like any other, as it is to that of the kernel, so the
+    /// reader's own is the second one.
     pub(super) fn read_ahead(&mut self, page: u64) -> Option<u64> {
         if self.is_here(page) {
             return None;
@@ -574,7 +576,8 @@ impl State {
         self.failed.len()
     }
 
-    /// Pages on the device that no flush has covered; one that came twice and was dropped counts twice.
+    /// Pages on the device that no flush has covered; one that came twice and was dropped counts
+    /// twice.
     pub(super) fn unflushed_pages(&self) -> usize {
         self.unflushed.held_pages + self.unflushed.gone_pages
     }
@@ -640,7 +643,8 @@ mod tests {
     }
 
     /// What is dropped needs no entry of its own: if a flush fails, all that can be said is that
-    /// something is lost. So there are as many entries as pages are held, and some that are out of date.
+    /// something is lost. So there are as many entries as pages are held, and some that are out of
+    /// date.
     #[test]
     fn what_no_flush_has_covered_is_remembered_in_bounded_space() {
         let written: u64 = 10_000;
@@ -678,8 +682,8 @@ mod tests {
         assert_eq!(state.unflushed_pages(), 1);
     }
 
-    /// The device is given what it has refused once more when the last attempt has ended, whoever asks:
-    /// the clock each second, or every flush.
+    /// The device is given what it has refused once more when the last attempt has ended, whoever
+    /// asks: the clock each second, or every flush.
     #[test]
     fn there_is_one_attempt_at_a_time_to_write_what_has_failed() {
         let mut state = state();

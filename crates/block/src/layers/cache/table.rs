@@ -2,7 +2,8 @@
 //!
 //! Policies want dense ids, devices have page numbers. Ids are used again once the policy has
 //! forgotten them and nothing of them is on its way, so the table is as large as what the policy
-//! holds and remembers. It must never give an id away while somebody still means the old page by it.
+//! holds and remembers. It must never give an id away while somebody still means the old page by
+//! it.
 
 use bimetal_policy::replacement::{PageId, Place, Replacement};
 use bimetal_rt::Buf;

@@ -3,9 +3,9 @@
 //!
 //! Two changes of one block must never be under way without a lock between them, and a number is
 //! never given twice. Together the changes that are not acknowledged must never be longer than the
-//! share of the smallest log that the exposure is also bounded by. After a crash a side may lack all of
-//! them, and when its log cannot take what it lacks, an opening has to make the side less than it
-//! was (T14).
+//! share of the smallest log that the exposure is also bounded by. After a crash a side may lack
+//! all of them, and when its log cannot take what it lacks, an opening has to make the side less
+//! than it was (T14).
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -67,10 +67,10 @@ impl Admission {
         }
     }
 
-    /// Waits for room for a change with `data_bytes` of content, in the order of arrival. There is room
-    /// when this change and all that are not acknowledged take at most `bytes_max`, each with its
-    /// header in the log, or when this one is the only one. The room is given back when the returned
-    /// guard is dropped.
+    /// Waits for room for a change with `data_bytes` of content, in the order of arrival. There is
+    /// room when this change and all that are not acknowledged take at most `bytes_max`, each with
+    /// its header in the log, or when this one is the only one. The room is given back when the
+    /// returned guard is dropped.
     pub(super) async fn take_room(&self, data_bytes: u64, bytes_max: impl Fn() -> u64) -> Taken {
         let (room, bytes) = (&self.room, data_bytes + BLOCK_BYTES);
         let take = || {
@@ -122,8 +122,8 @@ mod tests {
 
     const BOUND: u64 = 4 * BLOCK_BYTES;
 
-    /// Starts a change of this many blocks, with its header, that is acknowledged when it is dropped
-    /// from the list.
+    /// Starts a change of this many blocks, with its header, that is acknowledged when it is
+    /// dropped from the list.
     fn start(rt: &Rt, admission: &Rc<Admission>, blocks: u64, admitted: &Rc<RefCell<Vec<Taken>>>) {
         let (admission, admitted) = (Rc::clone(admission), Rc::clone(admitted));
         let task = rt.spawn(async move {

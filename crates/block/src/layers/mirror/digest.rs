@@ -3,8 +3,8 @@
 //!
 //! It must depend on the whole content whatever the user writes. CRC32C does not: the CRC32C of
 //! content that ends with its own CRC32C is always the same number, and so is that of a block made
-//! of such pieces. Directories of ext4 are written like that, and the pages of a side that lies in a
-//! volume. By CRC32C a write of such a block that was lost, misplaced or torn looks right.
+//! of such pieces. Directories of ext4 are written like that, and the pages of a side that lies in
+//! a volume. By CRC32C a write of such a block that was lost, misplaced or torn looks right.
 
 use bimetal_rt::Payload;
 use twox_hash::XxHash3_64;

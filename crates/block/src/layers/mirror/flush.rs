@@ -167,9 +167,9 @@ impl Shared {
         }
     }
 
-    /// Tells the logs what is durable now. When the log of a side is short of space and keeps what the
-    /// others have not made durable, has these flush what they have stored. No client need come to
-    /// ask for that: with no room in a log, every client may be waiting.
+    /// Tells the logs what is durable now. When the log of a side is short of space and keeps what
+    /// the others have not made durable, has these flush what they have stored. No client need come
+    /// to ask for that: with no room in a log, every client may be waiting.
     pub(super) fn make_room_in_log(self: &Rc<Self>, index: usize) {
         self.release_logs();
         let waits = |store: Rc<Store>| store.waits_for_peers();
@@ -320,8 +320,9 @@ impl Shared {
     }
 
     /// What the side held unflushed is unknown: with a log, that is what came since its last good
-    /// flush; on a bare device it could be anything. So the side is given up, also one that only joins:
-    /// what it still works on may lie in these ranges, and must have ended before they are copied.
+    /// flush; on a bare device it could be anything. So the side is given up, also one that only
+    /// joins: what it still works on may lie in these ranges, and must have ended before they are
+    /// copied.
     pub(super) fn lost_since_last_flush(self: &Rc<Self>, index: usize, error: IoError) {
         let side = &self.sides[index];
         if side.is_active() {

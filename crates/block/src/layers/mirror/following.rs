@@ -16,8 +16,8 @@ use super::share::COST_BYTES_MIN;
 use super::shared::{Shared, VolumeState};
 use super::side::Side;
 
-/// A side that is being rebuilt has at most this much to store that was admitted, and at most as much
-/// as its log bounds the exposure to. 256 blocks are enough to put them in order.
+/// A side that is being rebuilt has at most this much to store that was admitted, and at most as
+/// much as its log bounds the exposure to. 256 blocks are enough to put them in order.
 const FOLLOWING_BYTES_MAX: u64 = 1 << 20;
 /// What is out of sync again costs a disk this much at least: so much passes below its head in the
 /// time in which it finds a block and, after its log has been there, the next one.
@@ -25,9 +25,9 @@ const COST_SEEKING_BYTES_MIN: u64 = 256 << 10;
 
 impl Side {
     /// True when the side is given a change of a range. One that is being rebuilt and lacks all of
-    /// the range is not: the rebuild brings the change along, and the log of the side is spared. Nor
-    /// is one for which too much waits. Where the queue of the side still has an older change, the
-    /// newer one follows it in order.
+    /// the range is not: the rebuild brings the change along, and the log of the side is spared.
+    /// Nor is one for which too much waits. Where the queue of the side still has an older change,
+    /// the newer one follows it in order.
     pub(super) fn takes(&self, range: &Range<u64>) -> bool {
         let is_passed = self.may_be_passed(range) && !self.follows(range);
         self.is_active() && !is_passed
@@ -64,8 +64,8 @@ impl Side {
 
 impl Shared {
     /// Waits until every side that is being rebuilt can be given a change of a range, lacks all of
-    /// it, or is so far ahead of its floor that it may be passed. Changes that take room of a side have
-    /// it in the order of arrival; the others wait for nobody.
+    /// it, or is so far ahead of its floor that it may be passed. Changes that take room of a side
+    /// have it in the order of arrival; the others wait for nobody.
     pub(super) async fn until_rebuilds_follow(&self, range: &Range<u64>) {
         let needs_room = |side: &Side| side.needs_room_for(range);
         if !self.sides.iter().any(needs_room) {

@@ -3,8 +3,8 @@
 //! The size stands in the superblock of each side, and changes as the table of sides does: with an
 //! epoch, so that the newest history has the newest size. It must never be on a side before every
 //! side reads as zeroes up to it, and nothing beyond the old size is taken before every side that
-//! counts has the new one durably. After a crash the volume has the old size or the new one, and the
-//! new one once it was reported.
+//! counts has the new one durably. After a crash the volume has the old size or the new one, and
+//! the new one once it was reported.
 
 use std::rc::Rc;
 
@@ -18,8 +18,8 @@ impl Shared {
     /// Makes the volume as large as its smallest side has room for. Returns its size.
     ///
     /// # Errors
-    /// One line that says why not. The volume takes no more than before then; where only the writing
-    /// of superblocks has failed, it may open larger.
+    /// One line that says why not. The volume takes no more than before then; where only the
+    /// writing of superblocks has failed, it may open larger.
     pub(super) async fn grow(self: &Rc<Self>) -> Result<u64, String> {
         let _one = self.membership.changing.acquire(1).await;
         let volume = self.changeable()?;

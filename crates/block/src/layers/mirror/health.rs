@@ -106,8 +106,8 @@ impl Shared {
         let lacks = lost.into_iter().chain(flying);
         lacks.for_each(|range| side.note_lack(range));
         if let Some(store) = side.store() {
-            // What is not durable yet may be lost: so what the side lacks is known to the block when it
-            // comes back.
+            // What is not durable yet may be lost: so what the side lacks is known to the block
+            // when it comes back.
             let not_durable = store.take_not_durable();
             not_durable.iter().for_each(|range| side.note_lack(range));
         }

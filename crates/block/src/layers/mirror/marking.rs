@@ -160,8 +160,9 @@ impl Shared {
         }
     }
 
-    /// True when every side that counts says durably that a peer may be ahead of it, or that it is being
-    /// rebuilt, as one that joins does until it counts. A side on its way to say otherwise does not.
+    /// True when every side that counts says durably that a peer may be ahead of it, or that it is
+    /// being rebuilt, as one that joins does until it counts. A side on its way to say otherwise
+    /// does not.
     pub(super) fn peers_know(&self) -> bool {
         let Some(volume) = &self.membership.superblocks else {
             return false;

@@ -242,10 +242,10 @@ impl Mirror {
         self.shared.start_scrub()
     }
 
-    /// Takes a device as a further side and rebuilds it, in the place of the side `replaced` once it
-    /// is whole, if that is given. Returns when the volume durably remembers it; `status` shows the
-    /// rebuild. Of a side that has come before, what is asked is asked again. What the device holds
-    /// is lost; a side of another volume only with `force`.
+    /// Takes a device as a further side and rebuilds it, in the place of the side `replaced` once
+    /// it is whole, if that is given. Returns when the volume durably remembers it; `status` shows
+    /// the rebuild. Of a side that has come before, what is asked is asked again. What the device
+    /// holds is lost; a side of another volume only with `force`.
     ///
     /// # Errors
     /// One line that says why not.

@@ -31,8 +31,8 @@ pub(super) struct Copying<'o> {
 }
 
 impl Copying<'_> {
-    /// The parts of a range of which the copy is the newest content: nothing has changed there since
-    /// the copying began.
+    /// The parts of a range of which the copy is the newest content: nothing has changed there
+    /// since the copying began.
     pub(super) fn not_overtaken(&self, part: &Range<u64>) -> Vec<Range<u64>> {
         let copying = self.of.copying.borrow();
         let own = copying.iter().find(|(range, _)| *range == self.range);

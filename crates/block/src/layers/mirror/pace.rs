@@ -12,8 +12,8 @@ use bimetal_rt::{Instant, Rt};
 
 use crate::token_bucket::TokenBucket;
 
-/// A piece of [`GIVE_WAY_BYTES`] waits at most this long for clients to be silent, and a smaller one
-/// in proportion.
+/// A piece of [`GIVE_WAY_BYTES`] waits at most this long for clients to be silent, and a smaller
+/// one in proportion.
 pub(super) const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
 const GIVE_WAY_BYTES: u64 = 1 << 20;
 /// Clients are silent when none of them has wanted anything for so long.

@@ -436,8 +436,8 @@ impl Shared {
         self.unless_a_write_fails(&range, ask).await
     }
 
-    /// The same extents, from `start` on, but what an undecided write covers is data: a hole that is
-    /// not there any more when the write is decided must not be told of.
+    /// The same extents, from `start` on, but what an undecided write covers is data: a hole that
+    /// is not there any more when the write is decided must not be told of.
     fn with_undecided(&self, start: u64, extents_max: u32, found: ExtentList) -> ExtentList {
         let answered = start..start + found.covered_bytes();
         if self.admission.undecided.is_clear(&answered) {

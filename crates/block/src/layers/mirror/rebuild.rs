@@ -1,8 +1,8 @@
 //! Giving a side what it lacks: copying its stale ranges from other sides while the volume is in
 //! use, several pieces at once, [sharing](super::share) the sides with clients.
 //!
-//! A piece is a part of a window of 1 MiB: stale ranges with small gaps between them, which are read
-//! with one request. It goes straight home where the log of the side has nothing in its way.
+//! A piece is a part of a window of 1 MiB: stale ranges with small gaps between them, which are
+//! read with one request. It goes straight home where the log of the side has nothing in its way.
 //!
 //! It must never undo a newer write, and never copy what need not be copied: what was never written
 //! on the source is zeroes, which take no space.
@@ -137,7 +137,8 @@ impl Shared {
         active.any(|side| side.device.geometry().rotational)
     }
 
-    /// Copies a piece when it is its turn. Returns its length, how long it took, and what came of it.
+    /// Copies a piece when it is its turn. Returns its length, how long it took, and what came of
+    /// it.
     async fn copy_in_turn(
         self: &Rc<Self>,
         side: &Side,
@@ -330,9 +331,9 @@ impl Shared {
         add(&side.counts.repaired_blocks, repaired_bytes / BLOCK_BYTES);
     }
 
-    /// Copies a range; where a block cannot be read, all the others. A block that no side could give
-    /// for long is made one that cannot be read: else a side would never be whole again, and its
-    /// other blocks not count, for the sake of one.
+    /// Copies a range; where a block cannot be read, all the others. A block that no side could
+    /// give for long is made one that cannot be read: else a side would never be whole again, and
+    /// its other blocks not count, for the sake of one.
     async fn copy_stale(self: &Rc<Self>, side: &Side, range: Range<u64>) -> Result<(), IoError> {
         let mut copied = Ok(());
         for (part, has_data) in self.extents_for_resync(&range, side.index).await {
@@ -380,8 +381,9 @@ impl Shared {
         Ok(())
     }
 
-    /// True when what cannot be read for a side is lost: it was tried often enough, nobody is absent
-    /// who might have it or is only being given it, and the side can keep in mind that it has not.
+    /// True when what cannot be read for a side is lost: it was tried often enough, nobody is
+    /// absent who might have it or is only being given it, and the side can keep in mind that it
+    /// has not.
     fn is_lost_for(&self, side: &Side, block: &Range<u64>, error: IoError) -> bool {
         let mut sides = self.sides.iter();
         let claimed = self.current_side(block, &[side.index]).is_some();
@@ -462,8 +464,9 @@ impl Shared {
             && store.is_some_and(|store| store.takes_straight(range))
     }
 
-    /// Writes a piece of a rebuild. When the side is given up meanwhile the piece goes on by itself,
-    /// and the side is not used again before it has ended; but its range is not kept locked for it.
+    /// Writes a piece of a rebuild. When the side is given up meanwhile the piece goes on by
+    /// itself, and the side is not used again before it has ended; but its range is not kept locked
+    /// for it.
     async fn write_for_resync(
         self: &Rc<Self>,
         side: &Side,
@@ -494,8 +497,8 @@ impl Shared {
     }
 
     /// Has a side do something, to its end, whatever becomes of the future that waits for it. It
-    /// counts as work in flight, so a side that hangs in it is noticed. `None` when the side is given
-    /// up meanwhile: what it was given before that may be lost.
+    /// counts as work in flight, so a side that hangs in it is noticed. `None` when the side is
+    /// given up meanwhile: what it was given before that may be lost.
     async fn done_by<T: 'static>(
         self: &Rc<Self>,
         side: &Side,

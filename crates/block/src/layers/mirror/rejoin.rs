@@ -195,8 +195,8 @@ impl Shared {
         let candidate = volume.candidate(index).or_else(by_name);
         let candidate = candidate.ok_or(IoError::Offline)?;
         let before = volume.superblock(index);
-        // Of one that was given up since the volume was opened it is known to the block what it lacks;
-        // of one that was missing then, by regions.
+        // Of one that was given up since the volume was opened it is known to the block what it
+        // lacks; of one that was missing then, by regions.
         let is_known = side.life.get().absent_because().is_some();
         let mut superseded = Superseded::default();
         if let Some(old) = side.store() {
@@ -219,14 +219,14 @@ impl Shared {
         let on = store_device(&candidate.device, &found, &self.config);
         let store = Store::open(&self.rt, &on).await?;
         let had = side.store().map_or(0, |old| old.complete_durable());
-        // It is an older copy of itself, or has lost something that nobody can name. What one has that
-        // was not there when the volume was opened has not been compared with the others.
+        // It is an older copy of itself, or has lost something that nobody can name. What one has
+        // that was not there when the volume was opened has not been compared with the others.
         let everything = store.found().damaged
             || before.is_none_or(|before| found.generation < before.generation)
             || store.found().complete_below < had;
-        // What the side lacks is what changed since it was last a member; a rebuild that was cut short
-        // has left it with a newer history. Of a time that ours does not reach back to nobody knows
-        // whether the side was a member in it.
+        // What the side lacks is what changed since it was last a member; a rebuild that was cut
+        // short has left it with a newer history. Of a time that ours does not reach back to nobody
+        // knows whether the side was a member in it.
         let reaches_back = |epoch: &&Epoch| volume.knows_epoch(&epoch.id);
         let since = found.last_epoch().filter(reaches_back);
         let since = since.filter(|_| !everything);

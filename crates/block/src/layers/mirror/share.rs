@@ -2,10 +2,11 @@
 //! for long may be lost, and one that serves nobody meanwhile is as good as lost.
 //!
 //! A rebuild works in bursts of [`BURST`]. After each one it rests for as long as clients had
-//! something in flight during the burst, so clients have at least half of the time to themselves and
-//! keep at least half of their rate; where they want little, the rebuild hardly rests. The operator
-//! sets a floor and a ceiling in bytes a second. A rebuild must never stay below its floor for the
-//! sake of clients, and never exceed its ceiling for longer than what it has in flight at once takes.
+//! something in flight during the burst, so clients have at least half of the time to themselves
+//! and keep at least half of their rate; where they want little, the rebuild hardly rests. The
+//! operator sets a floor and a ceiling in bytes a second. A rebuild must never stay below its floor
+//! for the sake of clients, and never exceed its ceiling for longer than what it has in flight at
+//! once takes.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -300,8 +301,8 @@ mod tests {
         pieces
     }
 
-    /// The pieces that are copied in 10 s, with a client that always has something in flight or with
-    /// none.
+    /// The pieces that are copied in 10 s, with a client that always has something in flight or
+    /// with none.
     fn pieces_in_10_s(floor: u64, ceiling: Option<u64>, with_client: bool) -> u64 {
         let rt = Rt::virtual_time(VirtualOptions::default());
         rt.block_on(async {

@@ -191,8 +191,8 @@ impl Side {
         }
     }
 
-    /// The side lacks a range from now on. On a healthy side only that range: what else it holds may
-    /// be the last copy.
+    /// The side lacks a range from now on. On a healthy side only that range: what else it holds
+    /// may be the last copy.
     pub(super) fn note_lack(&self, range: Range<u64>) {
         match self.is_healthy() {
             true => self.out_of_sync.add_exact(range),

@@ -51,8 +51,8 @@ impl Sides {
         self.numbered().filter(|side| !side.life.is_removed())
     }
 
-    /// All sides in the order of their numbers, without a gap: those that were removed as well. Only
-    /// for what is kept by number.
+    /// All sides in the order of their numbers, without a gap: those that were removed as well.
+    /// Only for what is kept by number.
     pub(super) fn numbered(&self) -> impl Iterator<Item = &Side> {
         self.numbers.iter().map_while(OnceCell::get)
     }

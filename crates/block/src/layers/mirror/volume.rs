@@ -1,9 +1,9 @@
 //! The superblocks of a volume in use: writing down who counts whenever that changes.
 //!
-//! Every opening that finds fewer sides than the epoch before, every side that is given up and every
-//! side that joins begins a new epoch, whose members are the sides that hold everything. A side
-//! must never be told of an epoch before it counts in it, and never be left in one that says that
-//! it still counts.
+//! Every opening that finds fewer sides than the epoch before, every side that is given up and
+//! every side that joins begins a new epoch, whose members are the sides that hold everything. A
+//! side must never be told of an epoch before it counts in it, and never be left in one that says
+//! that it still counts.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,8 +24,8 @@ struct Marked {
     superblock: Superblock,
     /// Its current epoch and its state, as they durably are.
     written: (Uuid, State),
-    /// Whether it may say durably that nobody is ahead of it: it does, or was to since, and nothing is
-    /// known yet of what has come of that.
+    /// Whether it may say durably that nobody is ahead of it: it does, or was to since, and nothing
+    /// is known yet of what has come of that.
     may_be_complete: bool,
     /// The revision of what is remembered, as it durably is.
     written_revision: u64,
@@ -170,8 +170,8 @@ impl Volume {
         self.volume_bytes.get()
     }
 
-    /// Makes the volume this large. The size is on the sides with their next superblocks, which must
-    /// be those of a new epoch.
+    /// Makes the volume this large. The size is on the sides with their next superblocks, which
+    /// must be those of a new epoch.
     pub(super) fn set_volume_bytes(&self, volume_bytes: u64) {
         self.volume_bytes.set(volume_bytes);
     }
@@ -189,8 +189,8 @@ impl Volume {
         *self.table.borrow()
     }
 
-    /// True when a superblock is the one that side `index` should have: that of the side it was, or of
-    /// one that is in the table and was not found.
+    /// True when a superblock is the one that side `index` should have: that of the side it was, or
+    /// of one that is in the table and was not found.
     pub(super) fn misses(&self, index: usize, found: &Superblock) -> bool {
         let is = |marked: &Marked| {
             let known = &marked.superblock;
@@ -246,8 +246,8 @@ impl Volume {
             .unwrap_or(false)
     }
 
-    /// The places of the sides in the table that are not there, each with the name by which one goes
-    /// that no device of the configuration holds.
+    /// The places of the sides in the table that are not there, each with the name by which one
+    /// goes that no device of the configuration holds.
     pub(super) fn unfound(&self) -> Vec<(usize, String)> {
         let (table, sides) = (self.table.borrow(), self.sides.borrow());
         let is_there = |side: &Uuid| {
@@ -359,15 +359,15 @@ impl Volume {
         self.of(index, |side| side.written.1)
     }
 
-    /// True when the side says durably that a peer may be ahead of it, whatever comes of a mark that is
-    /// on its way.
+    /// True when the side says durably that a peer may be ahead of it, whatever comes of a mark
+    /// that is on its way.
     pub(super) fn is_marked_active(&self, index: usize) -> bool {
         let active = |side: &Marked| side.written.1 == State::Active && !side.may_be_complete;
         self.of(index, active).unwrap_or(false)
     }
 
-    /// True when the side may say, now or once a mark that is on its way has arrived, that nobody is
-    /// ahead of it: then it can be started alone.
+    /// True when the side may say, now or once a mark that is on its way has arrived, that nobody
+    /// is ahead of it: then it can be started alone.
     pub(super) fn may_be_complete(&self, index: usize) -> bool {
         self.of(index, |side| side.may_be_complete).unwrap_or(false)
     }

@@ -101,8 +101,8 @@ impl Shared {
         };
         let bytes_max = || self.exposure.bytes_max_by_logs();
         let guard = self.admission.ranges.lock(range).await;
-        // With the lock: room is only taken by what gets on, so a range that is kept locked for long
-        // holds up no other one.
+        // With the lock: room is only taken by what gets on, so a range that is kept locked for
+        // long holds up no other one.
         let room = self.admission.take_room(data_bytes, bytes_max).await;
         self.check_writable()?;
         let fua = request.flags.fua;

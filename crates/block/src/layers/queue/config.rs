@@ -32,7 +32,8 @@ pub struct QueueConfig {
     /// No merge makes a request longer; what comes longer is split.
     #[serde(default = "default_request_max")]
     pub request_max: Size,
-    /// When an idle device is kept waiting, so that there is something to merge; never if not given.
+    /// When an idle device is kept waiting, so that there is something to merge; never if not
+    /// given.
     pub plug: Option<PlugConfig>,
 }
 

@@ -1,8 +1,9 @@
-//! What a queue was told and what it decided, so that the same can be decided again in virtual time.
+//! What a queue was told and what it decided, so that the same can be decided again in virtual
+//! time.
 //!
-//! The decisions of a queue follow from what it is told and when it is asked, and from nothing else.
-//! A journal keeps both; [`replay`] tells a queue of its own the same, at the same times, and holds its
-//! decisions against the kept ones. It must never hold more than it was given room for.
+//! The decisions of a queue follow from what it is told and when it is asked, and from nothing
+//! else. A journal keeps both; [`replay`] tells a queue of its own the same, at the same times, and
+//! holds its decisions against the kept ones. It must never hold more than it was given room for.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

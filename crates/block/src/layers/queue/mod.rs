@@ -4,10 +4,10 @@
 //! What is decided is decided by [`bimetal_policy::scheduler`], the same objects that run in
 //! experiments; this layer gives them places, time and a device. A request is carried down by the
 //! future of the one that started it, so that one which meets nothing costs no task of its own; the
-//! others of it wait for their part of the answer. Reads and writes are queued. A flush makes durable
-//! what has completed, and what waits here has not, so it goes on at once, and so do the operations
-//! without data. This layer must never lose a request, give one answer to two of them, or hold one
-//! because its neighbour failed: what failed together is asked again one by one.
+//! others of it wait for their part of the answer. Reads and writes are queued. A flush makes
+//! durable what has completed, and what waits here has not, so it goes on at once, and so do the
+//! operations without data. This layer must never lose a request, give one answer to two of them,
+//! or hold one because its neighbour failed: what failed together is asked again one by one.
 
 mod config;
 pub mod journal;
@@ -88,8 +88,8 @@ impl Queue {
         self.core.state.borrow().policy.counts()
     }
 
-    /// Keeps a journal from now on, of so many events at most; the one there is if there is one. It says
-    /// nothing of what was here before, so it is asked for before the first request.
+    /// Keeps a journal from now on, of so many events at most; the one there is if there is one. It
+    /// says nothing of what was here before, so it is asked for before the first request.
     pub fn keep_journal(&self, events_max: usize) -> Rc<Journal> {
         let new = || Rc::new(Journal::new(events_max));
         Rc::clone(self.core.journal.get_or_init(new))
@@ -220,9 +220,9 @@ impl Core {
         task.detach();
     }
 
-    /// Takes an issued request to the device, and gives everybody his part of the answer. `now_ns` is the time
-    /// if it has just been read: for a device that answers at once it is read once and not twice, as looking at
-    /// the clock is a good part of what the layer costs.
+    /// Takes an issued request to the device, and gives everybody his part of the answer. `now_ns`
+    /// is the time if it has just been read: for a device that answers at once it is read once and
+    /// not twice, as looking at the clock is a good part of what the layer costs.
     async fn carry(self: &Rc<Core>, tag: Tag, now_ns: Option<u64>) {
         let (request, alone) = self.whole(tag);
         let under_way = self.below.submit(request);
@@ -384,7 +384,8 @@ impl Device for Queue {
             Op::Read | Op::Write if request.len > 0 => {
                 // The schedulers take a request at its word.
                 match self.core.below.geometry().check(&request) {
-                    // One future for each, so that the usual one is small: it is moved when it is boxed.
+                    // One future for each, so that the usual one is small: it is moved when it is
+                    // boxed.
                     Ok(()) if request.len <= self.core.piece_bytes => {
                         IoFuture::new(self.core.run_piece(request, false))
                     }

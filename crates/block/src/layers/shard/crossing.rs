@@ -122,7 +122,8 @@ pub(super) struct Opened {
     pub(super) interruptions: Option<u64>,
 }
 
-/// What the shard's thread says: first how opening went, then answers, and at last how closing went.
+/// What the shard's thread says: first how opening went, then answers, and at last how closing
+/// went.
 pub(super) enum Told {
     Opened(Result<Opened, OpenError>),
     Answered(Answered),

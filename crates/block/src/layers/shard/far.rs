@@ -1,5 +1,5 @@
-//! The shard's thread: it opens what is below, runs what it is asked, and closes it when no more is asked. Its
-//! letters must end with it, however it ends: that is how the asker knows.
+//! The shard's thread: it opens what is below, runs what it is asked, and closes it when no more is
+//! asked. Its letters must end with it, however it ends: that is how the asker knows.
 
 use std::cell::Cell;
 use std::io;

@@ -1,30 +1,37 @@
-//! A device on a thread of its own: what is below has a ring, an executor and a buffer pool to itself, so that
-//! it takes a core of its own when one is full. Under a [stripe](super::stripe) of several, a volume is cut
-//! over as many cores.
+//! A device on a thread of its own: what is below has a ring, an executor and a buffer pool to
+//! itself, so that it takes a core of its own when one is full. Under a [stripe](super::stripe) of
+//! several, a volume is cut over as many cores.
 //!
 //! The contract of the crossing, besides that of every device:
 //!
-//! - **What crosses.** Requests one way, answers the other, in mailboxes that take a lock for the time of a
-//!   move. Data is copied once where it crosses ([`DetachedBuf`](bimetal_rt::DetachedBuf)); nothing is shared
-//!   but the snapshot of figures. What belongs together goes together: requests of one turn of this executor,
-//!   and answers of one turn of the other.
-//! - **Bounds.** At most [`REQUESTS_MAX`] requests and [`BYTES_MAX`] bytes of reads and writes are over there
-//!   at a time, from before the copy until the answer is here. What comes beyond waits, in order of arrival.
-//! - **Order.** Requests arrive in the order in which they found room, and answers may overtake each other.
-//!   A flush arrives after every write that was answered before it was submitted, as these are done by then.
-//! - **Knowledge.** Each answer carries how often the way below was interrupted and how large the device is, as
-//!   known when it was made, and both count here before anybody sees the answer.
-//! - **Dropping.** A request that crossed goes on; its answer is dropped, and its room is free only then.
+//! - **What crosses.** Requests one way, answers the other, in mailboxes that take a lock for the
+//!   time of a move. Data is copied once where it crosses
+//!   ([`DetachedBuf`](bimetal_rt::DetachedBuf)); nothing is shared but the snapshot of figures.
+//!   What belongs together goes together: requests of one turn of this executor, and answers of one
+//!   turn of the other.
+//! - **Bounds.** At most [`REQUESTS_MAX`] requests and [`BYTES_MAX`] bytes of reads and writes are
+//!   over there at a time, from before the copy until the answer is here. What comes beyond waits,
+//!   in order of arrival.
+//! - **Order.** Requests arrive in the order in which they found room, and answers may overtake
+//!   each other. A flush arrives after every write that was answered before it was submitted, as
+//!   these are done by then.
+//! - **Knowledge.** Each answer carries how often the way below was interrupted and how large the
+//!   device is, as known when it was made, and both count here before anybody sees the answer.
+//! - **Dropping.** A request that crossed goes on; its answer is dropped, and its room is free only
+//!   then.
 //! - **Death.** When the thread panics, all that was asked and all that is asked later fails with
-//!   [`IoError::Offline`], and `health` is `failed`. Which of the changes were made is not known. (A program
-//!   that is built to abort at a panic ends instead.)
-//! - **Closing.** Waits for every answer, then the thread closes what is below from the top down and ends,
-//!   with its ring, before the closing does. Dropped without that, it does the same with nobody waiting.
-//! - **Figures.** Those of the devices below are a snapshot that the thread makes every [`LOOK_EVERY`]: asking
-//!   for them never waits for the other thread, and what is shown is that old at most, as long as that runs.
+//!   [`IoError::Offline`], and `health` is `failed`. Which of the changes were made is not known.
+//!   (A program that is built to abort at a panic ends instead.)
+//! - **Closing.** Waits for every answer, then the thread closes what is below from the top down
+//!   and ends, with its ring, before the closing does. Dropped without that, it does the same with
+//!   nobody waiting.
+//! - **Figures.** Those of the devices below are a snapshot that the thread makes every
+//!   [`LOOK_EVERY`]: asking for them never waits for the other thread, and what is shown is that
+//!   old at most, as long as that runs.
 //!
-//! In virtual time there are no threads: the device below is then on this one, and requests are passed on as
-//! they are. This layer must never wait for the other thread but as a task, nor touch what is `Rc` on it.
+//! In virtual time there are no threads: the device below is then on this one, and requests are
+//! passed on as they are. This layer must never wait for the other thread but as a task, nor touch
+//! what is `Rc` on it.
 
 mod crossing;
 mod far;
@@ -131,8 +138,9 @@ impl Shard {
 }
 
 impl Shard {
-    /// Tells the cache `name` on the thread that the operator knows of what it has lost; requests that are
-    /// submitted later find that done. False when there is no such cache, or no thread any more.
+    /// Tells the cache `name` on the thread that the operator knows of what it has lost; requests
+    /// that are submitted later find that done. False when there is no such cache, or no thread any
+    /// more.
     pub fn accept_loss(&self, name: &str) -> bool {
         let is_it = |seen: &Seen| seen.name == name && seen.kind == "cache";
         match &self.0 {

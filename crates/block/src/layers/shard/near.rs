@@ -1,5 +1,5 @@
-//! The asker's end: which requests are over there, who waits for their answers, and what is known of the device
-//! beyond. It must answer every request, also when the other thread has died.
+//! The asker's end: which requests are over there, who waits for their answers, and what is known
+//! of the device beyond. It must answer every request, also when the other thread has died.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -161,8 +161,8 @@ impl Near {
         std::future::poll_fn(|context| answer.poll(context)).await
     }
 
-    /// Says over there that the operator knows of what the cache `name` has lost. Requests that are submitted
-    /// later find that done. False when it cannot be said, as the thread has ended.
+    /// Says over there that the operator knows of what the cache `name` has lost. Requests that are
+    /// submitted later find that done. False when it cannot be said, as the thread has ended.
     pub(super) fn accept_loss(&self, name: &str) -> bool {
         let state = &self.state;
         if state.check_open().is_err() {
@@ -429,7 +429,8 @@ impl Drop for Answer<'_> {
 
 impl Drop for Near {
     fn drop(&mut self) {
-        // What the thread takes for the end, also where nobody has closed it: after all that was asked.
+        // What the thread takes for the end, also where nobody has closed it: after all that was
+        // asked.
         self.state.outbox.send();
         self.state.outbox.close();
     }

@@ -528,8 +528,8 @@ impl Hdd {
         Some(now_ns + positioning_ns + transfer_ns(len, self.rate_at(target)))
     }
 
-    /// What an access takes before its transfer that continues the one before: the disk's buffer, or the
-    /// wait for a sector that has gone by.
+    /// What an access takes before its transfer that continues the one before: the disk's buffer,
+    /// or the wait for a sector that has gone by.
     fn continuing_ns(&self, now_ns: u64, is_write: bool) -> u64 {
         let p = &self.parameters;
         let misses = match is_write {

@@ -1,5 +1,5 @@
-//! What every model and every profile is held to: the types of device there are, and the values that a
-//! parameter may have.
+//! What every model and every profile is held to: the types of device there are, and the values
+//! that a parameter may have.
 
 use serde::{Deserialize, Serialize};
 

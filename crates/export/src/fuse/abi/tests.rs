@@ -1,4 +1,5 @@
-//! Messages and answers written by hand from `linux/fuse.h`, byte by byte, for little-endian machines.
+//! Messages and answers written by hand from `linux/fuse.h`, byte by byte, for little-endian
+//! machines.
 #![cfg(target_endian = "little")]
 
 use super::*;
@@ -10,7 +11,8 @@ fn from_hex(text: &str) -> Vec<u8> {
     bytes.collect()
 }
 
-/// `fuse_in_header` of operation `opcode` on inode 2 with number 0x0807060504030201, and `rest` behind it.
+/// `fuse_in_header` of operation `opcode` on inode 2 with number 0x0807060504030201, and `rest`
+/// behind it.
 fn message(opcode: u32, rest: &str) -> Vec<u8> {
     let rest = from_hex(rest);
     let len = 40 + rest.len() as u32;
@@ -57,7 +59,8 @@ fn a_header_lies_as_in_the_kernels() {
 
 #[test]
 fn the_first_message_says_what_the_kernel_is() {
-    // 7.38; read-ahead 128 KiB; ASYNC_READ, BIG_WRITES, ASYNC_DIO, PARALLEL_DIROPS, MAX_PAGES and INIT_EXT.
+    // 7.38; read-ahead 128 KiB; ASYNC_READ, BIG_WRITES, ASYNC_DIO, PARALLEL_DIROPS, MAX_PAGES and
+    // INIT_EXT.
     let text = "07000000 26000000 00000200 21804440";
     let long = message(26, &format!("{text} {}", "00".repeat(48)));
     let init = Init {
@@ -94,8 +97,8 @@ fn the_first_answer_names_the_limits() {
         transfer_bytes_max: 1 << 20,
         background_max: 64,
     };
-    // The kernel's own version, read-ahead and what both have of the flags; 64 and 64; max_write 1 MiB,
-    // time_gran 1; 256 pages; nothing else in 64 bytes.
+    // The kernel's own version, read-ahead and what both have of the flags; 64 and 64; max_write 1
+    // MiB, time_gran 1; 256 pages; nothing else in 64 bytes.
     let expected =
         "07000000 1f000000 00000200 21804400  4000 4000 00001000 01000000  0001 0000 00000000";
     let expected = [from_hex(expected), vec![0; 28]].concat();
@@ -252,8 +255,8 @@ fn facts() -> Facts {
     }
 }
 
-/// `fuse_attr` of the file: inode 2, 1 MiB in 2,048 sectors, three times without nanoseconds, a regular
-/// file with one name, its owner, no device, blocks of 4 KiB.
+/// `fuse_attr` of the file: inode 2, 1 MiB in 2,048 sectors, three times without nanoseconds, a
+/// regular file with one name, its owner, no device, blocks of 4 KiB.
 const FILE_ATTRIBUTES: &str = "0200000000000000 0000100000000000 0008000000000000
     0000006500000000 0000006500000000 0000006500000000 00000000 00000000 00000000
     80810000 01000000 e8030000 64000000 00000000 00100000 00000000";
@@ -293,7 +296,8 @@ fn the_file_is_found_by_its_name_only() {
 
 #[test]
 fn the_folder_is_given_in_parts() {
-    // Inode, offset of the next one, length of the name, type (folder 4, file 8), name up to 8 bytes.
+    // Inode, offset of the next one, length of the name, type (folder 4, file 8), name up to 8
+    // bytes.
     let dot = from_hex("0100000000000000 0100000000000000 01000000 04000000 2e00000000000000");
     let parent = from_hex("0100000000000000 0200000000000000 02000000 04000000 2e2e000000000000");
     let file = from_hex("0200000000000000 0300000000000000 03000000 08000000 766f6c0000000000");

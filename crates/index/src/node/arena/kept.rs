@@ -1,9 +1,10 @@
 //! Ranges that were just given back, for whoever wants one as long next.
 //!
-//! A leaf that is written anew gives its memory back and takes as much or nearly as much again, many thousand
-//! times a second; looking for the best of all free ranges each time took a sixth of the time of a commit.
-//! What is kept here is free but not known to be ([`Ranges`](super::Ranges)), so it can neither be joined with its neighbours
-//! nor let its chunk go. It must never be more than a small, fixed amount.
+//! A leaf that is written anew gives its memory back and takes as much or nearly as much again,
+//! many thousand times a second; looking for the best of all free ranges each time took a sixth of
+//! the time of a commit. What is kept here is free but not known to be ([`Ranges`](super::Ranges)),
+//! so it can neither be joined with its neighbours nor let its chunk go. It must never be more than
+//! a small, fixed amount.
 
 use super::ranges::Range;
 
@@ -34,7 +35,8 @@ impl Kept {
         Some(range)
     }
 
-    /// Keeps a range. False if it is too long, or there would be too much: then all of it is to be given back.
+    /// Keeps a range. False if it is too long, or there would be too much: then all of it is to be
+    /// given back.
     #[must_use]
     pub fn keep(&mut self, range: Range) -> bool {
         if range.units > UNITS_MAX || self.units + range.units > KEPT_UNITS_MAX {

@@ -1,14 +1,15 @@
 //! Memory for images: blocks out of chunks that the kernel may back with huge pages.
 //!
-//! A get goes from the root to a leaf whose bytes lie anywhere in the memory of an index. Where that is
-//! many small pages, the processor does not know most of them when it is asked for one, and walks its page
-//! tables, which on a virtual machine takes longer than the bytes themselves. A general allocator gives
-//! no such pages unless the whole program asks for them; so images have memory of their own, one for all
-//! indexes of a process, like the allocator's.
+//! A get goes from the root to a leaf whose bytes lie anywhere in the memory of an index. Where
+//! that is many small pages, the processor does not know most of them when it is asked for one, and
+//! walks its page tables, which on a virtual machine takes longer than the bytes themselves. A
+//! general allocator gives no such pages unless the whole program asks for them; so images have
+//! memory of their own, one for all indexes of a process, like the allocator's.
 //!
-//! This module may use `unsafe`: it owns raw memory. Which ranges are free is reckoned in numbers, beside
-//! the memory ([`Ranges`]). Two blocks must never overlap; bytes never change from when they are
-//! shared until the last holder has gone; and no chunk goes back to the kernel while a block in it is left.
+//! This module may use `unsafe`: it owns raw memory. Which ranges are free is reckoned in numbers,
+//! beside the memory ([`Ranges`]). Two blocks must never overlap; bytes never change from when they
+//! are shared until the last holder has gone; and no chunk goes back to the kernel while a block in
+//! it is left.
 
 mod kept;
 mod ranges;
@@ -32,8 +33,8 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 const UNITS_PER_PAGE: u32 = (HUGE_PAGE_BYTES / UNIT_BYTES) as u32;
 
-/// All memory for images. Nobody waits with this lock held, and what it guards changes no answer, so tests of
-/// interleavings need not see it.
+/// All memory for images. Nobody waits with this lock held, and what it guards changes no answer,
+/// so tests of interleavings need not see it.
 static ARENA: Mutex<Arena> = Mutex::new(Arena {
     ranges: Ranges::new(),
     kept: Kept::new(),
@@ -81,9 +82,9 @@ impl Chunk {
         let start = mapped.wrapping_byte_add(before);
         unmap(mapped, before);
         unmap(start.wrapping_byte_add(bytes), HUGE_PAGE_BYTES - before);
-        // Without huge pages gets are slower and nothing else changes, so it does not matter if the kernel has
-        // none.
-        // SAFETY: the advice concerns the mapping from above and keeps its content.
+        // Without huge pages gets are slower and nothing else changes, so it does not matter if the
+        // kernel has none. SAFETY: the advice concerns the mapping from above and keeps its
+        // content.
         let _ = unsafe { rustix::mm::madvise(start, bytes, Advice::LinuxHugepage) };
         Chunk {
             start: NonNull::new(start.cast()).expect("a mapping is not at address 0"),
@@ -102,8 +103,8 @@ impl Drop for Chunk {
 /// Gives a part of a mapping of [`Chunk::map`] back that nothing is in.
 fn unmap(start: *mut c_void, bytes: usize) {
     if bytes > 0 {
-        // Where a process has as many mappings as it may have, the part stays mapped and unused: nothing to die for.
-        // SAFETY: the callers own the part, and no block is in it.
+        // Where a process has as many mappings as it may have, the part stays mapped and unused:
+        // nothing to die for. SAFETY: the callers own the part, and no block is in it.
         let _ = unsafe { rustix::mm::munmap(start, bytes) };
     }
 }
@@ -164,8 +165,9 @@ impl Drop for Block {
     }
 }
 
-/// A value with bytes behind it, in one piece of the memory for images, and counted as [`Arc`](std::sync::Arc)
-/// counts: what is looked at together lies together, and there is one address less to wait for.
+/// A value with bytes behind it, in one piece of the memory for images, and counted as
+/// [`Arc`](std::sync::Arc) counts: what is looked at together lies together, and there is one
+/// address less to wait for.
 pub(super) struct Shared<T> {
     head: NonNull<Head<T>>,
     owned: PhantomData<Head<T>>,
@@ -181,8 +183,8 @@ struct Head<T> {
     block: Block,
 }
 
-// SAFETY: holders on several threads share the value by reference, and any of them may drop it, as with `Arc`;
-// the tail is only read until then.
+// SAFETY: holders on several threads share the value by reference, and any of them may drop it, as
+// with `Arc`; the tail is only read until then.
 unsafe impl<T: Send + Sync> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
@@ -191,8 +193,8 @@ unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 const HOLDERS_MAX: u32 = i32::MAX as u32;
 
 impl<T> Shared<T> {
-    /// A copy of `bytes` with `padding` zeroes behind them, and the value that is made of the bytes and the
-    /// padding.
+    /// A copy of `bytes` with `padding` zeroes behind them, and the value that is made of the bytes
+    /// and the padding.
     ///
     /// # Errors
     ///
@@ -212,8 +214,8 @@ impl<T> Shared<T> {
         let tail_len = u32::try_from(len).expect("images are shorter than 4 GiB");
         let block = Block::of(size_of::<Head<T>>() + len);
         let start = block.start;
-        // SAFETY: the block is nobody else's and has room for the head and `len` bytes behind it; and bytes of
-        // somebody else cannot be in it.
+        // SAFETY: the block is nobody else's and has room for the head and `len` bytes behind it;
+        // and bytes of somebody else cannot be in it.
         let tail = unsafe {
             let tail = start.add(size_of::<Head<T>>());
             tail.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
@@ -223,8 +225,8 @@ impl<T> Shared<T> {
         let value = make(tail)?;
         let head = start.cast::<Head<T>>();
         let holders = AtomicU32::new(1);
-        // SAFETY: the block is aligned to a unit, which is enough, and has room for the head, which the tail is
-        // not in.
+        // SAFETY: the block is aligned to a unit, which is enough, and has room for the head, which
+        // the tail is not in.
         unsafe {
             head.write(Head {
                 holders,
@@ -249,15 +251,17 @@ impl<T> Shared<T> {
     #[inline(always)]
     pub fn tail(&self) -> &[u8] {
         let len = self.head().tail_len as usize;
-        // SAFETY: that many bytes were written behind the head when it was made, and nobody changes them.
+        // SAFETY: that many bytes were written behind the head when it was made, and nobody changes
+        // them.
         unsafe {
             let tail = self.head.cast::<u8>().add(size_of::<Head<T>>());
             std::slice::from_raw_parts(tail.as_ptr(), len)
         }
     }
 
-    /// Has the processor fetch the first lines of the value and the bytes behind it, all at once: a search
-    /// would wait for each before it knows which it needs next. Nothing is slower by it where they are at hand.
+    /// Has the processor fetch the first lines of the value and the bytes behind it, all at once: a
+    /// search would wait for each before it knows which it needs next. Nothing is slower by it
+    /// where they are at hand.
     #[inline(always)]
     pub fn fetch_ahead(&self) {
         let start = self.head.as_ptr().cast::<u8>();
@@ -272,15 +276,16 @@ impl<T> Shared<T> {
     }
 }
 
-/// Lines that are fetched ahead: with half as many gets of records of 16+100 bytes were a tenth slower, with half
-/// as many again no faster.
+/// Lines that are fetched ahead: with half as many gets of records of 16+100 bytes were a tenth
+/// slower, with half as many again no faster.
 const AHEAD_LINES: usize = 12;
 
 /// Tells the processor of a line that may be needed.
 #[inline(always)]
 fn fetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction is part of SSE, which x86-64 has, and does nothing where no memory is.
+    // SAFETY: the instruction is part of SSE, which x86-64 has, and does nothing where no memory
+    // is.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(line.cast());
@@ -320,8 +325,8 @@ impl<T> Drop for Shared<T> {
         }
         // What the others did with the value has happened before it goes.
         fence(Ordering::Acquire);
-        // SAFETY: this was the last holder. The head is moved out before it is dropped, because its block gives the
-        // memory back that it is in.
+        // SAFETY: this was the last holder. The head is moved out before it is dropped, because its
+        // block gives the memory back that it is in.
         drop(unsafe { self.head.read() });
     }
 }

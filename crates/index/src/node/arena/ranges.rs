@@ -1,9 +1,9 @@
 //! Which ranges of the chunks are free, in units: the numbers alone, without the memory.
 //!
-//! The shortest free range that is long enough is taken, of equal ones the first (address-ordered best fit,
-//! which wastes least in Wilson et al., "Dynamic Storage Allocation: A Survey and Critical Review", 1995),
-//! and neighbours that are free become one. A chunk that is all free is told of, so that it can go; but
-//! one stays, lest it goes and comes with every block.
+//! The shortest free range that is long enough is taken, of equal ones the first (address-ordered
+//! best fit, which wastes least in Wilson et al., "Dynamic Storage Allocation: A Survey and
+//! Critical Review", 1995), and neighbours that are free become one. A chunk that is all free is
+//! told of, so that it can go; but one stays, lest it goes and comes with every block.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,7 +85,8 @@ impl Ranges {
         Some(taken)
     }
 
-    /// Gives a range back that was taken. Returns a chunk that is to go now, whose ranges are forgotten.
+    /// Gives a range back that was taken. Returns a chunk that is to go now, whose ranges are
+    /// forgotten.
     pub fn give_back(&mut self, range: Range) -> Option<u32> {
         let mut free = range;
         let mut before = self.by_place.range(..(range.chunk, range.at));

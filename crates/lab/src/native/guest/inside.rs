@@ -1,6 +1,7 @@
 //! The first program of a guest: makes the run that is ordered, answers, and ends the guest.
 //!
-//! It must never do any of that outside a guest: its mounts would hide what is there, and its end would be the machine's.
+//! It must never do any of that outside a guest: its mounts would hide what is there, and its end
+//! would be the machine's.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -22,7 +23,8 @@ const HOSTFS: u64 = 0x00c0_ffee;
 /// The guest's second disk. The first would be its root.
 const DEVICE: &str = "/dev/ubdb";
 
-/// Makes the run that is ordered in `folder`, puts the answer there, and ends the guest. It comes back only when it cannot.
+/// Makes the run that is ordered in `folder`, puts the answer there, and ends the guest. It comes
+/// back only when it cannot.
 ///
 /// # Errors
 /// When this is not the first program of a guest, or cannot answer.

@@ -1,10 +1,11 @@
-//! Runs in User-Mode Linux: a kernel that is a program, with drivers that the kernel of this machine may not have, such
-//! as that of ReiserFS and the true one of ext2.
+//! Runs in User-Mode Linux: a kernel that is a program, with drivers that the kernel of this
+//! machine may not have, such as that of ReiserFS and the true one of ext2.
 //!
-//! Each run boots a guest with a disk of its own, whose first program is this one: it makes there what is otherwise made on
-//! this machine, and so nothing is done twice. The guest sees the files of this machine and has the rights of whoever
-//! started it; it changes none but those in its folder. Root is not needed. A system call costs ten times and more what it
-//! costs outside, so nothing that is timed there may be compared with anything.
+//! Each run boots a guest with a disk of its own, whose first program is this one: it makes there
+//! what is otherwise made on this machine, and so nothing is done twice. The guest sees the files
+//! of this machine and has the rights of whoever started it; it changes none but those in its
+//! folder. Root is not needed. A system call costs ten times and more what it costs outside, so
+//! nothing that is timed there may be compared with anything.
 
 mod inside;
 
@@ -89,7 +90,8 @@ pub fn kernel_release() -> Result<String, NativeError> {
     }
 }
 
-/// Runs a cell with a seed in a guest that `program`, which is this one, begins in. It is ended early when `stop` is set.
+/// Runs a cell with a seed in a guest that `program`, which is this one, begins in. It is ended
+/// early when `stop` is set.
 ///
 /// # Errors
 /// When the guest does not do what the run needs, or the load fails.
@@ -142,8 +144,8 @@ fn arguments(program: &Path, folder: &Path, settings: &Settings) -> Vec<String> 
         "root=/dev/root rootfstype=hostfs rw".to_owned(),
         format!("mem={memory_kib}K"),
         format!("init={program}"),
-        // Nothing is read from anywhere, and what it says is kept. Unless its console is named, the kernel adds a word
-        // behind those of the first program.
+        // Nothing is read from anywhere, and what it says is kept. Unless its console is named, the
+        // kernel adds a word behind those of the first program.
         "con=null con0=null,fd:1 console=tty0".to_owned(),
         format!("uml_dir={folder}"),
         format!("-- lab guest {folder}"),
@@ -226,7 +228,8 @@ impl Drop for Folder {
     }
 }
 
-/// The last lines that say something: those up to a panic, behind which the kernel shows where it was.
+/// The last lines that say something: those up to a panic, behind which the kernel shows where it
+/// was.
 fn last_words(console: &str) -> String {
     let mut lines: Vec<&str> = console
         .lines()
@@ -240,7 +243,8 @@ fn last_words(console: &str) -> String {
     lines[from..].join("; ")
 }
 
-/// What a guest's kernel prints when the kernel of the host refuses the registers that it gives back.
+/// What a guest's kernel prints when the kernel of the host refuses the registers that it gives
+/// back.
 const REGISTERS_REFUSED: &str = "ptrace set fp regs failed";
 
 /// Why a guest that ended with `status` left no answer, from what it printed on its console.

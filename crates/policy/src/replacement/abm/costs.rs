@@ -1,10 +1,10 @@
 //! What the device was last seen to take: for a page read, for a page of a flush, and for a flush
 //! beside its pages.
 //!
-//! A flash translation layer does its own work later, on account of another flush, and in lumps. So a
-//! single time says nothing of what its flush brought about; means over many do. The cheapest flushes
-//! show what a page takes alone, and the mean of what the others took above that is the price of
-//! flushing once more. It must never let an impossible figure in.
+//! A flash translation layer does its own work later, on account of another flush, and in lumps. So
+//! a single time says nothing of what its flush brought about; means over many do. The cheapest
+//! flushes show what a page takes alone, and the mean of what the others took above that is the
+//! price of flushing once more. It must never let an impossible figure in.
 
 use crate::replacement::DeviceCost;
 
@@ -99,8 +99,8 @@ impl Costs {
         (self.partial_us - self.partial_pages * self.cheapest_us).max(0.0)
     }
 
-    /// True if a cluster of which `pages` leave takes less when what is missing is read and all of it
-    /// is written.
+    /// True if a cluster of which `pages` leave takes less when what is missing is read and all of
+    /// it is written.
     pub(super) fn padding_pays(&self, pages: usize) -> bool {
         let missing = f64::from(self.cluster_pages) - pages as f64;
         let whole_us = self.whole_us.unwrap_or(self.cheapest_us);
@@ -129,9 +129,10 @@ mod tests {
 
     #[test]
     fn work_that_comes_in_lumps_is_spread_over_all_flushes() {
-        // A log of 8 flushes: the eighth pays for 8 merges of 8 ms. So each costs 8 ms beside its two
-        // pages. A whole block, which needs no merge, takes 12.8 ms, and 25 us for each page that is
-        // missing: with k pages, 14.4 ms - 25 us k is less than 8 ms + 200 us k from k = 29 on.
+        // A log of 8 flushes: the eighth pays for 8 merges of 8 ms. So each costs 8 ms beside its
+        // two pages. A whole block, which needs no merge, takes 12.8 ms, and 25 us for each page
+        // that is missing: with k pages, 14.4 ms - 25 us k is less than 8 ms + 200 us k from k = 29
+        // on.
         let mut costs = Costs::new(64, 25.0, 200.0);
         for number in 0..4096 {
             let merges = if number % 8 == 7 { 8.0 } else { 0.0 };

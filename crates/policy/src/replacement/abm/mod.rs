@@ -1,14 +1,14 @@
-//! Asymmetric buffer management: clean pages in a read buffer that leaves page by page in any order,
-//! dirty pages in a write buffer that leaves cluster by cluster, and a pointer that says how many
-//! pages each may hold.
+//! Asymmetric buffer management: clean pages in a read buffer that leaves page by page in any
+//! order, dirty pages in a write buffer that leaves cluster by cluster, and a pointer that says how
+//! many pages each may hold.
 //!
-//! Source: Jung, Kang and Cha, 2011. A full buffer gives up a page of the side that is above its size
-//! (3.1, borrowing both ways); a clean page that is written moves to the write buffer (3.2, A); of a
-//! cluster that is written only one frame is freed (B) and the other pages, now clean, stay at the end
-//! of the read buffer that leaves first (C); remembered pages move the pointer (3.3). Left open by the
-//! paper and chosen here: of a written cluster the least recently used page is freed; each side
-//! remembers as many pages as make it as large as the whole buffer; a page that left after C is
-//! remembered on the write side unless it was read meanwhile.
+//! Source: Jung, Kang and Cha, 2011. A full buffer gives up a page of the side that is above its
+//! size (3.1, borrowing both ways); a clean page that is written moves to the write buffer (3.2,
+//! A); of a cluster that is written only one frame is freed (B) and the other pages, now clean,
+//! stay at the end of the read buffer that leaves first (C); remembered pages move the pointer
+//! (3.3). Left open by the paper and chosen here: of a written cluster the least recently used page
+//! is freed; each side remembers as many pages as make it as large as the whole buffer; a page that
+//! left after C is remembered on the write side unless it was read meanwhile.
 //!
 //! Padding is ours, after BPLRU (Kim and Ahn, FAST 2008), but only where it pays: a log-block layer
 //! merges an erase block sooner or later once a part of it was written, and copies the rest then; a

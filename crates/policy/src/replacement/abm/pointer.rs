@@ -1,11 +1,11 @@
 //! The pointer of asymmetric buffer management: how many pages the write buffer may hold.
 //!
-//! Source: section 3.3 of the ABM paper, which says only in which direction a ghost hit moves it. The
-//! paper's rule counts every ghost hit as one page. The others weigh what the hit would have saved, at
-//! what the device was last seen to take: a page read again, a read; a page flushed and written
-//! again, a page of a flush. `Marginal` tells apart what a flush takes for its pages and beside them,
-//! and counts the latter where a cluster is flushed again, whichever of its pages come. It must never
-//! move the pointer past the capacity.
+//! Source: section 3.3 of the ABM paper, which says only in which direction a ghost hit moves it.
+//! The paper's rule counts every ghost hit as one page. The others weigh what the hit would have
+//! saved, at what the device was last seen to take: a page read again, a read; a page flushed and
+//! written again, a page of a flush. `Marginal` tells apart what a flush takes for its pages and
+//! beside them, and counts the latter where a cluster is flushed again, whichever of its pages
+//! come. It must never move the pointer past the capacity.
 
 use super::costs::Costs;
 use crate::replacement::{Access, DeviceCost};
@@ -31,8 +31,8 @@ pub(super) enum Side {
     Write,
 }
 
-/// [`PointerRule::Marginal`] crosses the buffer in no fewer steps than this, in proportion for cheaper
-/// ones: a step that is cut off at the end would count for less than it is worth.
+/// [`PointerRule::Marginal`] crosses the buffer in no fewer steps than this, in proportion for
+/// cheaper ones: a step that is cut off at the end would count for less than it is worth.
 const STEPS_MIN: f64 = 32.0;
 
 /// The pointer and what it knows of the device.
@@ -100,8 +100,8 @@ impl Pointer {
         (self.capacity as usize / 2).max(1)
     }
 
-    /// Moves by what it would have saved to hold a page longer, in units of a read or of what crosses
-    /// the buffer in [`STEPS_MIN`] steps.
+    /// Moves by what it would have saved to hold a page longer, in units of a read or of what
+    /// crosses the buffer in [`STEPS_MIN`] steps.
     fn step(&mut self, towards: f64, saved_us: f64) {
         let unit_us = match self.rule {
             PointerRule::Marginal => {
@@ -135,16 +135,16 @@ impl Pointer {
         }
     }
 
-    /// A page that was flushed and is still held is written again, which a larger write buffer would
-    /// have saved; the paper's rule knows pages that left only.
+    /// A page that was flushed and is still held is written again, which a larger write buffer
+    /// would have saved; the paper's rule knows pages that left only.
     pub(super) fn flushed_too_early(&mut self) {
         if self.weighs_costs() {
             self.ghost_hit(Side::Write, Access::Write);
         }
     }
 
-    /// A page is written of a cluster of which nothing is held dirty, and since the flush of which so
-    /// many pages have left the write buffer: a larger one would have saved a flush.
+    /// A page is written of a cluster of which nothing is held dirty, and since the flush of which
+    /// so many pages have left the write buffer: a larger one would have saved a flush.
     pub(super) fn cluster_again(&mut self, left_since: u64) {
         if self.rule == PointerRule::Marginal && left_since <= self.window() as u64 {
             self.step(1.0, self.costs.beside_us());
@@ -229,7 +229,8 @@ mod tests {
 
     #[test]
     fn the_marginal_rule_keeps_proportions_in_a_small_buffer() {
-        // 200 us would be 8 of 64 pages; in 32 steps it is 2, and a read, an eighth of it, a quarter.
+        // 200 us would be 8 of 64 pages; in 32 steps it is 2, and a read, an eighth of it, a
+        // quarter.
         let mut pointer = pointer(PointerRule::Marginal, 64);
         pointer.ghost_hit(Side::Write, Access::Write);
         assert_eq!(pointer.write_target(), 34.0);

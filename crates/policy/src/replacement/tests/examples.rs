@@ -70,8 +70,8 @@ fn lirs_keeps_a_loop_larger_than_the_cache() {
 #[test]
 fn s3_fifo_drops_pages_used_once_first() {
     // 10 frames: a small queue of 1 and a main queue of 9. While it fills, page 0 enters the small
-    // queue and 1..9 the main one. 10 pushes out 0, unused in the small queue; 0 is remembered, so it
-    // comes back into the main queue, and 10 leaves.
+    // queue and 1..9 the main one. 10 pushes out 0, unused in the small queue; 0 is remembered, so
+    // it comes back into the main queue, and 10 leaves.
     let mut s3 = driven("s3-fifo", 10);
     read_all(&mut s3, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(left_by_reading(&mut s3, 10), [0]);
@@ -80,9 +80,9 @@ fn s3_fifo_drops_pages_used_once_first() {
 
 #[test]
 fn w_tinylfu_admits_by_frequency() {
-    // 100 frames, 99 of them the main area. When 100 finds the cache full, pages 0 to 98 pass into the
-    // free main area, which counts as a second time; 0 is the oldest of probation. 99 was counted once
-    // and does not beat it.
+    // 100 frames, 99 of them the main area. When 100 finds the cache full, pages 0 to 98 pass into
+    // the free main area, which counts as a second time; 0 is the oldest of probation. 99 was
+    // counted once and does not beat it.
     let mut tiny = Driven::new(built("w-tinylfu", 100, 128, &[]));
     for page in 0..100 {
         tiny.read(page);
@@ -160,8 +160,8 @@ fn lru_wsr_spares_a_dirty_page_once() {
 #[test]
 fn ref_goes_on_with_the_block_it_evicted_from() {
     // 9 frames, a window of 3. Pages 0, 4, 1 are the oldest and in the window: block 0 has two of
-    // them and becomes the victim, its oldest page first. After 0 left, 8 comes into the window; block
-    // 0 is still the victim, so 1 leaves before the older 4.
+    // them and becomes the victim, its oldest page first. After 0 left, 8 comes into the window;
+    // block 0 is still the victim, so 1 leaves before the older 4.
     let mut policy = driven("ref", 9);
     read_all(&mut policy, &[0, 4, 1, 8, 12, 16, 20, 24, 28]);
     assert_eq!(left_by_reading(&mut policy, 32), [0]);
@@ -186,7 +186,8 @@ fn fab_drops_the_block_with_most_pages() {
 
 #[test]
 fn clc_spares_the_recent_block_even_if_it_is_large() {
-    // The hot tenth is one block: block 2, the largest, used last. Of the cold ones block 0 is larger.
+    // The hot tenth is one block: block 2, the largest, used last. Of the cold ones block 0 is
+    // larger.
     let mut clc = driven("clc", 6);
     read_all(&mut clc, &[0, 1, 4, 8, 9, 10]);
     let mut left = left_by_reading(&mut clc, 9);
@@ -223,10 +224,10 @@ fn bplru_gives_up_a_sequential_block_first_and_pads() {
 
 #[test]
 fn abm_moves_a_written_page_and_delays_write_eviction() {
-    // The paper's figure 4. 4 frames, 2 of them for writes. 0, 1 and 2 are written into one block, 3
-    // of another is read and then written (A: it moves to the write buffer). The write buffer is past
-    // its 2 pages, so a read makes it write block 0: three pages in one group (C: two of them stay,
-    // clean), and one frame is free (B), that of the page used least recently.
+    // The paper's figure 4. 4 frames, 2 of them for writes. 0, 1 and 2 are written into one block,
+    // 3 of another is read and then written (A: it moves to the write buffer). The write buffer is
+    // past its 2 pages, so a read makes it write block 0: three pages in one group (C: two of them
+    // stay, clean), and one frame is free (B), that of the page used least recently.
     let mut abm = driven("abm-lru-fab", 4);
     for page in [0, 1, 2] {
         abm.write(page);
@@ -285,9 +286,9 @@ fn abm_remembers_and_moves_its_pointer() {
 
 #[test]
 fn a_page_flushed_too_early_moves_only_the_pointer_that_weighs_costs() {
-    // 4 frames, 2 for writes. 0, 1, 2 of one block are flushed together when 8 comes and 0 leaves; 1
-    // stays clean. Written again it would have saved a flush, 200 us against 25: 8 pages, more than
-    // the 2 that are left to give.
+    // 4 frames, 2 for writes. 0, 1, 2 of one block are flushed together when 8 comes and 0 leaves;
+    // 1 stays clean. Written again it would have saved a flush, 200 us against 25: 8 pages, more
+    // than the 2 that are left to give.
     for (name, target) in [("abm-lru-fab", 2.0), ("abm-lru-fab-cost", 4.0)] {
         let mut abm = driven(name, 4);
         for page in [0, 1, 2, 4, 8] {
@@ -301,9 +302,9 @@ fn a_page_flushed_too_early_moves_only_the_pointer_that_weighs_costs() {
 
 #[test]
 fn a_cold_page_takes_the_cold_ones_of_its_block_along() {
-    // 6 frames, all for writes. Page 0 is used at 1, 1 at 2, and 2, of the same block, at 6; when room
-    // is needed the last access was 6. A quarter of the 5 accesses since page 0 was used is 1, and
-    // 3 of them put the limit at 4: 1 is cold and goes along, 2 is warm and stays dirty.
+    // 6 frames, all for writes. Page 0 is used at 1, 1 at 2, and 2, of the same block, at 6; when
+    // room is needed the last access was 6. A quarter of the 5 accesses since page 0 was used is 1,
+    // and 3 of them put the limit at 4: 1 is cold and goes along, 2 is warm and stays dirty.
     let mut policy = driven("abm-lru-cold-fixed100", 6);
     for page in [0, 1, 4, 8, 12, 2] {
         policy.write(page);
@@ -319,7 +320,8 @@ fn a_cold_page_takes_the_cold_ones_of_its_block_along() {
 #[test]
 fn a_cluster_that_is_flushed_again_moves_the_pointer_that_counts_flushes() {
     // 4 frames, 2 for writes. 0, 1, 2 are flushed when 8 comes. Page 3 of that block is new, so no
-    // page is flushed again; but a larger write buffer would have flushed the block once, not twice.
+    // page is flushed again; but a larger write buffer would have flushed the block once, not
+    // twice.
     for (name, moves) in [("abm-lru-fab-cost", false), ("abm-lru-fab-marginal", true)] {
         let mut abm = driven(name, 4);
         for time_us in [200.0, 1000.0] {

@@ -26,8 +26,8 @@ pub(super) fn all_names() -> Vec<String> {
     names
 }
 
-/// A policy of `capacity` pages over pages below `pages`, introduced in order. `future` is what will
-/// be accessed, for the optimum.
+/// A policy of `capacity` pages over pages below `pages`, introduced in order. `future` is what
+/// will be accessed, for the optimum.
 pub(super) fn built(
     name: &str,
     capacity: usize,

@@ -1,5 +1,5 @@
-//! Which queues want service, as far as decisions ask: how many, of which classes and weights. Counted and not looked
-//! through, since every request asks.
+//! Which queues want service, as far as decisions ask: how many, of which classes and weights.
+//! Counted and not looked through, since every request asks.
 
 use super::super::queues::Rank;
 use super::flow::Flow;
@@ -16,7 +16,8 @@ pub(super) struct Busy {
 }
 
 impl Busy {
-    /// Counts a queue, as it is now. It must be counted out before its class, weight or raise changes.
+    /// Counts a queue, as it is now. It must be counted out before its class, weight or raise
+    /// changes.
     pub(super) fn add(&mut self, flow: &Flow) {
         self.count += 1;
         self.raised += usize::from(flow.raise.is_up());

@@ -1,10 +1,10 @@
 //! B-WF2Q+: who is served next, so that each queue has its share of the sectors by its weight.
 //!
-//! Virtual time goes on by what is served, divided by the weights of all that are here. A queue starts
-//! where virtual time is, or where its last service ended, and would finish when it has used its budget.
-//! Of those that have started the first to finish is next, so none waits longer than its share by more
-//! than one budget. A queue that is gone keeps its weight here until virtual time has passed its end, since
-//! what it was served beyond that is still owed.
+//! Virtual time goes on by what is served, divided by the weights of all that are here. A queue
+//! starts where virtual time is, or where its last service ended, and would finish when it has used
+//! its budget. Of those that have started the first to finish is next, so none waits longer than
+//! its share by more than one budget. A queue that is gone keeps its weight here until virtual time
+//! has passed its end, since what it was served beyond that is still owed.
 //!
 //! Source: `block/bfq-wf2q.c` of Linux 6.1, for one group.
 
@@ -101,8 +101,9 @@ impl Fair {
         !self.classes[rank as usize].active.is_empty()
     }
 
-    /// The queue `at` has requests again. With `shifted` it lost its turn only because its requests come one after another, and
-    /// so may start where it ended; but not so far back that it would have finished already, but for what its `raise` allows.
+    /// The queue `at` has requests again. With `shifted` it lost its turn only because its requests
+    /// come one after another, and so may start where it ended; but not so far back that it would
+    /// have finished already, but for what its `raise` allows.
     pub(super) fn activate(&mut self, at: usize, rank: Rank, weight: u64, shifted: Option<u64>) {
         self.forget_if(at, |share| share.rank != rank);
         let class = &mut self.classes[rank as usize];
@@ -125,7 +126,8 @@ impl Fair {
         put(&mut class.active, share.finish, at);
     }
 
-    /// Takes out the queue that is to be served: of `rank` if that is given, else of the first class that has one.
+    /// Takes out the queue that is to be served: of `rank` if that is given, else of the first
+    /// class that has one.
     pub(super) fn next(&mut self, rank: Option<Rank>) -> Option<usize> {
         let all = [Rank::RealTime, Rank::BestEffort, Rank::Idle];
         let mut ranks = rank.into_iter().chain(all);
@@ -242,15 +244,15 @@ mod tests {
         let mut fair = with(&[(20, 100), (10, 100)]);
         let served: Vec<usize> = (0..9).map(|_| serve_next(&mut fair, weight)).collect();
         assert_eq!(served.iter().filter(|at| **at == 0).count(), 6);
-        // Spans are 5 and 10 of virtual time, which goes on by 100/30 a budget: 0 finishes first, is next eligible at 5
-        // and time is at 3.3 then, so 1 is next, then 0 twice.
+        // Spans are 5 and 10 of virtual time, which goes on by 100/30 a budget: 0 finishes first,
+        // is next eligible at 5 and time is at 3.3 then, so 1 is next, then 0 twice.
         assert_eq!(served[..6], [0, 1, 0, 0, 1, 0]);
     }
 
     #[test]
     fn who_was_served_beyond_its_share_waits_for_that_though_it_was_away() {
-        // 0 has 300 sectors at once while 1 waits with a budget of 100, goes and comes back: 1 has 100 three times first, since 0
-        // starts where it ended.
+        // 0 has 300 sectors at once while 1 waits with a budget of 100, goes and comes back: 1 has
+        // 100 three times first, since 0 starts where it ended.
         let mut fair = with(&[(10, 300), (10, 100)]);
         // The first to finish is 1.
         assert_eq!(serve_next(&mut fair, |_| 10), 1);

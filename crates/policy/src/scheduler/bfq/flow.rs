@@ -1,4 +1,5 @@
-//! One queue of BFQ: its requests, its budget, how its task behaves, and whether its weight is raised.
+//! One queue of BFQ: its requests, its budget, how its task behaves, and whether its weight is
+//! raised.
 
 use super::super::lanes::{Expiries, Lane};
 use super::super::means::Mean;

@@ -1,9 +1,10 @@
-//! BFQ: every task has a queue of its own for what it waits for, and the queues are served budgets of sectors, by
-//! weight, so that a share does not depend on how the requests of a task lie. What has just begun, or asks like a
-//! player, has a multiple of its weight for a while.
+//! BFQ: every task has a queue of its own for what it waits for, and the queues are served budgets
+//! of sectors, by weight, so that a share does not depend on how the requests of a task lie. What
+//! has just begun, or asks like a player, has a multiple of its weight for a while.
 //!
-//! Source: `block/bfq-iosched.c` and `block/bfq-wf2q.c` of Linux 6.1, for one group. Not here: queues that merge because their
-//! requests interleave, bursts of new queues, requests let in during a pause, and queues that wake others.
+//! Source: `block/bfq-iosched.c` and `block/bfq-wf2q.c` of Linux 6.1, for one group. Not here:
+//! queues that merge because their requests interleave, bursts of new queues, requests let in
+//! during a pause, and queues that wake others.
 
 mod busy;
 mod fair;
@@ -35,7 +36,8 @@ const ASYNC_CHARGE: u64 = 3;
 const SHORT_PAUSE_NS: u64 = 2 * MS_NS;
 /// The least pause of a queue whose weight is raised.
 const RAISED_PAUSE_NS: u64 = 20 * MS_NS;
-/// Nobody is called slow who was served for less than this, and nothing is known of who was for less than that.
+/// Nobody is called slow who was served for less than this, and nothing is known of who was for
+/// less than that.
 const SLOW_NS: u64 = 20 * MS_NS;
 const TOO_SHORT_NS: u64 = MS_NS;
 /// The idle class is served after so long without, though others want to be.
@@ -337,7 +339,8 @@ impl Bfq {
         Some(at)
     }
 
-    /// Ends the service of the queue `at`. With `paused` it did not ask during a pause, which is not counted.
+    /// Ends the service of the queue `at`. With `paused` it did not ask during a pause, which is
+    /// not counted.
     fn end_service(&mut self, at: usize, reason: Reason, paused: bool, r: &Requests, now_ns: u64) {
         self.charge_time(at, reason, paused, now_ns);
         let low_latency = self.parameters.low_latency;
@@ -377,8 +380,8 @@ impl Bfq {
         }
     }
 
-    /// A queue that is slow, or has used little of its budget in the time for it, is charged for the time: else it would have
-    /// the device for longer than others.
+    /// A queue that is slow, or has used little of its budget in the time for it, is charged for
+    /// the time: else it would have the device for longer than others.
     fn charge_time(&mut self, at: usize, reason: Reason, paused: bool, now_ns: u64) {
         let flow = &self.flows[at];
         let end_ns = match self.pause_ns {

@@ -1,5 +1,6 @@
-//! Raised weights: what has just begun to ask, or asks at times of its own like a player, has a multiple of its weight for a
-//! while, so that it answers at once beside others that ask all the time.
+//! Raised weights: what has just begun to ask, or asks at times of its own like a player, has a
+//! multiple of its weight for a while, so that it answers at once beside others that ask all the
+//! time.
 
 use super::super::MS_NS;
 use super::Bfq;
@@ -11,7 +12,8 @@ const NEW_NS: u64 = 2_000 * MS_NS;
 /// How many times the weight of a new queue counts, and how many times that of a player beside.
 const RAISE_TIMES: u64 = 30;
 const PLAYER_TIMES: u64 = 100;
-/// A player asks for no more sectors a second, and its weight is raised for so long from its last request on.
+/// A player asks for no more sectors a second, and its weight is raised for so long from its last
+/// request on.
 const PLAYER_SECTORS_PER_S: u64 = 7_000;
 const PLAYER_NS: u64 = 300 * MS_NS;
 /// Four ticks of a kernel of 250 a second: its clock is not finer.
@@ -114,7 +116,8 @@ impl Bfq {
     }
 }
 
-/// When a request would come as from a player: no sooner than a player would have used what was served.
+/// When a request would come as from a player: no sooner than a player would have used what was
+/// served.
 pub(super) fn player_ns(flow: &Flow, idle_ns: u64, now_ns: u64) -> u64 {
     let used_ns = flow.busy_sectors * 1_000 * MS_NS / PLAYER_SECTORS_PER_S;
     (flow.busy_since_ns + used_ns).max(now_ns + idle_ns + TICKS_NS)

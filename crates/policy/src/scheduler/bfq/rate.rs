@@ -1,7 +1,8 @@
-//! How many sectors a device serves at best, from what it was seen to do: by this the largest budget is reckoned,
-//! and how long a weight is raised.
+//! How many sectors a device serves at best, from what it was seen to do: by this the largest
+//! budget is reckoned, and how long a weight is raised.
 //!
-//! Source: `bfq_update_peak_rate` and `bfq_update_rate_reset` of `block/bfq-iosched.c` in Linux 6.1.
+//! Source: `bfq_update_peak_rate` and `bfq_update_rate_reset` of `block/bfq-iosched.c` in Linux
+//! 6.1.
 
 use super::super::MS_NS;
 
@@ -25,8 +26,8 @@ pub(super) struct Rate {
     reference: u64,
     /// For how long a weight is raised on a device of the reference rate.
     reference_ms: u64,
-    /// For how long it is on this one: reckoned when the rate changes and not when it is asked for, since every
-    /// request asks, and it is a division.
+    /// For how long it is on this one: reckoned when the rate changes and not when it is asked for,
+    /// since every request asks, and it is a division.
     raised_ns: u64,
     requests: u64,
     sequential: u64,
@@ -60,8 +61,8 @@ impl Rate {
         rate
     }
 
-    /// A request is dispatched, `seeky` if far from the one before it, with `under_way` at the device. True if the peak may have
-    /// changed.
+    /// A request is dispatched, `seeky` if far from the one before it, with `under_way` at the
+    /// device. True if the peak may have changed.
     pub(super) fn dispatched(
         &mut self,
         sectors: u64,
@@ -123,7 +124,8 @@ impl Rate {
         (self.peak * (time_ns / 1_000)) >> SHIFT
     }
 
-    /// How long the weight of a task stays raised: as long as the device needs for what a program reads when it starts.
+    /// How long the weight of a task stays raised: as long as the device needs for what a program
+    /// reads when it starts.
     pub(super) fn raised_ns(&self) -> u64 {
         self.raised_ns
     }
@@ -140,7 +142,8 @@ mod tests {
 
     #[test]
     fn a_device_of_which_nothing_is_known_is_two_thirds_of_the_reference() {
-        // 14000 * 2/3 = 9333; times 124,000 us >> 16 is 17,658 sectors. 14000 * 7000 / 9333 = 10.5 s.
+        // 14000 * 2/3 = 9333; times 124,000 us >> 16 is 17,658 sectors. 14000 * 7000 / 9333 = 10.5
+        // s.
         let rate = Rate::new(true);
         assert_eq!(rate.sectors_in(124 * MS_NS), 17_658);
         assert_eq!(rate.raised_ns(), 10_500 * MS_NS);
@@ -150,9 +153,10 @@ mod tests {
 
     #[test]
     fn a_second_of_sequential_requests_counts_nine_tenths() {
-        // One request of 512 sectors a millisecond is 0.512 sectors a us, 33,554 in the fixed point. 1001 requests, 1000
-        // of them known to be sequential: weight 9*1000/1001 = 8, times 1 s: 8. Divisor 2: half of 9,333 and half of
-        // 513 * 512... sectors of 1001 requests in 1 s: 512,512 << 16 / 1,000,000 = 33,587; 9333/2 + 33587/2 = 4666 + 16793.
+        // One request of 512 sectors a millisecond is 0.512 sectors a us, 33,554 in the fixed
+        // point. 1001 requests, 1000 of them known to be sequential: weight 9*1000/1001 = 8, times
+        // 1 s: 8. Divisor 2: half of 9,333 and half of 513 * 512... sectors of 1001 requests in 1
+        // s: 512,512 << 16 / 1,000,000 = 33,587; 9333/2 + 33587/2 = 4666 + 16793.
         let mut rate = Rate::new(true);
         let mut changes = 0;
         for ms in 0..=1000 {
@@ -171,7 +175,8 @@ mod tests {
 
     #[test]
     fn a_pause_of_the_device_ends_a_sample() {
-        // 400 requests in 399 ms and then nothing for 101 ms: what was before counts, by 399/1000 of its 8: 3, divisor 7.
+        // 400 requests in 399 ms and then nothing for 101 ms: what was before counts, by 399/1000
+        // of its 8: 3, divisor 7.
         let mut rate = Rate::new(true);
         for ms in 0..400 {
             assert!(!rate.dispatched(512, false, 1, ms * MS_NS));

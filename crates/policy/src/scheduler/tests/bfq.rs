@@ -37,8 +37,9 @@ fn tasks_served(bench: &mut Bench, count: usize) -> Vec<Task> {
 
 #[test]
 fn a_queue_is_served_its_budget_and_then_another() {
-    // A first budget of 1024 sectors is 2/3 of a largest of 1536. 512 sectors a request: two of task 1 and two of
-    // task 2. The budget was used up, so the next is four times as long, at most the largest: three each.
+    // A first budget of 1024 sectors is 2/3 of a largest of 1536. 512 sectors a request: two of
+    // task 1 and two of task 2. The budget was used up, so the next is four times as long, at most
+    // the largest: three each.
     let parameters = BfqParameters {
         max_budget_sectors: 1536,
         slice_idle_ns: 0,
@@ -118,8 +119,8 @@ fn the_idle_class_is_served_once_in_200_ms() {
 
 #[test]
 fn a_queue_alone_keeps_the_device_for_8_ms_and_others_come_then() {
-    // A task that reads one after the other, alone: nobody loses by a pause. When it is over, its budget is a little less, but
-    // nobody waits for that.
+    // A task that reads one after the other, alone: nobody loses by a pause. When it is over, its
+    // budget is a little less, but nobody waits for that.
     let mut bench = bench(plain());
     bench.add(Bio::read(1, 100, 8));
     let (tag, _) = bench.next().expect("a read");
@@ -149,8 +150,9 @@ fn a_request_in_the_pause_goes_on_with_the_budget() {
 
 #[test]
 fn a_new_queue_has_thirty_times_its_weight() {
-    // Task 1 has been asking for longer than the 10.5 s for which it was raised. Task 2 is new, and has the device at once,
-    // and with 30 times the weight all its 20 requests before the next of task 1.
+    // Task 1 has been asking for longer than the 10.5 s for which it was raised. Task 2 is new, and
+    // has the device at once, and with 30 times the weight all its 20 requests before the next of
+    // task 1.
     let parameters = BfqParameters {
         slice_idle_ns: 0,
         ..BfqParameters::default()
@@ -192,8 +194,9 @@ fn a_raise_is_over_after_its_time() {
 
 #[test]
 fn a_player_has_three_thousand_times_its_weight() {
-    // 8 sectors are 1.1 ms of a player's 7000 a second, so its next request comes no sooner than 24 ms after it is done: the
-    // longest pause and four ticks. Sooner, it stays what it is: a queue that was new at 0.
+    // 8 sectors are 1.1 ms of a player's 7000 a second, so its next request comes no sooner than 24
+    // ms after it is done: the longest pause and four ticks. Sooner, it stays what it is: a queue
+    // that was new at 0.
     for (comes_ms, weight) in [(24, 1200), (25, 120_000)] {
         let mut bfq = Bfq::new(TAGS, BfqParameters::default());
         let mut requests = Requests::new(4);
@@ -218,9 +221,10 @@ fn a_player_has_three_thousand_times_its_weight() {
 
 #[test]
 fn writes_that_nobody_waits_for_count_three_times() {
-    // Weight 40 each. The writes' budget is the charge of the first, 1536, the reads' 1024: they finish first, after two of 512.
-    // Their next budget is 1536 and they started at 1024/40 = 26 of virtual time, which is at 1024/80 = 13: the write is next,
-    // one. Time is at 32 then, so the reads are, three; and the next write started at 1536/40 = 38, the reads at 64.
+    // Weight 40 each. The writes' budget is the charge of the first, 1536, the reads' 1024: they
+    // finish first, after two of 512. Their next budget is 1536 and they started at 1024/40 = 26 of
+    // virtual time, which is at 1024/80 = 13: the write is next, one. Time is at 32 then, so the
+    // reads are, three; and the next write started at 1536/40 = 38, the reads at 64.
     let parameters = BfqParameters {
         max_budget_sectors: 1536,
         slice_idle_ns: 0,
@@ -237,7 +241,8 @@ fn writes_that_nobody_waits_for_count_three_times() {
 
 #[test]
 fn a_budget_that_is_not_used_in_its_time_ends() {
-    // 124 ms: task 1 has a budget of 10,922 sectors and a request every now and then. At 123 ms it goes on, at 124 not.
+    // 124 ms: task 1 has a budget of 10,922 sectors and a request every now and then. At 123 ms it
+    // goes on, at 124 not.
     for (pass_ms, expected) in [(123, 1), (124, 2)] {
         let mut bench = bench(BfqParameters {
             slice_idle_ns: 0,

@@ -133,7 +133,8 @@ fn a_request_of_125_ms_goes_first_in_a_slice() {
 #[test]
 fn an_async_slice_has_requests_by_its_level() {
     // Level 7 has 2 * (2 + 2 * 0) = 4 of them while others wait, level 0 has 2 * (2 + 2 * 7) = 32.
-    // Level 7 was there first, alone; afterwards level 0 is before it, since it has the longer slice.
+    // Level 7 was there first, alone; afterwards level 0 is before it, since it has the longer
+    // slice.
     let mut bench = cfq();
     for (level, from) in [(7, 1000), (0, FAR)] {
         for at in 0..6 {

@@ -8,9 +8,9 @@ fn deadline(parameters: DeadlineParameters) -> Bench {
 
 #[test]
 fn a_seek_ends_the_batch_but_the_sweep_goes_on() {
-    // Nothing has expired. The first batch starts at the oldest, 500. The next of the sweep, 600, is
-    // not contiguous, so the batch ends and the direction is chosen anew; reads again, which go on
-    // with the sweep. At its end the oldest, 300, starts another one, upwards: 300, 400.
+    // Nothing has expired. The first batch starts at the oldest, 500. The next of the sweep, 600,
+    // is not contiguous, so the batch ends and the direction is chosen anew; reads again, which go
+    // on with the sweep. At its end the oldest, 300, starts another one, upwards: 300, 400.
     let mut bench = deadline(DeadlineParameters::default());
     bench.reads(&[500, 300, 600, 400]);
     assert_eq!(bench.served(), [500, 600, 300, 400]);
@@ -28,9 +28,9 @@ fn writes_wait_for_two_batches_of_reads() {
 
 #[test]
 fn a_contiguous_run_is_one_batch_of_at_most_fifo_batch() {
-    // Runs of requests that meet but cannot merge (each of the largest size), fifo_batch 2. The batch
-    // of reads is 0 and 1024; then reads again (starved 1), which go on with the sweep: 2048, 3072;
-    // then the writes' turn, 2 of them; then the reads' last, and the writes' last.
+    // Runs of requests that meet but cannot merge (each of the largest size), fifo_batch 2. The
+    // batch of reads is 0 and 1024; then reads again (starved 1), which go on with the sweep: 2048,
+    // 3072; then the writes' turn, 2 of them; then the reads' last, and the writes' last.
     let mut bench = deadline(DeadlineParameters {
         fifo_batch: 2,
         ..DeadlineParameters::default()
@@ -76,8 +76,8 @@ fn an_expired_write_still_waits_for_its_turn() {
 
 #[test]
 fn a_request_that_absorbs_an_older_one_is_as_old() {
-    // The survivor is 100..124, added at 300 ms after 600, which absorbs 116..124 of 0 ms. It has the
-    // place of that one in the FIFO and starts the first batch; by its own age it would be 600.
+    // The survivor is 100..124, added at 300 ms after 600, which absorbs 116..124 of 0 ms. It has
+    // the place of that one in the FIFO and starts the first batch; by its own age it would be 600.
     let mut bench = deadline(DeadlineParameters::default());
     bench.reads(&[116]);
     bench.pass_ms(300);

@@ -49,8 +49,8 @@ fn a_write_is_kept_for_2_ms_so_that_its_unit_may_fill() {
 
 #[test]
 fn a_full_unit_and_what_somebody_waits_for_go_at_once() {
-    // 256..384 and 384..512 become one of 256 sectors, which fills its unit. The one at 2000 is waited
-    // for; the one at 10 is neither.
+    // 256..384 and 384..512 become one of 256 sectors, which fills its unit. The one at 2000 is
+    // waited for; the one at 10 is neither.
     let mut bench = bench();
     bench.writes(&[10]);
     bench.add(sync_write(2000, 8));
@@ -98,8 +98,8 @@ fn what_is_waited_for_is_not_mixed_with_what_is_not() {
 
 #[test]
 fn while_anybody_reads_the_device_has_about_one_unit_of_writes() {
-    // A read is under way. Unit 0 has 200 and 48 sectors, unit 1 and unit 2 have 8 each. With the 248
-    // of unit 0 under way unit 1 begins, with 256 unit 2 does not; with 56 it does.
+    // A read is under way. Unit 0 has 200 and 48 sectors, unit 1 and unit 2 have 8 each. With the
+    // 248 of unit 0 under way unit 1 begins, with 256 unit 2 does not; with 56 it does.
     let mut bench = bench();
     bench.reads(&[5000]);
     bench.next().unwrap();

@@ -111,8 +111,8 @@ fn congestion_takes_tokens_from_who_is_better_than_its_target() {
     assert_eq!(bed.tokens(103_000), (256, 64));
     // Writes that the device answers in 1 ms, but that wait for 12 before: no congestion, and the
     // writes' total of 13 ms is in the 6th quarter, so they get 6/4 of 64. Ten rounds of 50, from
-    // 200 ms on; the first is done at 213. At 313 there are 8 * 50 samples, which is too few, at 417
-    // (100 ms after the next completion, that of 317) there are all.
+    // 200 ms on; the first is done at 213. At 313 there are 8 * 50 samples, which is too few, at
+    // 417 (100 ms after the next completion, that of 317) there are all.
     for round in 0..10 {
         let at_us = 200_000 + round * 13_000;
         bed.round(WRITE, 50, [at_us, at_us + 12_000, at_us + 13_000]);
@@ -138,8 +138,8 @@ fn what_was_seen_before_counts_in_one_congestion() {
 
 #[test]
 fn fewer_than_500_samples_wait_for_a_second() {
-    // Reads of 1 ms: the 2nd quarter (1), kept. Ten late writes, done at 212 ms, are looked at at 312
-    // and again from 1312 on, which is when the next one is done; its adjustment is at 1412.
+    // Reads of 1 ms: the 2nd quarter (1), kept. Ten late writes, done at 212 ms, are looked at at
+    // 312 and again from 1312 on, which is when the next one is done; its adjustment is at 1412.
     let mut bed = Bed::new();
     bed.five_hundred(READ, 2, 0, 1000);
     bed.round(WRITE, 10, [200_000, 200_000, 212_000]);

@@ -1,5 +1,5 @@
-//! Changes that a volatile target has answered and no flush has covered: what is lost with the target,
-//! and kept here so that it can be sent again.
+//! Changes that a volatile target has answered and no flush has covered: what is lost with the
+//! target, and kept here so that it can be sent again.
 
 use std::collections::BTreeMap;
 
@@ -49,8 +49,8 @@ impl<D: Data> Kept<D> {
         self.changes.is_empty()
     }
 
-    /// Whether a change of this cost may be sent, with changes of `admitted_bytes` under way already.
-    /// One alone always may.
+    /// Whether a change of this cost may be sent, with changes of `admitted_bytes` under way
+    /// already. One alone always may.
     pub(super) fn has_room(&self, admitted_bytes: u64, cost_bytes: u64) -> bool {
         let used = self.bytes + admitted_bytes;
         !self.keeps() || used == 0 || used + cost_bytes <= self.bytes_max

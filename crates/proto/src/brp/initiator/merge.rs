@@ -5,15 +5,15 @@ use std::collections::VecDeque;
 
 use crate::brp::wire::{ENTRIES_MAX, feature};
 
-/// Small requests below which each travels alone: so few gain nothing from a common head, and a single
-/// piece of them would keep one end idle while the other works.
+/// Small requests below which each travels alone: so few gain nothing from a common head, and a
+/// single piece of them would keep one end idle while the other works.
 const ADAPTIVE_MIN: usize = 8;
-/// The largest piece of the adaptive mode where the results carry the data: the target begins to send while
-/// the next piece is under way.
+/// The largest piece of the adaptive mode where the results carry the data: the target begins to
+/// send while the next piece is under way.
 const ADAPTIVE_MAX: usize = 16;
-/// Where the command carries it, half of what waits goes in a piece, but so many at least. Copying the data into the
-/// link takes the initiator longest, and each send more wakes the target for little; the other half is for both
-/// ends to work at once.
+/// Where the command carries it, half of what waits goes in a piece, but so many at least. Copying
+/// the data into the link takes the initiator longest, and each send more wakes the target for
+/// little; the other half is for both ends to work at once.
 const ADAPTIVE_WRITES_MIN: usize = 32;
 /// A send takes no further frame once it holds so much data.
 const SEND_BYTES: u64 = 4 << 20;
@@ -106,8 +106,8 @@ pub(super) fn cut(
     cut
 }
 
-/// The requests of the next frame where `small` ones come first, of which `writes` carry their data, and
-/// whether another frame may share its send.
+/// The requests of the next frame where `small` ones come first, of which `writes` carry their
+/// data, and whether another frame may share its send.
 fn frame(mode: Mode, merges: bool, small: usize, writes: usize) -> (usize, bool) {
     match mode {
         Mode::Short | Mode::Parallel => (1, false),

@@ -1,10 +1,11 @@
-//! A session at its initiator: which requests may be sent now, in which frames, and what becomes of them
-//! when paths break and targets die (sections "Temporal merge" and "Sessions, fences and replay").
+//! A session at its initiator: which requests may be sent now, in which frames, and what becomes of
+//! them when paths break and targets die (sections "Temporal merge" and "Sessions, fences and
+//! replay").
 //!
-//! The machine does no I/O: whoever drives it tells it of paths that are up or down and of responses, and
-//! asks it for the next send of a path. It must never have two overlapping requests under way of which one
-//! is a change, never send a request again before its path was fenced or its target has died, and never
-//! let a flush succeed that covers a change which may be gone.
+//! The machine does no I/O: whoever drives it tells it of paths that are up or down and of
+//! responses, and asks it for the next send of a path. It must never have two overlapping requests
+//! under way of which one is a change, never send a request again before its path was fenced or its
+//! target has died, and never let a flush succeed that covers a change which may be gone.
 
 mod kept;
 mod merge;
@@ -38,8 +39,8 @@ pub trait Data: Clone + Default {
 pub enum Failure {
     /// The target said so.
     Target(Status),
-    /// The target has died since the last flush, and changes that it had answered went with it. One flush
-    /// says so.
+    /// The target has died since the last flush, and changes that it had answered went with it. One
+    /// flush says so.
     Lost,
     /// Path after path broke under this request. A change may still happen.
     Broken,
@@ -176,7 +177,8 @@ pub struct Initiator<D> {
     kept: Kept<D>,
     replays: usize,
     own_flush: bool,
-    /// Changes that were answered and not durable with that, and how many of them a flush has covered.
+    /// Changes that were answered and not durable with that, and how many of them a flush has
+    /// covered.
     answered: u64,
     covered: u64,
     lost: bool,
@@ -184,8 +186,8 @@ pub struct Initiator<D> {
 }
 
 impl<D: Data> Initiator<D> {
-    /// A session without a path. It keeps at most `keep_bytes_max` of changes that a volatile target has
-    /// answered; with 0 it keeps none.
+    /// A session without a path. It keeps at most `keep_bytes_max` of changes that a volatile
+    /// target has answered; with 0 it keeps none.
     pub fn new(mode: Mode, keep_bytes_max: u64) -> Initiator<D> {
         Initiator {
             mode,
@@ -217,7 +219,8 @@ impl<D: Data> Initiator<D> {
         self.welcome.as_ref()
     }
 
-    /// Instances of the target that were seen. Each but the first may be an older copy of the volume.
+    /// Instances of the target that were seen. Each but the first may be an older copy of the
+    /// volume.
     pub fn instances(&self) -> u64 {
         self.instances
     }
@@ -227,7 +230,8 @@ impl<D: Data> Initiator<D> {
         self.table.len()
     }
 
-    /// True while there is no path, or an old one has not been fenced: requests may not get through.
+    /// True while there is no path, or an old one has not been fenced: requests may not get
+    /// through.
     pub fn is_troubled(&self) -> bool {
         self.paths.is_empty() || !self.to_fence.is_empty()
     }
@@ -349,8 +353,8 @@ impl<D: Data> Initiator<D> {
         self.admit_or_hold(tag);
     }
 
-    /// Whether answered changes are kept: the data of a request is then held beyond its answer. What is
-    /// lost with everything else is not worth keeping.
+    /// Whether answered changes are kept: the data of a request is then held beyond its answer.
+    /// What is lost with everything else is not worth keeping.
     pub fn is_kept(&self) -> bool {
         let worth_it = |w: Welcome| w.has(right::VOLATILE) && !w.has(right::EPHEMERAL);
         self.kept.keeps() && self.welcome.is_some_and(worth_it)
@@ -540,8 +544,8 @@ impl<D: Data> Initiator<D> {
 
     // Paths.
 
-    /// A connection has become a path, to be used from now on. Gives the paths that are given up for it:
-    /// they lead to an instance of the target that is no more.
+    /// A connection has become a path, to be used from now on. Gives the paths that are given up
+    /// for it: they lead to an instance of the target that is no more.
     ///
     /// # Errors
     /// Why this target is of no use to the session.
@@ -588,8 +592,8 @@ impl<D: Data> Initiator<D> {
         Ok(given_up)
     }
 
-    /// The target has died and another instance is there: everything that has no answer is sent again,
-    /// and before it what was answered and died with the target.
+    /// The target has died and another instance is there: everything that has no answer is sent
+    /// again, and before it what was answered and died with the target.
     fn replay(&mut self, before: &Welcome, welcome: &Welcome) {
         self.instances += 1;
         self.welcome = Some(*welcome);
@@ -654,8 +658,8 @@ impl<D: Data> Initiator<D> {
         }
     }
 
-    /// The target says over path `on` that a path has ended: what it carried without an answer is sent
-    /// again.
+    /// The target says over path `on` that a path has ended: what it carried without an answer is
+    /// sent again.
     ///
     /// # Errors
     /// When that was not asked for over this path.
@@ -686,8 +690,8 @@ impl<D: Data> Initiator<D> {
         Ok(())
     }
 
-    /// Gives up what was submitted and has no answer: the target was away for too long. What was answered
-    /// is still kept, and what is at the target is still fenced should it come back.
+    /// Gives up what was submitted and has no answer: the target was away for too long. What was
+    /// answered is still kept, and what is at the target is still fenced should it come back.
     pub fn give_up(&mut self) {
         let submitted: Vec<(u32, State)> = self
             .table

@@ -2,8 +2,8 @@
 
 /// Requests at the same time, at most.
 pub(super) const REQUESTS_MAX: usize = 4096;
-/// The part of a tag that says where in the table the request is; the rest grows with each use of the
-/// place, so that a tag is not used again soon.
+/// The part of a tag that says where in the table the request is; the rest grows with each use of
+/// the place, so that a tag is not used again soon.
 const PLACE_BITS: u32 = 12;
 const _: () = assert!(1 << PLACE_BITS == REQUESTS_MAX);
 

@@ -1,5 +1,5 @@
-//! The carrier's thread: what each connection was told to do, by a task that receives and one that sends. It
-//! must answer every order but those of connections that are gone.
+//! The carrier's thread: what each connection was told to do, by a task that receives and one that
+//! sends. It must answer every order but those of connections that are gone.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,23 +1,26 @@
-//! A thread that carries connections: it makes the system calls of their sockets, and runs what is put on
-//! top of them, as encryption is, while another thread holds the ends that conversations use. So the
-//! protocols, the sessions and the devices stay on one thread without locks, and most of what a connection
-//! costs is on another core. It must never be the place where a protocol is understood.
+//! A thread that carries connections: it makes the system calls of their sockets, and runs what is
+//! put on top of them, as encryption is, while another thread holds the ends that conversations
+//! use. So the protocols, the sessions and the devices stay on one thread without locks, and most
+//! of what a connection costs is on another core. It must never be the place where a protocol is
+//! understood.
 //!
 //! The contract, besides that of every stream:
 //!
-//! - **What crosses.** Orders one way and reports the other, in mailboxes; those of one turn go together. Data
-//!   is copied once each way ([`DetachedBuf`]).
+//! - **What crosses.** Orders one way and reports the other, in mailboxes; those of one turn go
+//!   together. Data is copied once each way ([`DetachedBuf`]).
 //! - **Receiving** is by order, of as many bytes as the receiver has room for, until it allows to
-//!   [read ahead](Carried::read_ahead): from then on up to [`AHEAD_MAX`] pieces of [`PIECE_BYTES`] are received
-//!   before anybody asks for them. So nothing is taken from a socket behind what a handshake has asked for.
-//! - **Sending** is over when the socket has taken all. At most [`SENDS_MAX`] pieces of [`SEND_BYTES`] of one
-//!   payload are copied at a time.
-//! - **Bounds.** So a connection takes no more memory on the thread than those pieces, and puts no more
-//!   letters in a mailbox than there are pieces and calls of its two tasks.
-//! - **Raising** puts a layer on the connection over there, between a receive and the next. Bytes that were
-//!   received before and not taken would be lost to the layer, so there must be none.
+//!   [read ahead](Carried::read_ahead): from then on up to [`AHEAD_MAX`] pieces of [`PIECE_BYTES`]
+//!   are received before anybody asks for them. So nothing is taken from a socket behind what a
+//!   handshake has asked for.
+//! - **Sending** is over when the socket has taken all. At most [`SENDS_MAX`] pieces of
+//!   [`SEND_BYTES`] of one payload are copied at a time.
+//! - **Bounds.** So a connection takes no more memory on the thread than those pieces, and puts no
+//!   more letters in a mailbox than there are pieces and calls of its two tasks.
+//! - **Raising** puts a layer on the connection over there, between a receive and the next. Bytes
+//!   that were received before and not taken would be lost to the layer, so there must be none.
 //! - **Shutdown** takes effect when it arrives, also on what is being sent.
-//! - **Death.** When the thread dies of a panic, its connections are broken, and it takes no more of them.
+//! - **Death.** When the thread dies of a panic, its connections are broken, and it takes no more
+//!   of them.
 //! - **Closing** waits for the thread's end, which comes when its connections have been dropped.
 //!
 //! In virtual time there are no threads, and nothing is carried.
@@ -44,8 +47,8 @@ pub const SEND_BYTES: usize = 1 << 20;
 /// Pieces of a payload that are copied and not sent, at most.
 pub const SENDS_MAX: usize = 2;
 
-/// A connection of a carrier. Numbers are never used again, so what is said of a connection that is gone means
-/// no other.
+/// A connection of a carrier. Numbers are never used again, so what is said of a connection that is
+/// gone means no other.
 type Number = u64;
 
 /// What the carrier's thread is told to do.

@@ -110,8 +110,8 @@ impl Carrier {
         !self.shared.is_over.get()
     }
 
-    /// Carries a connection of which nothing is being received or sent. A stream that is no socket stays what
-    /// it is, and one for which there is no descriptor too.
+    /// Carries a connection of which nothing is being received or sent. A stream that is no socket
+    /// stays what it is, and one for which there is no descriptor too.
     pub fn carry(&self, stream: Stream) -> Stream {
         let Kind::Socket(socket) = &stream.0 else {
             return stream;
@@ -136,7 +136,8 @@ impl Carrier {
         }))
     }
 
-    /// Waits until its connections are gone and the thread has ended. Closing once more does nothing.
+    /// Waits until its connections are gone and the thread has ended. Closing once more does
+    /// nothing.
     pub async fn close(&self) {
         let shared = &self.shared;
         let is_idle = || shared.ends.borrow().is_empty() || shared.is_over.get();
@@ -239,8 +240,8 @@ impl State {
         filled
     }
 
-    /// How the stream has ended, when all before that was taken. An error is given once; after it the stream
-    /// is as one that has ended.
+    /// How the stream has ended, when all before that was taken. An error is given once; after it
+    /// the stream is as one that has ended.
     fn end(&self) -> Option<io::Result<()>> {
         let mut ended = self.ended.borrow_mut();
         let end = ended.as_mut()?;
@@ -265,8 +266,8 @@ impl Carried {
         }
     }
 
-    /// Lets the thread receive before anybody asks for it: up to [`AHEAD_MAX`] pieces of [`PIECE_BYTES`]. To be
-    /// called when nothing will be put on the connection any more.
+    /// Lets the thread receive before anybody asks for it: up to [`AHEAD_MAX`] pieces of
+    /// [`PIECE_BYTES`]. To be called when nothing will be put on the connection any more.
     pub fn read_ahead(&self) {
         self.state.reads_ahead.set(true);
         self.receive_ahead(AHEAD_MAX, PIECE_BYTES);
@@ -326,10 +327,12 @@ impl Carried {
         }
     }
 
-    /// Puts a layer on the connection, on the thread that carries it, and gives what `raise` says besides.
+    /// Puts a layer on the connection, on the thread that carries it, and gives what `raise` says
+    /// besides.
     ///
     /// # Errors
-    /// Those of `raise`, which end the connection; `InvalidData` when bytes were received that nobody has taken.
+    /// Those of `raise`, which end the connection; `InvalidData` when bytes were received that
+    /// nobody has taken.
     pub async fn raise<T: Send + 'static>(
         &self,
         raise: impl AsyncFnOnce(&Rt, Stream) -> io::Result<(Stream, T)> + Send + 'static,

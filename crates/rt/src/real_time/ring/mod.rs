@@ -126,7 +126,8 @@ impl Ring {
         match result {
             Ok(_) => {}
             // ETIME: the deadline came first. EINTR: a signal. EBUSY and EAGAIN: the kernel wants
-            // completions reaped or lacks memory for now; the entries stay queued for the next turn.
+            // completions reaped or lacks memory for now; the entries stay queued for the next
+            // turn.
             Err(e)
                 if matches!(
                     e.raw_os_error(),

@@ -134,8 +134,8 @@ impl Threads {
 
     /// Waits for changes, at most for `at_most`, or without a limit with `None`.
     fn look(&self, at_most: Option<Duration>) {
-        // The calls that take nanoseconds and events at once (Linux 5.11) are unknown to the filters
-        // for which this driver is there.
+        // The calls that take nanoseconds and events at once (Linux 5.11) are unknown to the
+        // filters for which this driver is there.
         let limit_ms = match at_most {
             None => -1,
             Some(at_most) if at_most.is_zero() => 0,

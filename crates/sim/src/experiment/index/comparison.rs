@@ -1,5 +1,5 @@
-//! All schemes under all loads: what is done in a second, how long an answer takes, what an operation
-//! asks of the flash, and what the paper's tree gains over each of the others.
+//! All schemes under all loads: what is done in a second, how long an answer takes, what an
+//! operation asks of the flash, and what the paper's tree gains over each of the others.
 
 use bimetal_rt::Rng;
 use serde::Serialize;
@@ -10,7 +10,8 @@ use super::scheme::{Area, Scheme};
 use super::setting::Setting;
 use crate::experiment::parallel::{all_cores, run_all};
 
-/// Loads beyond this, in operations a second, are those at which the paper gives its gain of updates.
+/// Loads beyond this, in operations a second, are those at which the paper gives its gain of
+/// updates.
 const PAST_PER_S: u64 = 900;
 
 /// How much is run.

@@ -1,9 +1,9 @@
 //! Flash behind the index's storage seam, which counts: pages read, pages programmed, units erased.
 //!
-//! A page that was programmed since its unit was erased cannot be programmed again: the unit is erased
-//! first. What else is in the unit stays readable, since an index that rewrites a part of a unit (its
-//! superblocks) would have it copied by the device; the copies are not counted. It must never answer
-//! with bytes that were not written there.
+//! A page that was programmed since its unit was erased cannot be programmed again: the unit is
+//! erased first. What else is in the unit stays readable, since an index that rewrites a part of a
+//! unit (its superblocks) would have it copied by the device; the copies are not counted. It must
+//! never answer with bytes that were not written there.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -25,7 +25,8 @@ struct State {
 }
 
 impl Flash {
-    /// No flash yet: it grows as it is asked to. A unit of `unit_bytes`, whole pages, is erased at once.
+    /// No flash yet: it grows as it is asked to. A unit of `unit_bytes`, whole pages, is erased at
+    /// once.
     pub(super) fn new(unit_bytes: usize) -> Flash {
         Flash(Arc::new(Mutex::new(State {
             bytes: Vec::new(),

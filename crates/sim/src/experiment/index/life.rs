@@ -1,10 +1,10 @@
-//! The life of one index under one scheme: loaded, worn in, then searched, mixed and updated, and what
-//! each operation asked of the flash.
+//! The life of one index under one scheme: loaded, worn in, then searched, mixed and updated, and
+//! what each operation asked of the flash.
 //!
-//! Of the paper's schemes the nodes are charged: pages read for operations and cleaning, pages of nodes
-//! programmed, an erase for each segment that is begun. Log, superblocks and checkpoints, which the
-//! paper does not have, are left out by the engine's own counts. Of the index as it is, everything is
-//! charged that the flash did. An answer that is wrong ends the experiment.
+//! Of the paper's schemes the nodes are charged: pages read for operations and cleaning, pages of
+//! nodes programmed, an erase for each segment that is begun. Log, superblocks and checkpoints,
+//! which the paper does not have, are left out by the engine's own counts. Of the index as it is,
+//! everything is charged that the flash did. An answer that is wrong ends the experiment.
 
 use bimetal_index::storage::BLOCK_BYTES;
 use bimetal_index::{Batch, Db, Durability, Error, Figures};
@@ -102,7 +102,8 @@ pub struct PerOperation {
     pub splits: f64,
     /// How much of the area was in use at the end; of what it took, where it has no fixed size.
     pub utilisation: f64,
-    /// Segments with nodes at the end, for each that the area should have; 0 where it has no fixed size.
+    /// Segments with nodes at the end, for each that the area should have; 0 where it has no fixed
+    /// size.
     pub area_share: f64,
     /// The part of those segments that was the hot cluster.
     pub hot_share: f64,

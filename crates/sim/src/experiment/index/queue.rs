@@ -1,4 +1,5 @@
-//! The closed queue: clients that think, one device that serves them in the order in which they come.
+//! The closed queue: clients that think, one device that serves them in the order in which they
+//! come.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,9 +19,9 @@ pub struct Served {
     pub mean_ms: f64,
 }
 
-/// Serves operations that take `service_us` each, in this order, to `clients` clients that think for
-/// clients / `asked_per_s` seconds on average (exponentially distributed) between two operations. Without
-/// waiting and service, `asked_per_s` would be done.
+/// Serves operations that take `service_us` each, in this order, to `clients` clients that think
+/// for clients / `asked_per_s` seconds on average (exponentially distributed) between two
+/// operations. Without waiting and service, `asked_per_s` would be done.
 pub fn serve(service_us: &[f64], clients: u64, asked_per_s: u64, rng: &mut Rng) -> Served {
     let think_ns = clients as f64 / asked_per_s as f64 * 1e9;
     let mut think = || rng.exponential(think_ns) as u64;

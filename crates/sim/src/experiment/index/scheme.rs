@@ -1,4 +1,5 @@
-//! The schemes that are compared: each is a way to set the engine up, and what of its I/O is charged.
+//! The schemes that are compared: each is a way to set the engine up, and what of its I/O is
+//! charged.
 
 use bimetal_index::{Clusters, Figures, Options, PaperRules};
 use serde::Serialize;
@@ -79,8 +80,8 @@ impl Scheme {
         }
     }
 
-    /// True for the schemes of the paper, which have neither log nor checkpoints to be charged, and an
-    /// area of a fixed size.
+    /// True for the schemes of the paper, which have neither log nor checkpoints to be charged, and
+    /// an area of a fixed size.
     pub(super) fn is_papers(self) -> bool {
         self != Scheme::Ours
     }

@@ -44,8 +44,8 @@ pub fn settings(base: &Setting) -> Vec<Setting> {
     ]
 }
 
-/// Runs the paper's schemes in every setting, where all have the same area, telling how many of how many
-/// settings are done.
+/// Runs the paper's schemes in every setting, where all have the same area, telling how many of how
+/// many settings are done.
 ///
 /// # Errors
 /// [`LifeError`].

@@ -41,7 +41,8 @@ pub enum Plant {
     ForgetsRebuild,
     /// A side whose superblock never says that an epoch has begun (T7).
     ForgetsEpochs,
-    /// A side that remembers only while it is in use what others lack: its map is never stored (T3).
+    /// A side that remembers only while it is in use what others lack: its map is never stored
+    /// (T3).
     ForgetsMap,
     /// A side that is found with the checkpoint of an earlier life (T3).
     ForgetsCheckpoints,

@@ -1,8 +1,9 @@
 //! Bugs of recovery and durability: a side that stores something else than it was given, or shows
 //! something else than it has stored. What they break is found by a later life.
 //!
-//! A bug begins when the superblock of a formatted side has been read, so formatting is as it should
-//! be. Nothing here may break more than the one promise: what is not named is passed on as it is.
+//! A bug begins when the superblock of a formatted side has been read, so formatting is as it
+//! should be. Nothing here may break more than the one promise: what is not named is passed on as
+//! it is.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

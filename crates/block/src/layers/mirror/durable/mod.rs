@@ -5,8 +5,8 @@
 //! page cache of Linux marks what it could not write as clean, so that the next flush succeeds
 //! although the content is gone. So a failure stays here until it is mended. Every change that no
 //! good flush has covered is kept in memory. After a failure all of them are written again, then
-//! the device is flushed again, and until that has succeeded every flush fails, whoever asks for it.
-//! What is kept is bounded: a change that would exceed the bound waits for a flush.
+//! the device is flushed again, and until that has succeeded every flush fails, whoever asks for
+//! it. What is kept is bounded: a change that would exceed the bound waits for a flush.
 //!
 //! Content must never become older by this: what is written again is the newest content of its
 //! range, under a lock that a change of the same range takes as well. A change that failed is not

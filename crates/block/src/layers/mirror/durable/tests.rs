@@ -228,8 +228,8 @@ async fn client(rt: Rt, durable: Rc<Durable>, pasts: Rc<RefCell<Vec<Past>>>, num
     }
 }
 
-/// Whatever is dropped and whenever: after a flush that succeeds, every block is durably what it was
-/// when the flush began, or newer; and no read is ever older than the last write.
+/// Whatever is dropped and whenever: after a flush that succeeds, every block is durably what it
+/// was when the flush began, or newer; and no read is ever older than the last write.
 #[test]
 fn a_flush_that_succeeds_covers_all_before_it_whatever_failed_flushes_have_dropped() {
     for (seed, fails, latency_us_max) in [(1, 0.0, 50), (2, 0.3, 5), (3, 0.3, 50), (4, 0.7, 500)] {
@@ -298,7 +298,8 @@ fn every_flush_fails_until_what_was_dropped_is_on_the_device_again() {
         ] {
             durable.submit(request).await.expect("it is taken");
         }
-        // The first one writes everything again and tries once more, as the second one does at once.
+        // The first one writes everything again and tries once more, as the second one does at
+        // once.
         disk.failing.set(3);
         let writes = disk.writes.get();
         assert_eq!(flush().await, Err(IoError::Medium));
@@ -368,8 +369,8 @@ async fn open(rt: &Rt, disk: &Rc<Dropping>) -> Mirror {
     opened.unwrap_or_else(|error| panic!("{}", error.message))
 }
 
-/// The last side, which nothing can be copied to: flushes fail, and one that succeeds holds what the
-/// ones before have dropped, also what the destage has written meanwhile.
+/// The last side, which nothing can be copied to: flushes fail, and one that succeeds holds what
+/// the ones before have dropped, also what the destage has written meanwhile.
 #[test]
 fn what_the_last_side_has_flushed_survives_a_power_cut_after_failed_flushes() {
     let rt = virtual_rt(8);
@@ -458,9 +459,9 @@ fn time_of_writes(
     (ns as f64 / 1e6, durable.flushes.get())
 }
 
-/// What the bound costs devices that nobody else flushes: the table of `docs/layers/mirror.md`, printed
-/// with `--nocapture`. Entries of a log are long and in sequence. Small random writes gain most from
-/// the cache of a device, and a flush empties that before the next write.
+/// What the bound costs devices that nobody else flushes: the table of `docs/layers/mirror.md`,
+/// printed with `--nocapture`. Entries of a log are long and in sequence. Small random writes gain
+/// most from the cache of a device, and a flush empties that before the next write.
 #[test]
 fn a_flush_for_each_64_mib_costs_little_on_a_disk_and_on_flash() {
     let (sequential, random) = ((512, 1 << 20, false), (40_000, 4096, true));

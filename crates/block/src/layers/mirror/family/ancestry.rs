@@ -10,8 +10,8 @@ pub fn is_past(history: &History, table: &Table, side: &Uuid, epoch: &Epoch) -> 
     history.contains(&epoch.id) || remembered(history, table, side, epoch)
 }
 
-/// True when the epoch has been dropped from the history and is known to be the last one of the side
-/// that has this UUID. A new side in its place has another one.
+/// True when the epoch has been dropped from the history and is known to be the last one of the
+/// side that has this UUID. A new side in its place has another one.
 fn remembered(history: &History, table: &Table, side: &Uuid, epoch: &Epoch) -> bool {
     let listed = place_in(table, side).and_then(|place| table[place]);
     history.may_have_dropped(epoch) && listed.is_some_and(|listed| listed.told.may_be(&epoch.id))

@@ -7,60 +7,64 @@
 //!
 //! **Who is related.** Every side carries the history of its epochs. Side P *descends* from side Q
 //! when the identity of Q's current epoch is in P's history, or has been dropped from it and is the
-//! one that P's table has for Q ([`is_past`]). Numbers decide nothing: two sides that each ran alone
-//! both count on from the same number.
+//! one that P's table has for Q ([`is_past`]). Numbers decide nothing: two sides that each ran
+//! alone both count on from the same number.
 //!
 //! **Which epoch is the newest.** The one whose history contains the current epoch of every other
 //! consistent side. When there is none, two sides each ran without the other: split (T8). When a
-//! side's epoch may only have been dropped from a full history, and no table names it, that cannot be
-//! told: refused too.
+//! side's epoch may only have been dropped from a full history, and no table names it, that cannot
+//! be told: refused too.
 //!
-//! **Who is asked.** Inconsistent sides are not: when one began to be rebuilt, it was decided
-//! whose content counts. Neither are sides that the operator gave up by naming them in `rebuild`;
-//! that is how a split is resolved. Neither are sides whose logs have lost entries that had been
-//! durable ([`Seen::damaged`]). What they know still counts as evidence: if an inconsistent side was
-//! told of an epoch after the newest of the others, these are not the newest; nor are they if a
-//! damaged side was told of one without them, or that they had one which they do not have.
+//! **Who is asked.** Inconsistent sides are not: when one began to be rebuilt, it was decided whose
+//! content counts. Neither are sides that the operator gave up by naming them in `rebuild`; that is
+//! how a split is resolved. Neither are sides whose logs have lost entries that had been durable
+//! ([`Seen::damaged`]). What they know still counts as evidence: if an inconsistent side was told
+//! of an epoch after the newest of the others, these are not the newest; nor are they if a damaged
+//! side was told of one without them, or that they had one which they do not have.
 //!
 //! **Sources.** The sides whose logs together make the volume: the consistent members of the newest
-//! epoch, whatever their state is. A side whose superblock still has an earlier epoch is one of them
-//! when every epoch after its own has it as a member: the crash came before it was told. A side
-//! that lacks what a peer knows it had ([`Seen::shared_below`]; a clean or quiet peer says it of
-//! all sides), or that is clean while a peer has more, is an older copy of itself, and is made anew.
-//! So is one whose current epoch is neither the newest nor one that the table of the side with the
-//! newest history names as its last.
+//! epoch, whatever their state is. A side whose superblock still has an earlier epoch is one of
+//! them when every epoch after its own has it as a member: the crash came before it was told. A
+//! side that lacks what a peer knows it had ([`Seen::shared_below`]; a clean or quiet peer says it
+//! of all sides), or that is clean while a peer has more, is an older copy of itself, and is made
+//! anew. So is one whose current epoch is neither the newest nor one that the table of the side
+//! with the newest history names as its last.
 //!
 //! **Who may be ahead (T7).** A durable member of the newest epoch that is missing may have
 //! acknowledged flushes that the sources lack, and so may the true side of which an older copy was
-//! found: a member that is neither a source nor about to join. Nobody is ahead of a source that has the newest epoch and is clean or quiet. A side that
-//! is not durable may be missing, but not all durable members at once: flushed is what a durable
-//! side has. A damaged member may be ahead when it has been complete up to more than the sources are. The only member of an epoch starts alone, also after a crash (T6). The operator can
-//! [`Force`] the opening.
+//! found: a member that is neither a source nor about to join. Nobody is ahead of a source that has
+//! the newest epoch and is clean or quiet. A side that is not durable may be missing, but not all
+//! durable members at once: flushed is what a durable side has. A damaged member may be ahead when
+//! it has been complete up to more than the sources are. The only member of an epoch starts alone,
+//! also after a crash (T6). The operator can [`Force`] the opening.
 //!
-//! **What counts.** When every side of the table is a source, every record in their logs. Else only what
-//! is complete: nothing from [`Plan::counts_below`] on (T6). That goes for a side that is missing, and for
-//! one that is behind: it may have a change that the members have lost in a crash, and would bring it
-//! back (T4) unless the epoch that the opening begins says from where on it does not count. And what
-//! counts beside a side that is behind must count without it as well, at the next opening.
+//! **What counts.** When every side of the table is a source, every record in their logs. Else only
+//! what is complete: nothing from [`Plan::counts_below`] on (T6). That goes for a side that is
+//! missing, and for one that is behind: it may have a change that the members have lost in a crash,
+//! and would bring it back (T4) unless the epoch that the opening begins says from where on it does
+//! not count. And what counts beside a side that is behind must count without it as well, at the
+//! next opening.
 //!
 //! **Who is listed.** The side with the newest history has the newest table of sides, because every
-//! change of the table comes with an epoch. A side that it does not list has left the volume, or was
-//! about to come when a crash intervened: it is left alone, as if it were missing. A place that no
-//! configured side has is given up with the next epoch, unless its side counts and may be ahead. A
-//! side that the operator gives up and that is none of the volume, such as a new disk in the place of
-//! a dead one, is made anew ([`Plan::made`]) in the place of one that was not found, or a free one.
+//! change of the table comes with an epoch. A side that it does not list has left the volume, or
+//! was about to come when a crash intervened: it is left alone, as if it were missing. A place that
+//! no configured side has is given up with the next epoch, unless its side counts and may be ahead.
+//! A side that the operator gives up and that is none of the volume, such as a new disk in the
+//! place of a dead one, is made anew ([`Plan::made`]) in the place of one that was not found, or a
+//! free one.
 //!
-//! **How large it is.** The side with the newest history has the newest size, for the same reason. A
-//! smaller one of another source is grown: nothing was written beyond it before every member had the
-//! new size.
+//! **How large it is.** The side with the newest history has the newest size, for the same reason.
+//! A smaller one of another source is grown: nothing was written beyond it before every member had
+//! the new size.
 //!
-//! **Behind.** A side lacks the regions changed since the last epoch it was a member of, and its own
-//! changes count only up to the first change of any epoch that followed ([`Behind::Since`]), and no
-//! further than the sources are complete: those may have lost in a crash what they had not flushed,
-//! and then it counts nowhere. The epoch that the opening begins says so to sides that come later. Where
-//! that is unknown, everything is copied; so when that epoch has been dropped from the history, and when it should have been a member of an epoch
-//! between that one and the newest, for then it is an older copy (or was lost while it was being
-//! told). An older copy from the very epoch in which the side was left cannot be recognised.
+//! **Behind.** A side lacks the regions changed since the last epoch it was a member of, and its
+//! own changes count only up to the first change of any epoch that followed ([`Behind::Since`]),
+//! and no further than the sources are complete: those may have lost in a crash what they had not
+//! flushed, and then it counts nowhere. The epoch that the opening begins says so to sides that
+//! come later. Where that is unknown, everything is copied; so when that epoch has been dropped
+//! from the history, and when it should have been a member of an epoch between that one and the
+//! newest, for then it is an older copy (or was lost while it was being told). An older copy from
+//! the very epoch in which the side was left cannot be recognised.
 //!
 //! # What the running volume owes to these rules
 //!
@@ -68,18 +72,19 @@
 //!   left or joined: else an older copy that runs alone could not be told from the true side.
 //!   Nothing is admitted before every source is durably marked active in it.
 //! - What the sources lack of each other is durable on all of them before the first is told of that
-//!   epoch, in entries of the newest epoch until then, and so is the word of their logs that they are
-//!   complete: a source may be the only one of the next opening, where only what is complete counts. After that the opening takes a number, like a change
-//!   without content, and [`Seen::shared_below`] is the one after it. So an older copy of a side is
-//!   not complete, and cannot bring back what the opening decided to be lost (T4).
+//!   epoch, in entries of the newest epoch until then, and so is the word of their logs that they
+//!   are complete: a source may be the only one of the next opening, where only what is complete
+//!   counts. After that the opening takes a number, like a change without content, and
+//!   [`Seen::shared_below`] is the one after it. So an older copy of a side is not complete, and
+//!   cannot bring back what the opening decided to be lost (T4).
 //! - Every epoch comes with a table that says which one each side had last, as far as that is known
 //!   ([`remember`]), before the history drops it.
 //! - An epoch without a side begins only when what was flushed is durable on one durable member of
 //!   the new epoch. Until one member has it durably, nothing is acknowledged that the side lacks.
 //! - A side is given up only when its superblock says of another healthy side that it counts. Else,
 //!   started alone, it would be the only member of the last epoch that it was told of.
-//! - A superblock with a new epoch says what the side is durably complete up to now, at most the first
-//!   change of that epoch, and never what it was complete up to in a life that was given up.
+//! - A superblock with a new epoch says what the side is durably complete up to now, at most the
+//!   first change of that epoch, and never what it was complete up to in a life that was given up.
 //! - A side joins when everything that was copied to it is durable on every member, and marked in
 //!   its map, which begins as that of the source, for the sides that are no members. The epoch is
 //!   written to the other members first, and to it last; until then what it alone has flushed is
@@ -88,10 +93,10 @@
 //! - The entries of a log carry the epoch in which they were written. What a side that was not told
 //!   of an epoch has beyond its first change is what was given up before ([`Plan::discards`]).
 //! - A side that is to be rebuilt is marked before anything is copied to it: inconsistent, with the
-//!   history of [`Behind::history`], which ends in the running volume's current epoch; a member must
-//!   have that one durably before. After a crash the side then does not pass for one that lacks
-//!   less than it does, or for a part of another history; and sides that were left earlier do not
-//!   pass for the newest.
+//!   history of [`Behind::history`], which ends in the running volume's current epoch; a member
+//!   must have that one durably before. After a crash the side then does not pass for one that
+//!   lacks less than it does, or for a part of another history; and sides that were left earlier do
+//!   not pass for the newest.
 
 mod ancestry;
 #[cfg(test)]
@@ -127,13 +132,14 @@ pub struct Seen {
     pub name: String,
     /// Its superblock, or why there is none.
     pub found: Result<Superblock, Absence>,
-    /// All changes below this number are on it, as far as its log says. 0 when the log was not read.
+    /// All changes below this number are on it, as far as its log says. 0 when the log was not
+    /// read.
     pub complete_below: u64,
     /// All changes below this number were durable on every member of its epoch, as far as its log
     /// says. 0 when that is unknown.
     pub shared_below: u64,
-    /// Changes below this number may have been let go of by its log without a mark in its map. 0 when
-    /// there are none.
+    /// Changes below this number may have been let go of by its log without a mark in its map. 0
+    /// when there are none.
     pub unmarked_below: u64,
     /// Number of the newest epoch in its log: it has been told of that one, whatever its superblock
     /// says. `None` when records that do not count were left out already by whoever read the log.
@@ -184,15 +190,16 @@ pub enum Behind {
         /// Number of the first change that does not count.
         discard_from: u64,
     },
-    /// Nothing is known of what it has: it was given up, is an older copy of itself, or is no member
-    /// of any epoch that it remembers.
+    /// Nothing is known of what it has: it was given up, is an older copy of itself, or is no
+    /// member of any epoch that it remembers.
     Everything,
 }
 
 impl Behind {
     /// The history with which the side at `place` of the table is marked inconsistent before
     /// anything is copied to it from a volume with the history `running`. In that it is a member of
-    /// no epoch after the one since which it lacks changes; of none at all when it lacks everything.
+    /// no epoch after the one since which it lacks changes; of none at all when it lacks
+    /// everything.
     pub fn history(&self, running: &History, place: usize) -> History {
         let whole_until = match self {
             Behind::Since { epoch, .. } => *epoch,
@@ -259,8 +266,8 @@ impl Plan {
         ));
     }
 
-    /// The epoch that the opening begins. `next_change` is the first number that no log of a source has; it
-    /// is lower when changes do not count.
+    /// The epoch that the opening begins. `next_change` is the first number that no log of a source
+    /// has; it is lower when changes do not count.
     pub fn next_epoch(&self, id: Uuid, next_change: u64, now_s: u64) -> Epoch {
         Epoch {
             number: self.newest.current().number + 1,
@@ -329,8 +336,8 @@ impl Present<'_> {
         had.min(limit.unwrap_or(u64::MAX))
     }
 
-    /// True when it is damaged and knows that none of these sides holds all that counts: it was told
-    /// of an epoch without them, or that they had been told of a later one than they have.
+    /// True when it is damaged and knows that none of these sides holds all that counts: it was
+    /// told of an epoch without them, or that they had been told of a later one than they have.
     fn outdates(&self, sources: &[Present<'_>]) -> bool {
         let (history, table) = (&self.superblock.history, &self.superblock.table);
         let is_later = |side: &Present<'_>| history.next_after(&side.current().id).is_some();
@@ -338,8 +345,8 @@ impl Present<'_> {
         self.seen.damaged && sources.iter().all(|side| is_later(side) && !counts(side))
     }
 
-    /// False when the table names other epochs than its current one as its last: then it is an older
-    /// copy of the side.
+    /// False when the table names other epochs than its current one as its last: then it is an
+    /// older copy of the side.
     fn is_as_told(&self, table: &Table) -> bool {
         let listed = place_in(table, &self.superblock.side).and_then(|place| table[place]);
         let told = listed.map(|listed| listed.told).unwrap_or_default();
@@ -425,8 +432,8 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
 }
 
 /// The sides with a superblock. A device that is blank, such as a new disk in the place of a dead
-/// one, is a side that is missing. One that holds what cannot be believed is refused, unless nothing
-/// is expected of it: it was given up, or is lost with its machine.
+/// one, is a side that is missing. One that holds what cannot be believed is refused, unless
+/// nothing is expected of it: it was given up, or is lost with its machine.
 fn believable<'s>(seen: &'s [Seen], rebuild: &[String]) -> Result<Vec<Present<'s>>, Refusal> {
     let mut present = Vec::new();
     for (index, side) in seen.iter().enumerate() {
@@ -499,8 +506,8 @@ struct NextTable {
 }
 
 /// What becomes of the table that the side with the newest history has. The sides that it lists and
-/// nobody configured must count for nothing, and leave it; those that the operator gives up and that
-/// are none of the volume take the places of sides that were not found, or free ones.
+/// nobody configured must count for nothing, and leave it; those that the operator gives up and
+/// that are none of the volume take the places of sides that were not found, or free ones.
 fn table(
     seen: &[Seen],
     present: &[Present<'_>],
@@ -694,9 +701,9 @@ fn may_be_ahead(
     ahead
 }
 
-/// True when the side is what one looks like that the newest epoch began with, and that was not told
-/// of it: it had nothing that the others lack. It was being rebuilt, and nothing has been dropped
-/// from the logs in that epoch.
+/// True when the side is what one looks like that the newest epoch began with, and that was not
+/// told of it: it had nothing that the others lack. It was being rebuilt, and nothing has been
+/// dropped from the logs in that epoch.
 fn is_about_to_join(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> bool {
     let shared = sources.iter().map(Present::shared_below).max().unwrap_or(0);
     side.superblock.state == State::Inconsistent
@@ -714,7 +721,8 @@ fn outdated_by(seen: &[Seen], present: &[Present<'_>], sources: &[Present<'_>]) 
     sources.iter().map(|side| side.index).collect()
 }
 
-/// True when a side that is no source and not damaged has been told of an epoch after the newest one.
+/// True when a side that is no source and not damaged has been told of an epoch after the newest
+/// one.
 fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
     let asked = |side: &&Present<'_>| !side.given_up && !side.seen.damaged;
     present.iter().filter(asked).any(|side| {

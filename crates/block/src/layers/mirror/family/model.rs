@@ -541,8 +541,8 @@ impl World {
         asked.iter().any(|&a| asked.iter().any(|&b| apart(a, b)))
     }
 
-    /// A member of the newest epoch was told of none that a history has room for: so many openings in
-    /// a row died before they came to it. Whether it counted all the while nobody knows then.
+    /// A member of the newest epoch was told of none that a history has room for: so many openings
+    /// in a row died before they came to it. Whether it counted all the while nobody knows then.
     fn has_untold_member(&self, asked: &[usize]) -> bool {
         let histories = asked
             .iter()

@@ -4,7 +4,8 @@
 use super::{Absence, Plan, Present, Seen};
 use crate::layers::mirror::superblock::{Remembered, Table, place_in};
 
-/// What the volume remembers: of the sides with the newest epoch, the one that was told last says it.
+/// What the volume remembers: of the sides with the newest epoch, the one that was told last says
+/// it.
 pub(super) fn remembered(consistent: &[Present<'_>], holder: &Present<'_>) -> Remembered {
     let newest = holder.current().id;
     let as_new = consistent.iter().filter(|side| side.current().id == newest);

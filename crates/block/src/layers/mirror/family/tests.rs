@@ -212,8 +212,8 @@ fn sides_that_each_ran_alone_are_split_whatever_their_numbers_are() {
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
 }
 
-/// The only member had been given everything up to 200 and lost what it had not flushed; the other one
-/// has some of it. What nobody counts on any more must not come back with it.
+/// The only member had been given everything up to 200 and lost what it had not flushed; the other
+/// one has some of it. What nobody counts on any more must not come back with it.
 #[test]
 fn what_the_members_have_lost_counts_on_no_other_side() {
     let mut alone = at(
@@ -236,8 +236,8 @@ fn what_the_members_have_lost_counts_on_no_other_side() {
     assert_eq!(opened.behind, [(B, since)]);
 }
 
-/// The same, and the other one is not there when the only member is opened: what the member has beyond
-/// 178 may hide a loss among it, which only the other one could show later.
+/// The same, and the other one is not there when the only member is opened: what the member has
+/// beyond 178 may hide a loss among it, which only the other one could show later.
 #[test]
 fn what_a_member_has_lost_counts_on_no_side_that_comes_back_later() {
     let mut alone = at(

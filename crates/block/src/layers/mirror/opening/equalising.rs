@@ -1,10 +1,10 @@
 //! Making the sides that count equal before the volume is served.
 //!
-//! Until a side holds everything that counts, it must stay what it was: a side that can be opened or
-//! forked alone up to its number (T14). What it lacks therefore goes into its log, and nothing of it
-//! goes home before all of it is there. Where the log has too little room, what the side is complete
-//! with goes home first, and changes that it has before their turn are forgotten when another side
-//! has them as well, and are given to it again.
+//! Until a side holds everything that counts, it must stay what it was: a side that can be opened
+//! or forked alone up to its number (T14). What it lacks therefore goes into its log, and nothing
+//! of it goes home before all of it is there. Where the log has too little room, what the side is
+//! complete with goes home first, and changes that it has before their turn are forgotten when
+//! another side has them as well, and are given to it again.
 
 use std::ops::Range;
 
@@ -144,8 +144,8 @@ impl Attempt<'_> {
     }
 
     /// Gives each source what it lacks, durably. Each is complete then, and says so. The least
-    /// complete one comes first: what it has, the others have as well, so that all of it may go home
-    /// to make room, while the logs of the others keep what it lacks.
+    /// complete one comes first: what it has, the others have as well, so that all of it may go
+    /// home to make room, while the logs of the others keep what it lacks.
     pub(super) async fn make_equal(
         &self,
         looked: &[Looked],

@@ -1,5 +1,5 @@
-//! What sides lack of each other: by the numbers of the records in their logs, and by the regions of
-//! which log entries have been let go.
+//! What sides lack of each other: by the numbers of the records in their logs, and by the regions
+//! of which log entries have been let go.
 
 use std::ops::Range;
 use std::rc::Rc;

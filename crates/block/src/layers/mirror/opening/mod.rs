@@ -2,8 +2,8 @@
 //! volume of them again, whatever happened before.
 //!
 //! Nothing is served before every change that counts is on every side that counts, durably: so the
-//! first answer is final (T4). Each step leaves behind what can be opened again; when a side fails in
-//! one of them, it is left out, and the decision is made anew without it.
+//! first answer is final (T4). Each step leaves behind what can be opened again; when a side fails
+//! in one of them, it is left out, and the decision is made anew without it.
 
 mod elsewhere;
 mod equalising;
@@ -186,8 +186,8 @@ struct Attempt<'a> {
     sides: Vec<SideByWay>,
     /// Sides that have failed while the volume was being opened.
     failed: Vec<Option<IoError>>,
-    /// The epochs that attempts have begun. A side that failed while it was told may have it, and must
-    /// find it in the past of the others.
+    /// The epochs that attempts have begun. A side that failed while it was told may have it, and
+    /// must find it in the past of the others.
     begun: RefCell<Vec<Begun>>,
     /// When progress was told last.
     told_at: Cell<Instant>,
@@ -381,8 +381,8 @@ impl Attempt<'_> {
             Err(error) => return absent(Absence::Unreadable(error.to_string())),
         };
         let found = store.found();
-        // What it once was complete up to, by its own word, it must still be. While it is rebuilt it
-        // has said nothing.
+        // What it once was complete up to, by its own word, it must still be. While it is rebuilt
+        // it has said nothing.
         let said_below = found.shared_below.max(superblock.complete_below);
         let lost = found.complete_below < said_below && superblock.state != State::Inconsistent;
         Looked {
@@ -465,8 +465,9 @@ impl Attempt<'_> {
             let found = store_of(looked, index).found();
             found.next_number.max(superblock.complete_below)
         });
-        // A past that does not count may have used higher numbers; it is told apart by its epoch. So
-        // an epoch may begin below the one before: what was lost of that one's past counts nowhere.
+        // A past that does not count may have used higher numbers; it is told apart by its epoch.
+        // So an epoch may begin below the one before: what was lost of that one's past counts
+        // nowhere.
         seen.max().expect("a plan has a source")
     }
 
@@ -516,7 +517,8 @@ impl Attempt<'_> {
     }
 
     /// What the volume goes on with. A side that the configuration names is one as any other, and
-    /// once it names those that the volume has and no other, nobody asks for the ones that have left.
+    /// once it names those that the volume has and no other, nobody asks for the ones that have
+    /// left.
     fn remembered(&self, looked: &[Looked], plan: &Plan) -> Remembered {
         let mut remembered = plan.remembered.within(&plan.table);
         let mut agree = self.sides.len() == self.config.sides.len();

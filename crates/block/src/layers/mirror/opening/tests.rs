@@ -62,9 +62,9 @@ async fn keep_out_of_turn(rt: &Rt, side: &Candidate, byte: u8) {
     store.end().await;
 }
 
-/// With all sides there everything counts that one of them has (T3). Once it has been answered it is
-/// final (T4), so each side must hold it that is later started alone, although alone nothing counts
-/// beyond what is complete (T6).
+/// With all sides there everything counts that one of them has (T3). Once it has been answered it
+/// is final (T4), so each side must hold it that is later started alone, although alone nothing
+/// counts beyond what is complete (T6).
 #[test]
 fn what_an_opening_has_answered_is_found_on_each_side_alone() {
     let rt = Rt::virtual_time(VirtualOptions::default());
@@ -113,8 +113,8 @@ async fn claim_complete(rt: &Rt, side: &Candidate, number: u64) {
     }
 }
 
-/// What a side in use has said that it holds durably, its log must still hold. A log that ends before
-/// has lost its end, and the side is not taken for one that lacks only what comes after.
+/// What a side in use has said that it holds durably, its log must still hold. A log that ends
+/// before has lost its end, and the side is not taken for one that lacks only what comes after.
 #[test]
 fn a_log_that_ends_before_what_its_superblock_says_has_lost_its_end() {
     let rt = Rt::virtual_time(VirtualOptions::default());

@@ -2,8 +2,8 @@
 //!
 //! Without a log all that waits is one group, in which a newer write replaces an older one. A side
 //! with a log passes through moments of the volume's history, and while it is being given a group
-//! it is at none: so the first group, which it is being given, is not added to. What comes joins the
-//! last one, and replaces what waits there.
+//! it is at none: so the first group, which it is being given, is not added to. What comes joins
+//! the last one, and replaces what waits there.
 //!
 //! Until a group is in the log as a whole, nothing of it can go home. So a group must never become
 //! longer than the log has room for: one that has reached its bound is not added to any more.
@@ -127,8 +127,8 @@ impl Groups {
         self.last_is_whole &= self.groups.len() > 1;
     }
 
-    /// The first part of a write in any group that nothing of the groups before it overlaps, and that
-    /// is free.
+    /// The first part of a write in any group that nothing of the groups before it overlaps, and
+    /// that is free.
     pub(super) fn first_that(
         &self,
         seq: u64,

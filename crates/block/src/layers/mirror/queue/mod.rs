@@ -6,8 +6,8 @@
 //! newer write replaces the waiting parts of older ones, so nothing is written twice.
 //!
 //! A side with a log must pass through moments of the volume's history, so there replacing has
-//! bounds: what waits is in [`groups`], and only in the last one, which is not being given to the side
-//! yet, does a newer write replace an older one.
+//! bounds: what waits is in [`groups`], and only in the last one, which is not being given to the
+//! side yet, does a newer write replace an older one.
 
 mod groups;
 #[cfg(test)]
@@ -151,9 +151,9 @@ impl SideQueue {
         }
     }
 
-    /// Admits a write; waiting parts of older ones under it, of the group that it joins, are dropped
-    /// as replaced. A group of a side with a log is not made longer than `group_bytes_max`, but for
-    /// one write.
+    /// Admits a write; waiting parts of older ones under it, of the group that it joins, are
+    /// dropped as replaced. A group of a side with a log is not made longer than `group_bytes_max`,
+    /// but for one write.
     pub(super) fn push(
         &mut self,
         change: Change,
@@ -190,8 +190,8 @@ impl SideQueue {
         self.sweep_order();
     }
 
-    /// Settles what waited where something newer covers it now, and says which write that stands for
-    /// from now on.
+    /// Settles what waited where something newer covers it now, and says which write that stands
+    /// for from now on.
     fn settle_replaced(
         &mut self,
         replaced: Vec<(Range<u64>, Waiting)>,
@@ -244,16 +244,17 @@ impl SideQueue {
     /// The number below which the side has been given everything, at most `limit`: once that is
     /// stored the side is the volume at that moment.
     ///
-    /// What was given before its turn is no part of that moment. So what it has replaced must not be
-    /// either: its content was never given.
+    /// What was given before its turn is no part of that moment. So what it has replaced must not
+    /// be either: its content was never given.
     pub(super) fn given_below(&self, limit: u64) -> u64 {
         let mut unsent = self.origins.iter().filter(|(_, origin)| origin.unsent > 0);
         let below = unsent.next().map_or(limit, |(seq, _)| limit.min(*seq));
         self.moment_below(below)
     }
 
-    /// The last moment up to a number that is not spoilt by what was given before its turn. One such
-    /// write may lead to another: without the moment of the first, the second is early as well.
+    /// The last moment up to a number that is not spoilt by what was given before its turn. One
+    /// such write may lead to another: without the moment of the first, the second is early as
+    /// well.
     fn moment_below(&self, mut below: u64) -> u64 {
         loop {
             let replaced = self.ahead.range(below..).map(|(_, origin)| *origin).min();
@@ -365,8 +366,8 @@ impl SideQueue {
         there.any(|(_, entry)| entry.ticket.seq == seq)
     }
 
-    /// The next urgent part: by the paper's rules the oldest; by ours the next one on the elevator's
-    /// way, since a disk that must carry the load alone needs its order most.
+    /// The next urgent part: by the paper's rules the oldest; by ours the next one on the
+    /// elevator's way, since a disk that must carry the load alone needs its order most.
     fn first_urgent(&self) -> Option<(u64, Range<u64>)> {
         let mut free = self.urgent.iter().filter_map(|ticket| {
             let part = self.first_free_of_all(ticket.seq, &ticket.range)?;
@@ -503,8 +504,8 @@ impl SideQueue {
         }
     }
 
-    /// The device could not store a batch: it waits again. Without a log, only what nothing newer has
-    /// replaced does.
+    /// The device could not store a batch: it waits again. Without a log, only what nothing newer
+    /// has replaced does.
     pub(super) fn failed(&mut self, batch: Batch, side: usize, now: Instant) {
         self.landed(&batch);
         for (range, waiting) in batch.parts {

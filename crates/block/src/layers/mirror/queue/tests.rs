@@ -65,8 +65,8 @@ fn what_came_early_takes_what_it_replaced_out_of_the_moment() {
 }
 
 /// 4 replaces 2, and 6 replaces 3; both are given and stored before 5. Without 5 the side is at no
-/// moment from 5 on, because of 6 not at 4 or 5, where 3 would be needed, and because of 4 not at 3,
-/// where 2 would be: although 2, 3 and 4 are below everything that is left.
+/// moment from 5 on, because of 6 not at 4 or 5, where 3 would be needed, and because of 4 not at
+/// 3, where 2 would be: although 2, 3 and 4 are below everything that is left.
 #[test]
 fn what_came_early_leads_back_to_what_came_early_before() {
     let mut queue = SideQueue::new(false, true);

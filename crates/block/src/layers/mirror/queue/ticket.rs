@@ -28,9 +28,9 @@ pub(in super::super) struct Ticket {
     pub(in super::super) admitted: Instant,
     pub(in super::super) range: Range<u64>,
     sides: Vec<Cell<Progress>>,
-    /// The sides that were healthy, and not stale in the range, when it was admitted, or have become
-    /// so since. Only these decide whether it is stored: the word of another one would not outlive a
-    /// crash.
+    /// The sides that were healthy, and not stale in the range, when it was admitted, or have
+    /// become so since. Only these decide whether it is stored: the word of another one would not
+    /// outlive a crash.
     decides: Vec<Cell<bool>>,
     pub(in super::super) acknowledged: Cell<Option<Instant>>,
     pub(in super::super) first_done: Cell<Option<Instant>>,

@@ -9,9 +9,10 @@ use super::log::{Log, Outcome, Pending};
 use crate::error::IoError;
 
 impl Log {
-    /// Keeps changes that are in the log already under the same numbers once more, so that their old
-    /// entries can be dropped. A change that has been replaced by the time an entry is formed is left
-    /// out: a copy must never lie behind a newer change of the same place, which may be dropped first.
+    /// Keeps changes that are in the log already under the same numbers once more, so that their
+    /// old entries can be dropped. A change that has been replaced by the time an entry is formed
+    /// is left out: a copy must never lie behind a newer change of the same place, which may be
+    /// dropped first.
     pub(super) fn append_again(self: &Rc<Self>, appends: Vec<Append>) -> Vec<Outcome> {
         let mut outcomes = Vec::with_capacity(appends.len());
         for append in appends {

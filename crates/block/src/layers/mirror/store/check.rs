@@ -174,8 +174,8 @@ impl Store {
         }
     }
 
-    /// Reads the checksums from a page on as they lie on the device, as many as one request may, and
-    /// with the first page the checkpoint and the map. Writes anew what is not as it should be.
+    /// Reads the checksums from a page on as they lie on the device, as many as one request may,
+    /// and with the first page the checkpoint and the map. Writes anew what is not as it should be.
     ///
     /// # Errors
     /// Those of the device.

@@ -53,8 +53,8 @@ pub(super) struct Checkpoint {
     /// Of the changes from this number on, none has left the log while a member of the epoch lacked
     /// it. 0: that is not known.
     pub(super) kept_from: u64,
-    /// Every entry of the log before this position was durable when this was written. 0: that is not
-    /// known.
+    /// Every entry of the log before this position was durable when this was written. 0: that is
+    /// not known.
     pub(super) durable_to: u64,
     /// The jumps between the tail and the head.
     pub(super) jumps: Vec<Jump>,

@@ -111,9 +111,9 @@ impl Checksums {
         }
     }
 
-    /// Brings into memory what is expected of these blocks, as far as there is room. If the blocks are
-    /// going to be `changed`, also pages that were never written: so those that change are written
-    /// together with what lies between them.
+    /// Brings into memory what is expected of these blocks, as far as there is room. If the blocks
+    /// are going to be `changed`, also pages that were never written: so those that change are
+    /// written together with what lies between them.
     ///
     /// # Errors
     /// As [`expected`](Self::expected).
@@ -321,9 +321,9 @@ impl Checksums {
         start..end.unwrap_or(end_max)
     }
 
-    /// Reads written pages as they lie on the device, from one on, as many as one request may. Those that are
-    /// not as they should be are due to be written again; those of which memory has no copy are
-    /// forgotten, and named.
+    /// Reads written pages as they lie on the device, from one on, as many as one request may.
+    /// Those that are not as they should be are due to be written again; those of which memory has
+    /// no copy are forgotten, and named.
     ///
     /// # Errors
     /// Those of the device.

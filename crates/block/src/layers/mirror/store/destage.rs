@@ -145,8 +145,8 @@ impl Store {
         }
     }
 
-    /// Home writes between two turns of the log. A disk seeks for each, and what its log waits for so
-    /// long is what clients wait for while the other side is frozen.
+    /// Home writes between two turns of the log. A disk seeks for each, and what its log waits for
+    /// so long is what clients wait for while the other side is frozen.
     fn burst_writes(&self) -> usize {
         match self.device.geometry().rotational {
             true => 1,
@@ -173,8 +173,8 @@ impl Store {
             } else if self.log.tail() == tail && self.log.flushed() == durable {
                 self.durability_has_moved();
                 // Nothing could go: a peer, or a change that is missing, must move first; or what
-                // came meanwhile has filled the log and must be flushed. A log that was not full keeps
-                // what it would move when it is.
+                // came meanwhile has filled the log and must be flushed. A log that was not full
+                // keeps what it would move when it is.
                 let full = || self.log.is_full() && (!was_full || self.log.has_unflushed());
                 let moved = self.log.changed.until(|| full() || self.first_may_go());
                 let patience = match was_full {
@@ -260,8 +260,8 @@ impl Store {
 
     /// Writes what has changed of the checksums and the map, durably, and reads it again: of a page
     /// nothing else tells that it is older than it should be. Only then it is noted of pages that
-    /// were never written before that they count, durably as well. Everything written home before is
-    /// durable afterwards.
+    /// were never written before that they count, durably as well. Everything written home before
+    /// is durable afterwards.
     pub(super) async fn write_pages(&self) -> Result<(), IoError> {
         let _one = self.writing_pages.acquire(1).await;
         for _ in 0..PAGE_TRIES {
@@ -453,9 +453,9 @@ impl Store {
         failed.get().map_or(Ok(()), Err)
     }
 
-    /// Beside other work home writes come in bursts, and the rebuild and the log have their turns between
-    /// two of them. A disk that orders its requests by place would otherwise go on through the home,
-    /// where there is always one more, and never come back to the others.
+    /// Beside other work home writes come in bursts, and the rebuild and the log have their turns
+    /// between two of them. A disk that orders its requests by place would otherwise go on through
+    /// the home, where there is always one more, and never come back to the others.
     async fn give_way_after_burst(&self, group: &TaskGroup, burst: &mut usize) {
         *burst += 1;
         if burst.is_multiple_of(BURST_WRITES_BESIDE_REBUILD) && self.straight.is_writing() {
@@ -511,8 +511,8 @@ impl Store {
     /// Clears blocks that read as zeroes from now on. Where checksums are kept they say so,
     /// whatever is in the home: the device is told that it may forget what is there, and is never
     /// made to write zeroes. Without checksums the home must have them; so it must where it is a
-    /// disk that was adopted, which is the volume by itself after a clean stop. Space that is kept is
-    /// zeroed where the device does that by itself, and else left as it is: nothing is freed.
+    /// disk that was adopted, which is the volume by itself after a clean stop. Space that is kept
+    /// is zeroed where the device does that by itself, and else left as it is: nothing is freed.
     async fn forget_home(&self, offset: u64, len: u64, space: Space) -> Result<(), IoError> {
         let geometry = self.device.geometry();
         let home_decides = self.checksums.is_none() || geometry.content_offset_bytes.is_some();

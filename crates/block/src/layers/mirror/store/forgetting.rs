@@ -1,8 +1,8 @@
 //! Changes that are in the log and do not count.
 //!
-//! They may have replaced others before the side was given these, and may have gone home when the side
-//! was being rebuilt. What that leaves behind must be known as long as it is there: the log lets go of
-//! such changes at once.
+//! They may have replaced others before the side was given these, and may have gone home when the
+//! side was being rebuilt. What that leaves behind must be known as long as it is there: the log
+//! lets go of such changes at once.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -21,9 +21,9 @@ const ENTRIES_PER_TURN: usize = 64;
 
 impl Store {
     /// Begins the first run of a side that is going to be rebuilt, and is marked so durably. It has
-    /// been no member since the epoch `member_until`, and lacks these ranges; without an epoch it lacks
-    /// everything. `superseded` is what an earlier store of this side had forgotten of the log because a
-    /// rebuild brought something newer.
+    /// been no member since the epoch `member_until`, and lacks these ranges; without an epoch it
+    /// lacks everything. `superseded` is what an earlier store of this side had forgotten of the
+    /// log because a rebuild brought something newer.
     ///
     /// # Errors
     /// Those of the device.
@@ -54,11 +54,11 @@ impl Store {
         self.log.forget_from(first);
     }
 
-    /// Forgets every change with a number from `first` on, because these do not count on a side that
-    /// has been no member since the epoch `member_until`, and says where the side lacks something for
-    /// that: also for what it had to forget before. What a forgotten change had replaced before the
-    /// side was given it, the side never had. The map keeps that in mind when the log does not any
-    /// more. Only before the first run.
+    /// Forgets every change with a number from `first` on, because these do not count on a side
+    /// that has been no member since the epoch `member_until`, and says where the side lacks
+    /// something for that: also for what it had to forget before. What a forgotten change had
+    /// replaced before the side was given it, the side never had. The map keeps that in mind when
+    /// the log does not any more. Only before the first run.
     pub(in super::super) fn discard_from(&self, first: u64, member_until: u64) -> Vec<Range<u64>> {
         self.forget_from(first);
         // As long as it was a member it marked what others lack; in later epochs this.
@@ -70,11 +70,11 @@ impl Store {
         lacks
     }
 
-    /// Forgets every change and every entry of the log, because the side is given everything anew: it
-    /// is marked so, durably. The next run begins an empty log. Entries that the old log has lost are
-    /// not missed any more then, or they would be again at each opening, also of a side that has been
-    /// rebuilt since. Before the log lets go of them, the map says durably where the home may hold
-    /// what the forgotten changes have left. Only before the first run.
+    /// Forgets every change and every entry of the log, because the side is given everything anew:
+    /// it is marked so, durably. The next run begins an empty log. Entries that the old log has
+    /// lost are not missed any more then, or they would be again at each opening, also of a side
+    /// that has been rebuilt since. Before the log lets go of them, the map says durably where the
+    /// home may hold what the forgotten changes have left. Only before the first run.
     ///
     /// # Errors
     /// Those of the device.
@@ -89,11 +89,11 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets what the log has of ranges that the side lacks, on a side that is going to be rebuilt:
-    /// what counts there is newer and comes past the log, without waiting until what is older has
-    /// gone home. It also forgets what was superseded in an earlier rebuild that was cut short, whether the
-    /// side still lacks that or not. Before the log lets go of it, the map says where the home may hold
-    /// something of it. Only before the first run.
+    /// Forgets what the log has of ranges that the side lacks, on a side that is going to be
+    /// rebuilt: what counts there is newer and comes past the log, without waiting until what is
+    /// older has gone home. It also forgets what was superseded in an earlier rebuild that was cut
+    /// short, whether the side still lacks that or not. Before the log lets go of it, the map says
+    /// where the home may hold something of it. Only before the first run.
     pub(super) async fn forget_lacking(&self, lacks: &RangeSet, superseded: &Superseded) {
         let entries = self.log.index.borrow().entries().len();
         for at in 0..entries {
@@ -126,9 +126,9 @@ impl Store {
         forgotten.iter().collect()
     }
 
-    /// Has the checksums say of the home of forgotten changes, where nothing was ever written by them,
-    /// that it is unknown: so a rebuild writes zeroes there that would else find it empty. Only on a
-    /// side that lacks all of it, since what it holds there is not what it should be.
+    /// Has the checksums say of the home of forgotten changes, where nothing was ever written by
+    /// them, that it is unknown: so a rebuild writes zeroes there that would else find it empty.
+    /// Only on a side that lacks all of it, since what it holds there is not what it should be.
     ///
     /// # Errors
     /// Those of the device.

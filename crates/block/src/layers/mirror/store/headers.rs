@@ -123,8 +123,8 @@ impl Store {
     }
 }
 
-/// The header of an entry as it was written; `None` when some of its changes were found not to count
-/// and are forgotten, so that it is not known any more.
+/// The header of an entry as it was written; `None` when some of its changes were found not to
+/// count and are forgotten, so that it is not known any more.
 fn header_of(entry: &Entry, side: Uuid) -> Option<Header> {
     let (mut records, mut digests) = (Vec::new(), Vec::new());
     for (range, logged) in &entry.records {

@@ -260,8 +260,8 @@ impl Index {
         self.entries = entries;
     }
 
-    /// Forgets what the entry at a place among all entries has of some ranges. Returns the parts that
-    /// it had there. Older records of the same blocks do not count again.
+    /// Forgets what the entry at a place among all entries has of some ranges. Returns the parts
+    /// that it had there. Older records of the same blocks do not count again.
     ///
     /// # Panics
     /// When there is no such entry.

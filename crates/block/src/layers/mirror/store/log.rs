@@ -1,9 +1,9 @@
 //! The log of a side: changes go in at its head, in sequence, several of them in one write.
 //!
-//! Whatever waits when the device is ready for the next write goes out together; nothing waits to be
-//! merged. An entry counts as stored only when all before it are, so that after a crash the log is
-//! a prefix of what was reported as stored. It must never overwrite what is still needed, and never
-//! report what is not on the device.
+//! Whatever waits when the device is ready for the next write goes out together; nothing waits to
+//! be merged. An entry counts as stored only when all before it are, so that after a crash the log
+//! is a prefix of what was reported as stored. It must never overwrite what is still needed, and
+//! never report what is not on the device.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -261,8 +261,8 @@ impl Log {
         checkpoint.shared_below = checkpoint.shared_below.min(first);
     }
 
-    /// Forgets every change and every entry: nothing of the log is needed, so the next run begins an
-    /// empty log behind it.
+    /// Forgets every change and every entry: nothing of the log is needed, so the next run begins
+    /// an empty log behind it.
     pub(super) fn forget_all(&self) {
         self.forget_from(0);
         self.index.borrow_mut().forget_all();
@@ -448,8 +448,8 @@ impl Log {
         }
     }
 
-    /// Bytes for the data of the next entry; `None` when there is no space for one. `again` says that
-    /// it is for what is appended again.
+    /// Bytes for the data of the next entry; `None` when there is no space for one. `again` says
+    /// that it is for what is appended again.
     fn room(&self, again: bool) -> Option<u64> {
         let (head, window) = (self.head.get(), self.area.window());
         // Two windows stay free for the jump of the next run, and one for entries without data, so
@@ -633,7 +633,8 @@ impl Log {
         self.take_up();
     }
 
-    /// Space cannot be made: fails what waits for it. A new run begins before anything else is taken.
+    /// Space cannot be made: fails what waits for it. A new run begins before anything else is
+    /// taken.
     pub(super) fn fail_waiting(&self, error: IoError) {
         if self.is_full() && !self.is_writing() && !self.broken.get() {
             self.broken.set(true);
@@ -754,9 +755,9 @@ impl Log {
         self.area.usable_bytes()
     }
 
-    /// True when so much more, in entries of `records_per_entry` records or fuller ones, fits in behind
-    /// what waits here, before anything goes home that is not complete now, whatever has to go home
-    /// first; also when a new run has to begin.
+    /// True when so much more, in entries of `records_per_entry` records or fuller ones, fits in
+    /// behind what waits here, before anything goes home that is not complete now, whatever has to
+    /// go home first; also when a new run has to begin.
     pub(super) fn takes(&self, bytes: u64, records: u64, records_per_entry: u64) -> bool {
         let complete = self.complete.get();
         let index = self.index.borrow();

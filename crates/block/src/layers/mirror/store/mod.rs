@@ -140,8 +140,8 @@ pub(super) struct Store {
     /// Changes below this number are durable on all other members. Before the store is told of any,
     /// there are none.
     released_below: Cell<u64>,
-    /// Bytes that were appended again for a late member since `released_below` last changed, and the
-    /// tail of the log at that moment.
+    /// Bytes that were appended again for a late member since `released_below` last changed, and
+    /// the tail of the log at that moment.
     relogged: Cell<(u64, u64)>,
     /// Somebody is missing who will need what is dropped.
     marks_all: Cell<bool>,
@@ -168,8 +168,8 @@ pub(super) struct Store {
     /// Ranges of changes that were forgotten and may have gone home. Their records may still lie in
     /// the log, where a later opening finds them again.
     forgotten: RefCell<RangeSet>,
-    /// Ranges whose home may hold something of which the checksums do not know: of changes that were
-    /// forgotten, and of a rebuild that was cut short.
+    /// Ranges whose home may hold something of which the checksums do not know: of changes that
+    /// were forgotten, and of a rebuild that was cut short.
     unsettled: RefCell<RangeSet>,
     /// Ranges in which the side has been found wrong, for the mirror to repair.
     suspect: RefCell<RangeSet>,
@@ -354,8 +354,9 @@ impl Store {
         self.found
     }
 
-    /// Makes the store ready for changes, and starts to bring them home: in a new run, so that nothing left over can interfere.
-    /// What was read is durable when this returns. Makes space first if there is too little.
+    /// Makes the store ready for changes, and starts to bring them home: in a new run, so that
+    /// nothing left over can interfere. What was read is durable when this returns. Makes space
+    /// first if there is too little.
     ///
     /// # Errors
     /// When the device fails.
@@ -443,9 +444,9 @@ impl Store {
         }
     }
 
-    /// From now on the log keeps what a member of the epoch lacks; all of them have every change below
-    /// `number`. `None`: it has to let go of something that a member lacks. The log says so when it
-    /// lets go of anything.
+    /// From now on the log keeps what a member of the epoch lacks; all of them have every change
+    /// below `number`. `None`: it has to let go of something that a member lacks. The log says so
+    /// when it lets go of anything.
     pub(super) fn keep_from(&self, number: Option<u64>) {
         self.log.keep_from(number);
     }
@@ -491,9 +492,9 @@ impl Store {
         self.log.flush(number).await
     }
 
-    /// Has the log say durably that the side holds every change below `number`: an opening has given
-    /// it all that counts of them. What is answered from then on must be found again when the side is
-    /// started alone, where nothing counts beyond what is complete.
+    /// Has the log say durably that the side holds every change below `number`: an opening has
+    /// given it all that counts of them. What is answered from then on must be found again when the
+    /// side is started alone, where nothing counts beyond what is complete.
     ///
     /// # Errors
     /// Those of the device.
@@ -521,8 +522,8 @@ impl Store {
         backlog_share(self.log.usable_bytes())
     }
 
-    /// True when so many bytes in so many records, given many at once, fit into the log before any of
-    /// them goes home.
+    /// True when so many bytes in so many records, given many at once, fit into the log before any
+    /// of them goes home.
     pub(super) fn takes(&self, bytes: u64, records: u64) -> bool {
         self.log.takes(bytes, records, RECORDS_TOGETHER)
     }

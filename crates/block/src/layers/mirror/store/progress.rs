@@ -1,9 +1,9 @@
 //! Noticing that the device of a side gets on with what its store has asked of it, and when it has
 //! ended all of it.
 //!
-//! A side that takes long because its log is full and goes home meanwhile is not silent. Nor is one whose
-//! full log waits for another member: its device has been asked for nothing. Reads are left out, because
-//! a device may answer them for ever and never another write.
+//! A side that takes long because its log is full and goes home meanwhile is not silent. Nor is one
+//! whose full log waits for another member: its device has been asked for nothing. Reads are left
+//! out, because a device may answer them for ever and never another write.
 //!
 //! A store that is over must change nothing any more: another one is opened over the same side, and
 //! what the old one still brings home, or lets go of, would fall on what the new one writes.
@@ -67,8 +67,8 @@ impl Noticed {
         })
     }
 
-    /// When the device last completed something, or the store found that it does, or that it has asked
-    /// the device for nothing.
+    /// When the device last completed something, or the store found that it does, or that it has
+    /// asked the device for nothing.
     pub(super) fn last(&self) -> Instant {
         match self.is_held_up.get() {
             true => self.rt.now(),

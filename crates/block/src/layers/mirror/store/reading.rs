@@ -1,5 +1,5 @@
-//! Reads of a side: from the log what is newest there, and the rest from the home. Nothing is handed
-//! out that is not what was written: each block is held against its digest.
+//! Reads of a side: from the log what is newest there, and the rest from the home. Nothing is
+//! handed out that is not what was written: each block is held against its digest.
 
 use std::ops::Range;
 use std::rc::Rc;

@@ -106,8 +106,8 @@ impl Reader<'_> {
     }
 
     /// Where the log goes on behind something that is not a whole entry, if an entry close behind
-    /// says that it had been durable, or that is known of everything before `durable_to`; `None` when
-    /// this is where the run ended, or no entry follows.
+    /// says that it had been durable, or that is known of everything before `durable_to`; `None`
+    /// when this is where the run ended, or no entry follows.
     async fn beyond(
         &mut self,
         side: &Uuid,
@@ -127,8 +127,8 @@ impl Reader<'_> {
     }
 }
 
-/// Reads the log of a side, which may be as long as its `area`; tells how many bytes of it were read,
-/// again and again. Of the changes of an epoch, only those below the number that
+/// Reads the log of a side, which may be as long as its `area`; tells how many bytes of it were
+/// read, again and again. Of the changes of an epoch, only those below the number that
 /// [`counts_below`](StoreDevice::counts_below) gives for it count.
 ///
 /// # Errors

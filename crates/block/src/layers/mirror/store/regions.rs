@@ -1,6 +1,6 @@
 //! In which epoch each region of the volume was last changed while a side was missing: the map
-//! area, one page of 4 KiB for 504 regions of 1 MiB, all of it in memory by what it says. The bytes are those of
-//! `docs/format/mirror-side.md`.
+//! area, one page of 4 KiB for 504 regions of 1 MiB, all of it in memory by what it says. The bytes
+//! are those of `docs/format/mirror-side.md`.
 //!
 //! When the side comes back, what is marked is all it needs to be given besides the log. So the map
 //! must never mark less than was changed: a damaged page counts as changed after everything.
@@ -90,9 +90,9 @@ impl Regions {
         });
         let mut reads = std::pin::pin!(reads.buffered(READS_IN_FLIGHT_MAX));
         let mut marks = Marks::new(regions);
-        // A page that is not as it is on the device is due to be written: it may be whole when it is
-        // read again, and then it must not be the old one, since what is marked from now on is no
-        // news here.
+        // A page that is not as it is on the device is due to be written: it may be whole when it
+        // is read again, and then it must not be the old one, since what is marked from now on is
+        // no news here.
         let (mut damaged, mut due) = (Vec::new(), Vec::new());
         while let Some(read) = reads.next().await {
             let (run, payload) = read?;
@@ -204,8 +204,8 @@ impl Regions {
         Ok(lost.is_empty())
     }
 
-    /// Reads all written pages as they lie on the device. Those that are not what memory says are due
-    /// to be written again.
+    /// Reads all written pages as they lie on the device. Those that are not what memory says are
+    /// due to be written again.
     ///
     /// # Errors
     /// Those of the device.

@@ -15,10 +15,10 @@ use crate::error::IoError;
 use crate::request::Origin;
 
 impl Store {
-    /// Appends the newest content of the oldest entries again, durably, if a late member is all that
-    /// keeps them in the log. Returns whether anything was moved: nothing is when most of what was
-    /// moved since the late member last got on was still needed, so that moving it gains no room.
-    /// Then the log waits for that member.
+    /// Appends the newest content of the oldest entries again, durably, if a late member is all
+    /// that keeps them in the log. Returns whether anything was moved: nothing is when most of what
+    /// was moved since the late member last got on was still needed, so that moving it gains no
+    /// room. Then the log waits for that member.
     ///
     /// # Errors
     /// Those of the device.

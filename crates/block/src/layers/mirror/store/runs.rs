@@ -17,10 +17,10 @@ impl Log {
         self.begin_run_at(|_, _| None).await
     }
 
-    /// As [`begin_run`](Log::begin_run), where the log cannot be emptied any further: a run in which
-    /// no entry was stored is begun once more at the same place, or a program that is killed whenever
-    /// it opens the volume would use up the log. The first jump tells which run came before it, so
-    /// that one stays.
+    /// As [`begin_run`](Log::begin_run), where the log cannot be emptied any further: a run in
+    /// which no entry was stored is begun once more at the same place, or a program that is killed
+    /// whenever it opens the volume would use up the log. The first jump tells which run came
+    /// before it, so that one stays.
     ///
     /// # Errors
     /// When the device fails, or `NoSpace` when the last run has an entry.
@@ -32,8 +32,8 @@ impl Log {
         .await
     }
 
-    /// Begins a run. `place` names the jump to an empty run that is used again when there is no space
-    /// for another one.
+    /// Begins a run. `place` names the jump to an empty run that is used again when there is no
+    /// space for another one.
     async fn begin_run_at(
         &self,
         place: impl FnOnce(&mut Vec<Jump>, u64) -> Option<Jump>,
@@ -50,7 +50,8 @@ impl Log {
             (index.entries().is_empty(), index.lowest_pin())
         };
         let floor = match is_empty {
-            // Nothing is needed of what lies before, so it takes no space, but for what is being read.
+            // Nothing is needed of what lies before, so it takes no space, but for what is being
+            // read.
             true => pinned.map_or(head, |pinned| pinned.min(head)),
             false => self.floor(),
         };

@@ -1,11 +1,11 @@
 //! What a rebuild copies goes straight home, past the log.
 //!
-//! Through the log each byte is written twice and read once more, and a disk goes to and fro between
-//! both places; when the log is full of what clients write, a rebuild waits for its space. While a
-//! side is rebuilt it is marked so, and its home may be a mixture: the log has nothing to protect
-//! there. What must be so before the side counts is that the content and its checksums are durable:
-//! until [`settle`](Store::settle) has seen to that, the ranges are remembered, and are lacking again
-//! when the side is given up.
+//! Through the log each byte is written twice and read once more, and a disk goes to and fro
+//! between both places; when the log is full of what clients write, a rebuild waits for its space.
+//! While a side is rebuilt it is marked so, and its home may be a mixture: the log has nothing to
+//! protect there. What must be so before the side counts is that the content and its checksums are
+//! durable: until [`settle`](Store::settle) has seen to that, the ranges are remembered, and are
+//! lacking again when the side is given up.
 //!
 //! It must never write where the log has something, which would come home later and is older.
 
@@ -102,7 +102,8 @@ impl Straight {
         self.one_has_ended.until(|| self.ended.get() >= begun).await;
     }
 
-    /// The entry of the log at a position had these ranges, of which a rebuild brings what is newer.
+    /// The entry of the log at a position had these ranges, of which a rebuild brings what is
+    /// newer.
     pub(super) fn supersede(&self, entry: u64, ranges: Vec<Range<u64>>) {
         self.superseded.borrow_mut().note(entry, ranges);
     }
@@ -110,8 +111,8 @@ impl Straight {
 
 impl Store {
     /// True when content of a range may go straight home: it was announced, and the log has no
-    /// record of it that counts. One that was forgotten would be found again after a crash: only what
-    /// the log is known to let go of before the side counts is no obstacle.
+    /// record of it that counts. One that was forgotten would be found again after a crash: only
+    /// what the log is known to let go of before the side counts is no obstacle.
     pub(in super::super) fn takes_straight(&self, range: &Range<u64>) -> bool {
         self.straight.allowed.get()
             && self.straight.announced.borrow().covers(range)
@@ -151,8 +152,8 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps the home of a range for content that goes straight there; `None` when it may not, or is
-    /// being written. What comes to the log from then on goes home after that content.
+    /// Keeps the home of a range for content that goes straight there; `None` when it may not, or
+    /// is being written. What comes to the log from then on goes home after that content.
     pub(in super::super) fn begin_straight(&self, range: &Range<u64>) -> Option<RangeGuard> {
         let taken = self.takes_straight(range);
         let kept = taken.then(|| self.home.try_lock(range.clone())).flatten()?;
@@ -240,9 +241,9 @@ impl Store {
         Ok(())
     }
 
-    /// What was forgotten of the entries that the log has not let go of. Another store that reads this
-    /// log finds it again, and must forget it as well: what a rebuild has brought past the log in its
-    /// place is newer, and may not be lacking any more.
+    /// What was forgotten of the entries that the log has not let go of. Another store that reads
+    /// this log finds it again, and must forget it as well: what a rebuild has brought past the log
+    /// in its place is newer, and may not be lacking any more.
     pub(in super::super) fn superseded(&self) -> Superseded {
         self.straight
             .superseded
@@ -250,9 +251,9 @@ impl Store {
             .without_before(self.log.tail())
     }
 
-    /// What the side holds and may lose, because it is not known to be durable: in its log, also under
-    /// numbers below which everything else is, since what a rebuild brings has the number of an older
-    /// change; and straight at home. The latter is forgotten here.
+    /// What the side holds and may lose, because it is not known to be durable: in its log, also
+    /// under numbers below which everything else is, since what a rebuild brings has the number of
+    /// an older change; and straight at home. The latter is forgotten here.
     pub(in super::super) fn take_not_durable(&self) -> RangeSet {
         let mut ranges = self.straight.unsettled.take();
         ranges.extend(self.straight.settling.take().iter());

@@ -1,6 +1,6 @@
-//! What the log of a side has that is older than what a rebuild brings past it. A store forgets it in
-//! memory only: another store that reads the log anew finds it again, as long as the log has not let go
-//! of its entries.
+//! What the log of a side has that is older than what a rebuild brings past it. A store forgets it
+//! in memory only: another store that reads the log anew finds it again, as long as the log has not
+//! let go of its entries.
 //!
 //! It must never name anything that came to the log after the rebuild had begun: that counts.
 
@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use crate::range_set::RangeSet;
 
-/// Ranges that entries of the log had, by the positions of the entries. What later entries have of the
-/// same ranges counts.
+/// Ranges that entries of the log had, by the positions of the entries. What later entries have of
+/// the same ranges counts.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Superseded {
     by_entry: BTreeMap<u64, RangeSet>,

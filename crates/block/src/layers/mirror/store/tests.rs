@@ -344,8 +344,8 @@ impl Device for FailsOnce {
     }
 }
 
-/// An entry has failed and a later one is still in flight when a change comes; nothing comes after it
-/// that could wake the log.
+/// An entry has failed and a later one is still in flight when a change comes; nothing comes after
+/// it that could wake the log.
 #[test]
 fn a_change_that_comes_while_a_run_dies_is_stored_in_the_next_one() {
     let rt = rt();
@@ -429,8 +429,9 @@ fn a_side_begins_however_often_it_was_stopped() {
     });
 }
 
-/// The second change took the place of something that the side never had; it does not count, and the
-/// rebuild that would have given the side what does is interrupted when the log has let go of it.
+/// The second change took the place of something that the side never had; it does not count, and
+/// the rebuild that would have given the side what does is interrupted when the log has let go of
+/// it.
 #[test]
 fn what_a_discarded_change_had_replaced_is_lacked_until_the_side_is_a_member_again() {
     let rt = rt();
@@ -467,9 +468,9 @@ fn what_a_discarded_change_had_replaced_is_lacked_until_the_side_is_a_member_aga
     });
 }
 
-/// The change went home while the side was being rebuilt, and the power was cut before the checksums
-/// said so. Its block must not pass for one that nothing was ever written to once the log has let go
-/// of the change: a rebuild would leave there what is there.
+/// The change went home while the side was being rebuilt, and the power was cut before the
+/// checksums said so. Its block must not pass for one that nothing was ever written to once the log
+/// has let go of the change: a rebuild would leave there what is there.
 #[test]
 fn the_home_of_a_discarded_change_does_not_pass_for_never_written() {
     let rt = rt();

@@ -114,8 +114,8 @@ impl History {
         Some(&self.0[at + 1..])
     }
 
-    /// Number of the epoch in which a change was admitted: the last one that had begun by then. 0 when
-    /// that is one which has been dropped.
+    /// Number of the epoch in which a change was admitted: the last one that had begun by then. 0
+    /// when that is one which has been dropped.
     pub fn epoch_of(&self, change: u64) -> u64 {
         let mut epochs = self.0.iter().rev();
         let began = epochs.find(|epoch| epoch.first_change <= change);

@@ -101,8 +101,9 @@ impl Layout {
         Layout::of(&Geometry::of_size(device_bytes), asked)
     }
 
-    /// The layout of a device. Where content is on it already, that is the data area, and the log is
-    /// as long as asked for or as there is room before the content, at most that of other devices.
+    /// The layout of a device. Where content is on it already, that is the data area, and the log
+    /// is as long as asked for or as there is room before the content, at most that of other
+    /// devices.
     ///
     /// # Errors
     /// As [`of_device`](Self::of_device); or when there is too little room before the content.
@@ -359,7 +360,8 @@ mod tests {
         }
     }
 
-    /// 100 MiB of content behind a head: 105 MiB take one page of map and 27 of checksums (128 KiB).
+    /// 100 MiB of content behind a head: 105 MiB take one page of map and 27 of checksums (128
+    /// KiB).
     #[test]
     fn content_that_is_there_stays_where_it_is() {
         let of = |head: u64, log_bytes| {

@@ -14,8 +14,9 @@ impl Written {
         }
     }
 
-    /// Checks that the log has the newest change of each block that a member lacks which is complete
-    /// below `number`, that no region is marked, and that everything reads as it was written.
+    /// Checks that the log has the newest change of each block that a member lacks which is
+    /// complete below `number`, that no region is marked, and that everything reads as it was
+    /// written.
     async fn check(&self, store: &Store, number: u64) {
         for (block, (last, _)) in (0u64..).zip(&self.0) {
             if *last >= number {
@@ -87,7 +88,8 @@ fn a_late_member_finds_in_the_log_what_it_lacks() {
             if rng.below(40) == 0 {
                 store.flush(next.get()).await.expect("it flushes");
             }
-            // What the member lacks is at most a third of the log, as the bound on the exposure has it.
+            // What the member lacks is at most a third of the log, as the bound on the exposure has
+            // it.
             let lacked = written.0.iter().filter(|(last, _)| *last >= member).count();
             if lacked > 220 || rng.below(200) == 0 {
                 member += rng.below(next.get() - member + 1);
@@ -163,8 +165,8 @@ impl Device for Hanging {
     }
 }
 
-/// While the full log of a side waits for a member that is late, the side is not silent. A device that
-/// hangs then is found out once the log has something for it again.
+/// While the full log of a side waits for a member that is late, the side is not silent. A device
+/// that hangs then is found out once the log has something for it again.
 #[test]
 fn a_side_that_waits_for_a_late_member_is_not_silent() {
     const LOOK: Duration = Duration::from_millis(10);

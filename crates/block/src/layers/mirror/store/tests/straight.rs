@@ -74,8 +74,9 @@ fn what_has_an_old_number_may_be_lost_as_well() {
     });
 }
 
-/// What the log holds of a range that the side lacks is older than what a rebuild brings past it. Once
-/// the side counts, its log is believed when it is opened again: so the log has let go of it by then.
+/// What the log holds of a range that the side lacks is older than what a rebuild brings past it.
+/// Once the side counts, its log is believed when it is opened again: so the log has let go of it
+/// by then.
 #[test]
 fn what_the_log_held_before_a_rebuild_is_not_found_again_after_it() {
     let rt = rt();
@@ -124,9 +125,9 @@ async fn bring(rt: &Rt, store: &Rc<Store>, range: Range<u64>) {
     store.write_straight(kept, data).await.expect("written");
 }
 
-/// What was brought past the log is not lacking any more when a rebuild is cut short. The log has not
-/// let go of what it had there before, and is read again when the side comes back: that must neither
-/// count nor take with it what has come to the log since.
+/// What was brought past the log is not lacking any more when a rebuild is cut short. The log has
+/// not let go of what it had there before, and is read again when the side comes back: that must
+/// neither count nor take with it what has come to the log since.
 #[test]
 fn what_the_log_held_before_a_rebuild_that_was_cut_short_does_not_count_again() {
     let rt = rt();

@@ -67,8 +67,8 @@ fn it_agrees_with_an_array_through_failures_and_restarts() {
     }
 }
 
-/// Several tasks, each with blocks of its own on shared pages, and one that writes back. Values only
-/// grow, so what is on the device is never older than what was set before it was written.
+/// Several tasks, each with blocks of its own on shared pages, and one that writes back. Values
+/// only grow, so what is on the device is never older than what was set before it was written.
 #[test]
 fn tasks_do_not_lose_each_others_values() {
     const TASKS: u64 = 5;
