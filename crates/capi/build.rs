@@ -1,5 +1,5 @@
-//! Names the shared library by the version of its interface, so that a program built for one
-//! version is never run with another.
+//! Sets the soname of the shared library to the version of its interface, so that a program built
+//! for one version is never run with another.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! Whatever targets may send to a BRP session, and when paths come and go.
+//! Fuzzes a BRP session with arbitrary messages of targets, and paths that come and go.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Whatever an initiator may send to a BRP target: the greeting, commands and fences.
+//! Fuzzes a BRP target with arbitrary messages of an initiator: the greeting, commands and fences.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A whole index, changed anywhere, all its checksums right: no panic, and no circles.
+//! Fuzzes a whole index, changed anywhere, with valid checksums: no panic, and no endless loop.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any blocks and frames as the log of an index: refused, or taken up, and the same when opened
-//! again.
+//! Fuzzes the log of an index with arbitrary blocks and frames: they are refused, or replayed with
+//! the same result when opened again.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Any bytes as the image of a node of the index, a blob or a patch: refused, or read like one.
+//! Fuzzes the image of a node of the index, a blob or a patch with arbitrary bytes: they are
+//! refused, or can be read like an image.
 
 #![no_main]
 

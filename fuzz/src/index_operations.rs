@@ -1,4 +1,4 @@
-//! A history of operations and mishaps of an index, beside an ordered map.
+//! Fuzzes a history of operations and failures of an index, compared with an ordered map.
 
 #![no_main]
 

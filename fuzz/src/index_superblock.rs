@@ -1,4 +1,4 @@
-//! Superblocks and a checkpoint of an index with anything in them, behind checksums that are right.
+//! Fuzzes superblocks and a checkpoint of an index with arbitrary content behind valid checksums.
 
 #![no_main]
 

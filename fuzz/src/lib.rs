@@ -1,16 +1,17 @@
-//! What the fuzz targets of the trace readers share: from bytes to a reader, and from a reader to
-//! records that were checked.
+//! Common parts of the fuzz targets of the trace readers: from bytes to a reader, and from a reader
+//! to checked records.
 //!
-//! It must never make fewer inputs of what the fuzzer gives: every choice comes from the bytes.
+//! The conversion must not reduce the number of inputs that the fuzzer can reach: every choice
+//! comes from the bytes.
 
 use bimetal_trace::{Format, Options, Reader, Record, SkipBad};
 use std::io::Cursor;
 
-/// Records that are read, at most: a short file can stand for millions.
+/// Maximum number of records that are read: a short file can stand for millions.
 const RECORDS_MAX: usize = 1 << 14;
-/// Names that a format is recognised by, and one that says nothing.
+/// File names by which a format is recognised, and one that is neutral.
 const NAMES: [&str; 3] = ["trace", "trace.lis", "trace.oracleGeneral"];
-/// Set in the first byte, bad records are passed over.
+/// Bit in the first byte; if set, bad records are skipped.
 const SKIPS: u8 = 0x80;
 
 /// A source that can be read more than once.
@@ -21,9 +22,9 @@ pub struct File {
 }
 
 impl File {
-    /// The first byte chooses a format, or recognition by content and one of three names, or a
-    /// chunk of the compact form around the rest, with the CRC that it should have; the rest is the
-    /// file.
+    /// Makes a file from the fuzzer's bytes. The first byte chooses a format, or recognition by
+    /// content and one of three names, or a chunk of the compact form around the rest, with the
+    /// right CRC; the rest is the file.
     pub fn from_fuzzer(data: &[u8]) -> Option<File> {
         let (choice, rest) = data.split_first()?;
         let number = usize::from(choice & !SKIPS);
@@ -48,7 +49,7 @@ impl File {
         }
     }
 
-    /// A file of these bytes.
+    /// Makes a file of these bytes.
     pub fn new(name: &'static str, bytes: Vec<u8>, options: Options) -> File {
         File {
             name,
@@ -57,17 +58,17 @@ impl File {
         }
     }
 
-    /// Reads it; nothing when it is refused.
+    /// Opens a reader; returns `None` if the file is refused.
     pub fn reader(&self) -> Option<Reader> {
         let source = Box::new(Cursor::new(self.bytes.clone()));
         Reader::new(self.name.to_owned(), source, &self.options).ok()
     }
 
-    /// The records up to the end or the first error, and whether that was the end; nothing when it
-    /// is refused or long.
+    /// Returns the records up to the end or the first error, and whether that was the end; `None`
+    /// if the file is refused or long.
     ///
     /// # Panics
-    /// When a record cannot be one, or anything comes after the end.
+    /// If a record is invalid, or anything comes after the end.
     pub fn records(&self) -> Option<(Vec<Record>, bool)> {
         let mut reader = self.reader()?;
         let mut all = Vec::new();
@@ -86,8 +87,8 @@ impl File {
     }
 }
 
-/// A compact trace of one chunk: the first byte is how many records it claims, the rest what it
-/// holds.
+/// Makes a compact trace of one chunk: the first byte is the number of records that it claims, the
+/// rest its content.
 fn compact(bytes: &[u8]) -> Vec<u8> {
     let (records, chunk) = bytes.split_first().unwrap_or((&0, &[]));
     let total = u64::from(*records).to_le_bytes();

@@ -1,4 +1,4 @@
-//! Whatever a server may send to an NBD client: the handshake, and replies.
+//! Fuzzes an NBD client with arbitrary messages of a server: the handshake, and replies.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Whatever a client may send to an NBD server: the handshake, with and without TLS, and requests.
+//! Fuzzes an NBD server with arbitrary messages of a client: the handshake, with and without TLS,
+//! and requests.
 
 #![no_main]
 

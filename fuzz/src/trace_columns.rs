@@ -1,5 +1,5 @@
-//! Any description of columns: refused with a reason or usable on any text, which is what follows
-//! the first line.
+//! Fuzzes descriptions of columns: each is refused with a reason, or usable on any text. The first
+//! line is the description, the rest the text.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Whatever a reader gives, written in the compact form and read again, is the same.
+//! Fuzzes conversion: records from a reader, written in the compact form and read again, are the
+//! same.
 
 #![no_main]
 

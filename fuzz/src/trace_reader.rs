@@ -1,5 +1,5 @@
-//! Any bytes in every reader of traces: no panic, no record that cannot be, and pages that do not
-//! depend on whether records come one by one or as runs.
+//! Fuzzes every reader of traces with arbitrary bytes: no panic, no invalid record, and pages that
+//! do not depend on whether records come one by one or as runs.
 
 #![no_main]
 
@@ -8,10 +8,10 @@ use bimetal_trace::{Accesses, Collector, Key, Record};
 use libfuzzer_sys::fuzz_target;
 
 const PAGE_BYTES: u64 = 4096;
-/// Pages that are split, at most: a record of a few bytes can stand for a million.
+/// Maximum number of pages that are split: a record of a few bytes can stand for a million.
 const PAGES_MAX: u64 = 1 << 16;
 
-/// Pages that a record touches, by division.
+/// Returns the number of pages that a record touches, computed by division.
 fn pages_of(record: &Record) -> u64 {
     let last = record.offset_bytes + (record.length_bytes - 1);
     last / PAGE_BYTES - record.offset_bytes / PAGE_BYTES + 1

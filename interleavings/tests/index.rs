@@ -1,8 +1,9 @@
-//! Threads on one index in any order: at every lock, every atomic and every call of the disk
-//! another may go on. What docs/index.md promises must be kept in all of them that are tried.
+//! Tests of threads on one index in any order: at every lock, every atomic and every call of the
+//! disk another thread may run. Every interleaving that is tried must keep the promises of
+//! docs/index.md.
 //!
-//! How many are tried: `BIMETAL_INTERLEAVINGS`, else some hundred of each test. A failure prints
-//! what repeats it (`shuttle::replay`).
+//! `BIMETAL_INTERLEAVINGS` is the number of interleavings to try; the default is some hundred for
+//! each test. A failure prints the input that repeats it (`shuttle::replay`).
 
 use bimetal_index::model::Draw;
 use bimetal_index::planted::{Bug, plant};
@@ -17,7 +18,7 @@ use std::ops::Bound;
 use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A disk during whose calls other threads go on.
+/// A disk during whose calls other threads run.
 #[derive(Clone, Default)]
 struct Disk(Arc<MemoryStorage>);
 
@@ -53,10 +54,10 @@ impl Storage for Disk {
     }
 }
 
-/// A disk on which a change takes several turns of the other threads before it is done, and a
-/// reading by any thread but the writer waits, before it or after it, until the writer has begun
-/// some more changes, up to [`CHANGES_MAX`](SlowDisk::CHANGES_MAX), drawn for each reading. The
-/// writer waits for nobody.
+/// A disk with slow changes and slow reads. A change takes several turns of the other threads. A
+/// read by any thread but the writer waits, before or after it, until the writer has begun some
+/// more changes: a random number of them, up to [`CHANGES_MAX`](SlowDisk::CHANGES_MAX). The writer
+/// never waits for a thread.
 #[derive(Clone)]
 struct SlowDisk {
     disk: Disk,
@@ -68,16 +69,16 @@ struct SlowDisk {
 #[derive(Default)]
 struct Changes {
     begun: u64,
-    /// There will be no more, so no reading waits any longer.
+    /// True if there will be no more changes, so no read waits any longer.
     have_ended: bool,
 }
 
 impl SlowDisk {
     const CHANGES_MAX: u64 = 24;
-    /// Turns of other threads before a change is done.
+    /// Number of turns of other threads before a change is done.
     const TURNS: usize = 8;
 
-    /// A disk of which this thread is the writer.
+    /// Creates a disk whose writer is the current thread.
     fn new() -> SlowDisk {
         SlowDisk {
             disk: Disk::default(),
@@ -86,7 +87,7 @@ impl SlowDisk {
         }
     }
 
-    /// The writer makes no more changes.
+    /// Notes that the writer makes no more changes.
     fn end(&self) {
         self.note(|changes| changes.have_ended = true);
     }
@@ -97,7 +98,7 @@ impl SlowDisk {
         noted.notify_all();
     }
 
-    /// A change begins; nothing of it is stored yet.
+    /// Begins a change; no part of it is stored yet.
     fn begin(&self) {
         self.note(|changes| changes.begun += 1);
         (0..SlowDisk::TURNS).for_each(|_| thread::yield_now());
@@ -122,7 +123,7 @@ impl Storage for SlowDisk {
         if thread::current().id() == self.writer {
             return self.disk.read(offset, buffer);
         }
-        // What is read is what was stored at any moment of the reading.
+        // A read may return the content of any moment during the read.
         let is_early = shuttle::rand::thread_rng().gen_bool(0.5);
         if !is_early {
             self.wait_for_changes();
@@ -162,7 +163,7 @@ fn small() -> Options {
     }
 }
 
-/// Under the paper's rules nothing stays in memory, so every look reads.
+/// Options under the paper's rules: nothing stays in memory, so every lookup reads.
 fn forgetful() -> Options {
     Options {
         paper: Some(PaperRules {
@@ -183,14 +184,14 @@ fn interleavings(usual: usize) -> usize {
         .unwrap_or(usual)
 }
 
-/// Runs a test in random orders, and in orders with few changes that are far apart, where most bugs
-/// are.
+/// Runs a test in random orders, and in orders with few switches that are far apart, which find
+/// most bugs.
 fn in_any_order(usual: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
     let _alone = alone();
     run(interleavings(usual), test);
 }
 
-/// A planted bug is everybody's, so tests wait for each other.
+/// Locks out other tests: a planted bug affects the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -217,7 +218,7 @@ fn number(value: Option<Vec<u8>>) -> u64 {
     u64::from_le_bytes(value.try_into().expect("a number"))
 }
 
-/// Every batch that was answered is there after a power cut, if it was to be durable, and all
+/// After a power cut, every acknowledged batch that was to be durable is there, and all batches
 /// before it.
 fn answers_are_durable() {
     let (disk, db) = new_index(&small());
@@ -245,7 +246,8 @@ fn answers_are_durable() {
     }
 }
 
-/// Adding one to a number, from several threads: no addition is lost, and who has lost is told so.
+/// Several threads increment a number: no increment is lost, and a thread that loses the race is
+/// told so.
 fn updates_are_kept() {
     let (_, db) = new_index(&small());
     db.put(b"sum", &0_u64.to_le_bytes()).expect("a put");
@@ -273,7 +275,7 @@ fn updates_are_kept() {
     assert_eq!(number(db.get(b"sum").expect("a get")), added);
 }
 
-/// Keys enough for several leaves.
+/// Number of keys, enough for several leaves.
 const KEYS: u8 = 40;
 
 fn all_alike(db: &Db) -> u64 {
@@ -289,7 +291,8 @@ fn all_alike(db: &Db) -> u64 {
 
 fn write_all(db: &Db, round: u64) {
     let mut batch = Batch::new();
-    // Of several lengths, so that leaves are cut and joined; some are long enough to be kept apart.
+    // Values have several lengths, so that leaves are split and merged; some are long enough to be
+    // stored out of line.
     let len = [8, 90, 20, 150][round as usize % 4];
     for key in 0..KEYS {
         let mut value = round.to_le_bytes().to_vec();
@@ -299,8 +302,8 @@ fn write_all(db: &Db, round: u64) {
     db.write(&batch, Durability::Durable).expect("a write");
 }
 
-/// A batch writes all keys; readers see all of one batch, never an older one than before, while
-/// leaves are written back, cut and joined, and images moved.
+/// A batch writes all keys. Readers see all of one batch, never an older one than before, while
+/// leaves are written back, split and merged, and images moved.
 fn batches_are_whole(options: fn() -> Options) {
     let (_, db) = new_index(&options());
     write_all(&db, 0);
@@ -317,7 +320,8 @@ fn batches_are_whole(options: fn() -> Options) {
     let scanner = thread::spawn(move || {
         let mut last = 0;
         for _ in 0..3 {
-            // Where nothing is kept, whoever has got something gives up what can be read again.
+            // If nothing is kept in memory, a thread whose get has ended evicts everything that can
+            // be read again.
             assert_eq!(scanner.get(&[KEYS]), Ok(None));
             let seen = all_alike(&scanner);
             assert!(seen >= last, "time goes on");
@@ -342,10 +346,10 @@ fn batches_are_whole(options: fn() -> Options) {
     assert_eq!(all_alike(&db), 5);
 }
 
-/// A value of two parts is written anew, again and again, and the numbers of parts that are gone
-/// are given to new parts. A reader that knows which parts the value has is still reading the first
-/// one while the number of the second one is given to a part of a newer value, or the place of the
-/// first one to another part: it must find a newer value, and no damage.
+/// A value of two parts is rewritten again and again, and the ids of freed parts are reused for new
+/// parts. A reader knows the parts of the value and is still reading the first one. Meanwhile the
+/// id of the second part goes to a part of a newer value, or the location of the first part to
+/// another part. The reader must find a newer value, and no damage.
 fn long_values_are_found() {
     // A part has 32 KiB at most, and a batch an eighth of the log.
     const VALUE_BYTES: usize = 40_000;
@@ -383,15 +387,15 @@ fn long_values_are_found() {
     }
 }
 
-/// Bytes that do not pack, the same for the same seed.
+/// Returns bytes that do not pack, the same for the same seed.
 fn noise(seed: u32, len: usize) -> Vec<u8> {
     let mut draw = Draw::new(seed.into());
     (0..len).map(|_| draw.number() as u8).collect()
 }
 
-/// A key stays as it is while its neighbours are written anew and the index is compacted, again and
-/// again, so that its leaf is moved and comes back to a place where it was, in a later filling of
-/// the segment. A reader that is slow must find the key, and no damage.
+/// A key stays as it is while its neighbours are rewritten and the index is compacted, again and
+/// again. So its leaf is moved, and comes back to an earlier location in a later generation of the
+/// segment. A slow reader must find the key, and no damage.
 fn leaves_are_found() {
     const ROUNDS: u32 = 6;
     let disk = SlowDisk::new();
@@ -423,16 +427,16 @@ fn leaves_are_found() {
     }
 }
 
-/// Keys enough for more leaves than take in a deletion at once.
+/// Number of keys, enough for more leaves than apply a deletion at once.
 const MANY_KEYS: u16 = 300;
 
-/// A range of many leaves is deleted and written again while leaves take the deletion in: a reader
+/// A range of many leaves is deleted and written again while leaves apply the deletion: a reader
 /// sees all keys or none.
 fn ranges_go_at_once() {
     let (_, db) = new_index(&small());
     let write = |db: &Db, round: u8| {
         let mut batch = Batch::new();
-        // What stands before a deletion is deleted by it, what stands behind it stays.
+        // A deletion deletes keys that the batch puts before it, not keys that it puts after it.
         batch.put(&5_u16.to_be_bytes(), b"never seen");
         batch.delete_range(&[], None);
         if round.is_multiple_of(2) {
@@ -451,7 +455,7 @@ fn ranges_go_at_once() {
     let writer = thread::spawn(move || {
         for round in 1..4 {
             write(&writer, round);
-            // Each commit makes some leaves take the deletion in.
+            // Each commit makes some leaves apply the deletion.
             writer
                 .put(&MANY_KEYS.to_be_bytes(), &[round])
                 .expect("a put");
@@ -523,7 +527,8 @@ fn readers_see_whole_batches_where_nothing_stays_in_memory() {
     in_any_order(30, || batches_are_whole(forgetful));
 }
 
-/// Every planted bug is found in so many orders, about three times as many as it takes today.
+/// Every planted bug is found within this number of orders, about three times the number that
+/// finding it takes today.
 #[test]
 fn planted_bugs_are_found() {
     let _alone = alone();

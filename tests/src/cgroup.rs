@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct MemoryGroup {
     dir: PathBuf,
-    /// Names of the files that hold the limit, and the word for none.
+    /// Names of the files that hold the limit, and the value that means no limit.
     limit_file: &'static str,
     unlimited: &'static str,
 }
@@ -54,7 +54,7 @@ impl MemoryGroup {
             fs::read_to_string(r.join("cgroup.controllers"))
                 .is_ok_and(|c| c.split_whitespace().any(|word| word == "memory"))
         })?;
-        // In the root group processes and controlled children may live side by side.
+        // The root group may contain both processes and controlled children.
         fs::write(root.join("cgroup.subtree_control"), "+memory").ok()?;
         let dir = root.join(name);
         fs::create_dir(&dir).ok()?;
@@ -78,7 +78,8 @@ impl MemoryGroup {
         text.lines().filter_map(|l| l.parse().ok()).collect()
     }
 
-    /// How often the limit was met: proof that the test was under pressure at all.
+    /// Returns the number of times that the limit was reached: proof that the test was under
+    /// pressure.
     pub fn times_at_limit(&self) -> u64 {
         if let Ok(text) = fs::read_to_string(self.dir.join("memory.failcnt")) {
             return text.trim().parse().expect("memory.failcnt is a number");
@@ -89,7 +90,7 @@ impl MemoryGroup {
             .expect("a line `max N` in memory.events")
     }
 
-    /// Takes the limit away, which frees whoever waits at it.
+    /// Removes the limit, which unblocks processes that wait at it.
     pub fn lift(&self) {
         self.write(self.limit_file, self.unlimited);
     }

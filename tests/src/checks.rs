@@ -1,6 +1,6 @@
-//! What unmodified clients expect of any NBD server, as functions of an export's URI.
+//! Checks of what unmodified clients expect of any NBD server, as functions of an export's URI.
 //!
-//! They stand apart from the tests so that they can be held against a peer known to be right and
+//! They are separate from the tests so that they can be run against a peer known to be right and
 //! one known to be wrong (`tests/tests/peer.rs`): a check that no server passes, or that every
 //! server passes, proves nothing.
 
@@ -22,8 +22,8 @@ pub fn nbdinfo(uri: &str) -> Value {
     all["exports"][0].clone()
 }
 
-/// The export offers what a volume must: everything a writer needs, flush semantics over several
-/// connections, and the allocation context.
+/// Asserts that the export offers the features of a volume: everything a writer needs, flush
+/// semantics over several connections, and the allocation context.
 pub fn assert_complete_export(uri: &str, size_bytes: u64) {
     let export = nbdinfo(uri);
     assert_eq!(export["export-size"], size_bytes, "{export:#}");
@@ -41,7 +41,8 @@ pub fn assert_complete_export(uri: &str, size_bytes: u64) {
     assert!(contexts.contains(&"base:allocation".into()), "{export:#}");
 }
 
-/// The extents of base:allocation follow one another without gap or overlap and cover the export.
+/// Asserts that the extents of base:allocation are contiguous, do not overlap, and cover the
+/// export.
 pub fn assert_map_covers(uri: &str, size_bytes: u64) {
     let outcome = Client::new("nbdinfo").args(["--map", "--json", uri]).ok();
     let extents: Vec<Value> = serde_json::from_str(&outcome.stdout).expect("a map is a JSON list");
@@ -57,9 +58,10 @@ pub fn assert_map_covers(uri: &str, size_bytes: u64) {
     assert_eq!(end, size_bytes, "the map must cover the export: {outcome}");
 }
 
-/// An ext4 image of `size_bytes` with a real tree in it, made by mke2fs without mounting anything.
+/// Creates an ext4 image of `size_bytes` with the files of `tree`, with mke2fs and without
+/// mounting.
 ///
-/// Sparse, as such images are: what was never written reads as zeroes.
+/// The image is sparse, as such images are: bytes that were never written read as zeroes.
 pub fn image_of_tree(dir: &Scratch, size_bytes: u64, tree: &Path) -> PathBuf {
     let image = dir.sparse("tree.img", size_bytes);
     Client::new("mkfs.ext4")
@@ -81,7 +83,7 @@ pub fn assert_same_bytes(one: &Path, other: &Path, length_bytes: u64) {
         .ok();
 }
 
-/// nbdcopy to the export and back gives the same bytes, on four connections each way.
+/// Asserts that nbdcopy to the export and back gives the same bytes, on four connections each way.
 pub fn nbdcopy_there_and_back(uri: &str, dir: &Scratch, image: &Path) {
     let back = dir.file("back.img");
     let copy = || {
@@ -96,8 +98,8 @@ pub fn nbdcopy_there_and_back(uri: &str, dir: &Scratch, image: &Path) {
     std::fs::remove_file(&back).expect("remove the copy");
 }
 
-/// qemu-img copies the image to the export and finds both equal, and an export copied into a
-/// qcow2 file compares equal with the export.
+/// Asserts that qemu-img copies the image to the export and finds both equal, and that an export
+/// copied into a qcow2 file compares equal with the export.
 pub fn qemu_img_convert_and_compare(uri: &str, dir: &Scratch, image: &Path) {
     let qemu_img = |words: &[&str]| Client::new("qemu-img").args(words).within_s(300);
     // -n: the target exists already, as a served volume does.
@@ -122,7 +124,7 @@ pub fn qemu_img_convert_and_compare(uri: &str, dir: &Scratch, image: &Path) {
 /// Runs qemu-io commands on the export; panics when one fails or a pattern does not match.
 pub fn qemu_io(uri: &str, commands: &[&str]) -> Outcome {
     let outcome = run_qemu_io(uri, commands);
-    // qemu-io goes on after a failed command, and some versions end with status 0 all the same.
+    // qemu-io continues after a failed command, and some versions nevertheless exit with status 0.
     let failed = ["failed", "error", "Input/output", "Invalid"];
     let bad = failed
         .iter()
@@ -175,7 +177,7 @@ pub fn qemu_io_commands(uri: &str) {
             "read -P 0 128k 68k",
         ],
     );
-    // What a discard leaves is the server's choice; around it nothing may change.
+    // The content after a discard is the server's choice; the bytes around it must not change.
     qemu_io(
         uri,
         &[
@@ -185,7 +187,7 @@ pub fn qemu_io_commands(uri: &str) {
             "read -P 0x22 96k 32k",
         ],
     );
-    // One sector, sectors across a 4 KiB border, and a run with two ragged ends.
+    // One sector, sectors across a 4 KiB boundary, and a run with two unaligned ends.
     qemu_io(
         uri,
         &[

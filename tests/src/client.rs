@@ -28,7 +28,7 @@ pub struct Outcome {
 }
 
 impl Client {
-    /// A run of `program` without arguments and with a deadline of two minutes.
+    /// Prepares a run of `program` without arguments and with a deadline of two minutes.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
             program: program.as_ref().to_owned(),
@@ -64,9 +64,10 @@ impl Client {
         self
     }
 
-    /// The program runs cargo, as a person would: it does not see what cargo tells this test about
-    /// its package. Build scripts watch these variables, so with them a crate such as ring and all
-    /// that depends on it would be built anew, and once more by the next cargo without them.
+    /// Prepares for a program that runs cargo as a user would: it does not inherit the variables by
+    /// which cargo describes this test's package. Build scripts watch these variables, so with them
+    /// a crate such as ring and its dependents would be rebuilt, and again by the next cargo
+    /// without them.
     pub fn that_builds(mut self) -> Self {
         self.builds = true;
         self
@@ -115,7 +116,7 @@ impl Client {
                 }
             }
         };
-        // timeout(1): 126 and 127 are its own words for a program that cannot be started.
+        // timeout(1) itself exits with 126 or 127 if the program cannot be started.
         if matches!(outcome.status, Some(126 | 127)) && outcome.stderr.starts_with("timeout:") {
             panic!("{outcome}\nnot installed? run scripts/install-test-deps.sh");
         }
@@ -130,14 +131,14 @@ impl Client {
     }
 }
 
-/// Runs the command to its end on a thread of its own. A process in an uninterruptible wait does
-/// not die of SIGKILL, and then neither does timeout(1) end, which waits for it: `None` after
-/// `seconds`, with the thread left behind.
+/// Runs the command to its end on a dedicated thread. SIGKILL does not end a process in an
+/// uninterruptible wait, and timeout(1), which waits for that process, does not end either: then
+/// this returns `None` after `seconds`, and the thread is left behind.
 fn finish(mut command: Command, seconds: u64) -> Option<std::process::Output> {
     let (send, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let output = command.output().expect("run timeout(1)");
-        // Nobody listens any more after the deadline.
+        // After the deadline the receiver is gone.
         let _ = send.send(output);
     });
     done.recv_timeout(std::time::Duration::from_secs(seconds))
@@ -159,7 +160,7 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-/// The last 4,000 characters: what a program says last is what it failed on.
+/// Returns the last 4,000 characters: the cause of a failure is usually at the end.
 fn tail(text: &str) -> &str {
     let mut start = text.len().saturating_sub(4000);
     while !text.is_char_boundary(start) {

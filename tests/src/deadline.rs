@@ -1,8 +1,8 @@
 //! Waiting for a condition, never for a time.
 //!
-//! The only place of the tests that reads the clock: a deadline exists so that a hang becomes a
-//! failure with a name, not so that anything can be timed. (An emulated slow disk takes its time by
-//! the same clock; nothing is asserted about it.)
+//! This is the only place of the tests that reads the clock: a deadline turns a hang into a failure
+//! with a name, and must not be used to measure time. (An emulated slow disk delays by the same
+//! clock; no test asserts anything about the delay.)
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ impl Deadline {
         }
     }
 
-    /// This very moment: what an emulated disk counts the end of an operation from.
+    /// Returns the current time, from which an emulated disk computes the end of an operation.
     pub fn now() -> Self {
         Self::in_s(0)
     }

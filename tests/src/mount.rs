@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-/// open(2): of a block device nobody else may have claimed it, a file system for instance.
+/// open(2): on a block device, fails if another user, such as a file system, has claimed it.
 const O_EXCL: i32 = 0o200;
 
 /// An export as a file, by nbdfuse.

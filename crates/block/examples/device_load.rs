@@ -1,10 +1,10 @@
 //! Puts the write load of the hetero-mirroring paper on one modelled device, in virtual time, and
 //! prints throughput and response times: Poisson arrivals at 40..320 writes/s, 10..500 kB in steps
-//! of 10 kB at random places, at most 32 outstanding (an arrival beyond that waits for a place).
+//! of 10 kB at random offsets, at most 32 outstanding (an arrival beyond that waits for a slot).
 //!
-//! Usage: device_load [PROFILE [SECONDS [OVERRIDES]]], OVERRIDES a line of TOML. A run with
-//! `device_load speed PROFILE COUNT` only pushes COUNT random 4 KiB writes through at depth 32, to
-//! be timed from outside.
+//! Usage: device_load [PROFILE [SECONDS [OVERRIDES]]], where OVERRIDES is a line of TOML. A run
+//! with `device_load speed PROFILE COUNT` only pushes COUNT random 4 KiB writes through at depth
+//! 32, to be timed from outside.
 
 use std::error::Error;
 
@@ -66,7 +66,8 @@ fn make(name: &str, overrides: &str, seed: u64) -> Result<Model, Box<dyn Error>>
     Ok(parameters.build(CAPACITY, seed)?)
 }
 
-/// Runs the load for `until_ns` and appends the response time of every write that was done by then.
+/// Runs the load for `until_ns` and appends the response time of every write that completed by
+/// then.
 fn run(
     mut model: Model,
     rate_per_s: f64,

@@ -21,9 +21,9 @@ use bimetal_policy::scheduler::SchedulerChoice;
 use bimetal_rt::{Rt, UringOptions};
 use load::{cpu_ns, send};
 
-/// `bfq` keeps a device for a task through a pause behind its requests, and the media answer before
-/// another task asks: so it would be timers that are measured, and the time in which nothing is
-/// done. Without pauses it is its decisions.
+/// Returns the parameters for the scheduler. `bfq` idles the device for a task after its requests,
+/// and the media answer before another task submits one, so the run would measure timers and idle
+/// time. Without idling it measures the scheduler's decisions.
 fn parameters(scheduler: &str) -> &'static str {
     match scheduler {
         "bfq" => "parameters = { slice_idle = \"0s\" }",

@@ -30,7 +30,7 @@ const RUN_PAGES: u64 = 8;
 /// Latencies in ns of one kind of request.
 type Latencies = Rc<RefCell<Vec<u64>>>;
 
-/// What a client needs.
+/// State of a client.
 #[derive(Clone)]
 struct Client {
     rt: Rt,
@@ -65,7 +65,7 @@ impl Client {
         }
     }
 
-    /// Runs of writes, all of a run at once, then a rest.
+    /// Writes runs, all writes of a run at once, with a pause after each run.
     async fn write(self, rest: Duration) {
         let mut rng = self.rt.rng(&format!("client {}", self.task));
         let runs = self.top.geometry().size_bytes / 4096 / RUN_PAGES;
@@ -98,7 +98,7 @@ fn stack_text(load: &Load, scheduler: &str) -> String {
         "flash" => &load.parameters,
         _ => "",
     };
-    // A drive that cleans is full and has been overwritten before time begins.
+    // A drive that cleans must be full and overwritten before simulated time begins.
     let (of, state) = if profile.starts_with("flash") {
         ("flash", "filled_share = 1.0\noverwritten_times = 1.0")
     } else {
@@ -125,16 +125,16 @@ parameters = {{ {parameters} }}
     )
 }
 
-/// What is measured.
+/// Parameters of a measurement.
 struct Load {
     profile: String,
     seconds: u64,
     depth: u64,
-    /// Of `flash`.
+    /// Parameters of the scheduler `flash`.
     parameters: String,
 }
 
-/// The latency below which a share of the requests was, in us.
+/// Returns the latency quantile at `share`, in us.
 fn quantile_us(latencies: &mut [u64], share: f64) -> f64 {
     latencies.sort_unstable();
     let at = ((latencies.len() as f64 * share) as usize).min(latencies.len().saturating_sub(1));

@@ -1,4 +1,5 @@
-//! A configuration file as sections with places, so that every error says where it is.
+//! A configuration file parsed into sections that remember their positions in the text, so that
+//! every error names a line and a column.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,9 +9,9 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Sections that have names, as in `[device.fast]`.
+/// Kinds of sections that carry a name, as in `[device.fast]`.
 const NAMED: [&str; 2] = ["device", "export"];
-/// Sections that stand alone.
+/// Kinds of sections that occur once, without a name, as in `[server]`.
 const SINGLE: [&str; 2] = ["server", "tls"];
 
 /// A mistake in a configuration: one line that says where and what.
@@ -67,7 +68,7 @@ impl<'t> Document<'t> {
     /// Parses the text of the file at `path`.
     ///
     /// # Errors
-    /// When it is not TOML, or holds something else than known kinds of sections.
+    /// When the text is not TOML, or holds an unknown kind of section.
     pub fn parse(path: &'t Path, text: &'t str) -> Result<Document<'t>, ConfigError> {
         let source = Source { path, text };
         let root = DeTable::parse(text).map_err(|e| source.toml_error(&e))?;
@@ -177,10 +178,7 @@ impl<'t> Source<'t> {
 }
 
 impl Section<'_> {
-    /// The value of a key that holds text, taken out of the section.
-    ///
-    /// # Errors
-    /// When the key is missing or holds something else.
+    /// Removes `key` from the section and returns its text.
     pub fn take_text(&mut self, key: &str) -> Result<String, ConfigError> {
         match self.table.remove(key) {
             Some(value) => match value.get_ref() {
@@ -193,10 +191,7 @@ impl Section<'_> {
         }
     }
 
-    /// The value of a key that holds true or false, taken out of the section; false without it.
-    ///
-    /// # Errors
-    /// When the key holds something else.
+    /// Removes `key` from the section and returns its boolean; false if the key is absent.
     pub fn take_flag(&mut self, key: &str) -> Result<bool, ConfigError> {
         match self.table.remove(key) {
             None => Ok(false),
@@ -210,10 +205,7 @@ impl Section<'_> {
         }
     }
 
-    /// The whole section as a typed configuration.
-    ///
-    /// # Errors
-    /// Unknown keys, missing keys and bad values, with their place.
+    /// Deserializes the whole section into a typed configuration.
     pub fn read<T: DeserializeOwned>(self) -> Result<T, ConfigError> {
         let Section {
             source,
@@ -229,8 +221,8 @@ impl Section<'_> {
         })
     }
 
-    /// Moves some keys into a section of their own, for a kind of section whose other keys are
-    /// read by somebody else.
+    /// Moves the given keys into a section of their own, for a section whose other keys are read by
+    /// different code.
     pub fn split_off(&mut self, keys: &[&str]) -> Self {
         let mut taken = self.clone();
         let table = std::mem::take(&mut self.table);
@@ -240,7 +232,7 @@ impl Section<'_> {
         taken
     }
 
-    /// An error about a key of this section; about the section where it has no such key.
+    /// Returns an error at `key` of this section, or at the section itself if it has no such key.
     pub fn error_at(&self, key: &str, message: impl Into<String>) -> ConfigError {
         let found = self.table.iter().find(|(k, _)| k.get_ref().as_ref() == key);
         let span = found.map_or_else(|| self.span.clone(), |(k, _)| k.span());
@@ -253,13 +245,13 @@ impl Section<'_> {
         self.source.error(&self.span, message.into())
     }
 
-    /// A path of the configuration: relative ones start at the directory of the file.
+    /// Resolves a path of the configuration: a relative path starts at the directory of the file.
     pub fn resolve(&self, path: &Path) -> PathBuf {
         resolve(self.source.path, path)
     }
 }
 
-/// `path` as seen from the directory of the configuration file.
+/// Resolves `path` relative to the directory of the configuration file.
 pub fn resolve(config: &Path, path: &Path) -> PathBuf {
     config
         .parent()

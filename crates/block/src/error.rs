@@ -1,6 +1,6 @@
-//! Errors. On the data path one small value, as the kernel's `blk_status_t`: what went wrong in
-//! words is logged where it is handled, the value only says what a layer or a client can do. At
-//! opening, one line for the operator.
+//! Error types. On the data path an error is one small value, like the kernel's `blk_status_t`: it
+//! only says how a layer or a client can react, and the details are logged where the error is
+//! handled. While opening, an error is one line for the operator.
 
 use std::io;
 
@@ -13,7 +13,7 @@ pub enum IoError {
     /// The medium could not read or write these blocks.
     #[error("medium error")]
     Medium,
-    /// The device is not there (any more).
+    /// The device is absent or no longer there.
     #[error("device offline")]
     Offline,
     /// The device did not answer in time; a write may still happen.
@@ -28,16 +28,16 @@ pub enum IoError {
     /// Offset or length are not multiples of the device's block.
     #[error("misaligned request")]
     Misaligned,
-    /// The range leaves the device.
+    /// The range extends beyond the device.
     #[error("beyond the end of the device")]
     OutOfRange,
-    /// The device does not take writes.
+    /// The device does not accept writes.
     #[error("device is read-only")]
     ReadOnly,
-    /// The device cannot do this operation.
+    /// The device does not support this operation.
     #[error("operation not supported")]
     Unsupported,
-    /// The data was read but is known to be wrong.
+    /// The device returned data that is known to be corrupt.
     #[error("data is corrupt")]
     Corrupt,
     /// A limit of the server was reached.
@@ -67,7 +67,7 @@ mod errno {
 }
 
 impl IoError {
-    /// The Linux errno a client is shown.
+    /// Returns the Linux errno that a client sees.
     pub fn to_errno(self) -> i32 {
         match self {
             IoError::Medium | IoError::Transport | IoError::Offline => errno::EIO,
@@ -82,13 +82,14 @@ impl IoError {
         }
     }
 
-    /// True when an error says nothing of other blocks than those that were asked for.
+    /// Returns true if the error concerns only the requested blocks and says nothing about other
+    /// blocks.
     pub fn is_of_a_block(self) -> bool {
         matches!(self, IoError::Corrupt | IoError::Medium)
     }
 
-    /// True when another copy may well succeed (as the kernel's `blk_path_error`): the fault lies
-    /// with this device and not with the request.
+    /// Returns true if another copy may well succeed (as the kernel's `blk_path_error`), because
+    /// the fault lies with this device and not with the request.
     pub fn is_device_fault(self) -> bool {
         match self {
             IoError::Medium
@@ -108,10 +109,10 @@ impl IoError {
 }
 
 impl From<io::Error> for IoError {
-    /// What the kernel answered, as what a layer can do about it.
+    /// Maps an error of the kernel to the reaction that a layer can choose.
     fn from(error: io::Error) -> IoError {
         match error.raw_os_error() {
-            // A file beyond the limit of sizes has no space either.
+            // A file that would exceed the maximum file size has no space either.
             Some(errno::ENOSPC | errno::EDQUOT | errno::EFBIG) => IoError::NoSpace,
             Some(errno::EINVAL) => IoError::Misaligned,
             Some(errno::EPERM | errno::EROFS) => IoError::ReadOnly,
@@ -128,18 +129,18 @@ impl From<io::Error> for IoError {
     }
 }
 
-/// Why a device could not be opened: one line for the operator.
+/// Reason why a device could not be opened: one line for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{message}", device.as_ref().map(|d| format!("device {d}: ")).unwrap_or_default())]
 pub struct OpenError {
-    /// The device, by its name in the configuration.
+    /// Name of the device in the configuration.
     pub device: Option<String>,
-    /// What is wrong and what to do.
+    /// Description of the fault and of its remedy.
     pub message: String,
 }
 
 impl OpenError {
-    /// An error of a device that does not know its own name.
+    /// Creates an error of a device that does not know its own name.
     pub fn new(message: impl Into<String>) -> OpenError {
         OpenError {
             device: None,
@@ -147,7 +148,7 @@ impl OpenError {
         }
     }
 
-    /// The same error of the device `name`, unless it has a name already.
+    /// Adds the device name `name` to the error, unless the error already has one.
     pub fn of(self, name: &str) -> OpenError {
         OpenError {
             device: self.device.or_else(|| Some(name.to_owned())),

@@ -1,5 +1,5 @@
-//! A map from byte ranges to values, where a newer range replaces the parts of older ones that it
-//! covers. It is what a delay queue and an overlay are made of. A set without values is a
+//! A map from byte ranges to values, in which a newer range replaces the overlapped parts of older
+//! ranges. Delay queues and overlays are built on it. For a set without values see
 //! [`RangeSet`](crate::range_set::RangeSet).
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use bimetal_rt::turn::count_steps;
 
 /// A value that belongs to a range and can be cut with it.
 pub trait Cut: Sized {
-    /// The value of the part `range`, in bytes from the start of the value's own range.
+    /// Returns the value for the part `range`, in bytes from the start of the value's own range.
     fn cut(&self, range: Range<u64>) -> Self;
 }
 
@@ -36,27 +36,28 @@ impl<V> Default for ExtentMap<V> {
 }
 
 impl<V: Cut> ExtentMap<V> {
-    /// An empty map.
+    /// Creates an empty map.
     pub fn new() -> ExtentMap<V> {
         ExtentMap::default()
     }
 
-    /// Bytes that are covered.
+    /// Returns the number of covered bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Ranges in the map.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True when nothing is covered.
+    /// Returns true if no byte is covered.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Puts a value over a range, replacing what was there. An empty range changes nothing.
+    /// Stores a value for a range and replaces the old content of that range. An empty range
+    /// changes nothing.
     pub fn insert(&mut self, range: Range<u64>, value: V) {
         if range.is_empty() {
             return;
@@ -73,7 +74,8 @@ impl<V: Cut> ExtentMap<V> {
         );
     }
 
-    /// Takes everything inside a range out, in order; entries that reach over its ends are cut.
+    /// Removes and returns everything inside a range, in order. An entry that extends beyond an end
+    /// of the range is cut there.
     pub fn remove(&mut self, range: Range<u64>) -> Vec<(Range<u64>, V)> {
         let mut removed = Vec::new();
         if range.is_empty() {
@@ -100,7 +102,7 @@ impl<V: Cut> ExtentMap<V> {
         removed
     }
 
-    /// Puts a cut-off end back.
+    /// Puts back the part of a removed entry that lies outside the removed range.
     fn keep(&mut self, range: Range<u64>, value: &V, offset: u64) {
         if !range.is_empty() {
             let len = range.end - range.start;
@@ -116,7 +118,7 @@ impl<V: Cut> ExtentMap<V> {
         }
     }
 
-    /// The entries that overlap a range, whole, in order.
+    /// Returns the entries that overlap `range`, in order and not clipped to it.
     pub fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = (Range<u64>, &V)> {
         let (first, end) = if range.is_empty() {
             (range.end, range.end)
@@ -128,13 +130,13 @@ impl<V: Cut> ExtentMap<V> {
         counted(self.entries.range(first..end))
     }
 
-    /// True when no part of the range is covered.
+    /// Returns true if no byte of the range is covered.
     pub fn is_clear(&self, range: &Range<u64>) -> bool {
         self.entries.is_empty() || self.overlapping(range).next().is_none()
     }
 
-    /// The first position behind the start of a range at which an entry begins or ends; the end of
-    /// the range if there is none.
+    /// Returns the first position after the start of `range` at which an entry begins or ends, or
+    /// the end of `range` if there is none.
     pub fn first_boundary(&self, range: &Range<u64>) -> u64 {
         let boundary = self.overlapping(range).next().map(|(entry, _)| {
             if entry.start > range.start {
@@ -146,12 +148,12 @@ impl<V: Cut> ExtentMap<V> {
         boundary.map_or(range.end, |at| at.min(range.end))
     }
 
-    /// True when every part of the range is covered.
+    /// Returns true if every byte of the range is covered.
     pub fn covers(&self, range: &Range<u64>) -> bool {
         self.gaps(range).is_empty()
     }
 
-    /// The parts of a range that are not covered, in order.
+    /// Returns the parts of a range that are not covered, in order.
     pub fn gaps(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut position = range.start;
@@ -167,13 +169,13 @@ impl<V: Cut> ExtentMap<V> {
         gaps
     }
 
-    /// All entries in order.
+    /// Returns all entries in order.
     pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &V)> {
         counted(self.entries.iter())
     }
 
-    /// The first entry that starts at or after `position`, or the first of all when there is none:
-    /// the next one of an elevator that goes round.
+    /// Returns the first entry that starts at or after `position`, or the very first entry if there
+    /// is none: the next entry of a circular elevator.
     pub fn next_from(&self, position: u64) -> Option<(Range<u64>, &V)> {
         let next = self
             .entries
@@ -183,7 +185,7 @@ impl<V: Cut> ExtentMap<V> {
         next.map(|(&start, entry)| (start..entry.end, &entry.value))
     }
 
-    /// The entry that starts exactly at `start`.
+    /// Returns the entry that starts exactly at `start`.
     pub fn starting_at(&self, start: u64) -> Option<(Range<u64>, &V)> {
         self.entries
             .get(&start)
@@ -191,7 +193,7 @@ impl<V: Cut> ExtentMap<V> {
     }
 }
 
-/// A walk over entries, each of which is a step of the turn.
+/// Iterates over entries and counts each one as a step of the task's turn.
 fn counted<'a, V: 'a>(
     entries: impl Iterator<Item = (&'a u64, &'a Entry<V>)>,
 ) -> impl Iterator<Item = (Range<u64>, &'a V)> {
@@ -207,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// A value that knows for each of its bytes who wrote it and at which offset.
+    /// A value that records, for each of its bytes, the writer and the offset.
     #[derive(Clone, Debug, PartialEq)]
     struct Tagged {
         writer: u32,
@@ -223,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Random inserts and removals against an array that holds each byte's writer and offset.
+    /// Compares random inserts and removals with an array that holds each byte's writer and offset.
     #[test]
     fn it_agrees_with_an_array_of_bytes() {
         let mut rng = Rng::new(2);

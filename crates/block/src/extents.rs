@@ -1,14 +1,14 @@
-//! The answer to [`Op::Extents`](crate::Op::Extents) while it is being made.
+//! Builds the answer to [`Op::Extents`](crate::Op::Extents).
 //!
-//! It must never pass the most extents that were asked for, and never say hole of a block that
-//! holds any data.
+//! The answer must never hold more extents than were requested, and must never report as a hole a
+//! block that holds any data.
 
 use bimetal_rt::turn::count_steps;
 
 use crate::request::{BLOCK_BYTES, EXTENTS_MAX, Extent, Reply};
 
-/// The answer to an extents request while it is being made: neighbours of one kind are joined, and
-/// what would pass the most extents that were asked for is left out, with all that follows.
+/// An answer to an extents request under construction. Adjacent extents of one kind are joined. An
+/// extent that would exceed the requested maximum is left out, with all that follow it.
 #[derive(Debug)]
 pub struct ExtentList {
     extents: Vec<Extent>,
@@ -18,7 +18,7 @@ pub struct ExtentList {
 }
 
 impl ExtentList {
-    /// An answer of at most `extents_max` extents, from 1 to [`EXTENTS_MAX`].
+    /// Creates an answer of at most `extents_max` extents, from 1 to [`EXTENTS_MAX`].
     pub fn new(extents_max: u32) -> ExtentList {
         ExtentList {
             extents: Vec::new(),
@@ -28,7 +28,8 @@ impl ExtentList {
         }
     }
 
-    /// Adds what follows, unless the answer [is full](Self::is_full) or becomes so by it.
+    /// Appends the next extent, unless the answer [is full](Self::is_full) or this extent would
+    /// exceed the maximum.
     pub fn push(&mut self, extent: Extent) {
         count_steps(1);
         if self.is_full || extent.len == 0 {
@@ -46,8 +47,8 @@ impl ExtentList {
         self.covered_bytes += extent.len;
     }
 
-    /// Adds what is known up to `end_bytes` from the start of a range of `range_bytes`. A boundary
-    /// inside a block of [`BLOCK_BYTES`] is moved so that the whole block counts as data.
+    /// Appends data or a hole up to `end_bytes` from the start of a range of `range_bytes`. A
+    /// boundary inside a block of [`BLOCK_BYTES`] is moved so that the whole block counts as data.
     pub fn push_until(&mut self, end_bytes: u64, range_bytes: u64, data: bool) {
         let end_bytes = match data {
             _ if end_bytes >= range_bytes => range_bytes,
@@ -58,8 +59,8 @@ impl ExtentList {
         self.push(Extent { len, data });
     }
 
-    /// Makes sure of an answer that says something: where nothing could be said of a range of
-    /// `range_bytes`, its first block holds data.
+    /// Ensures that the answer is not empty: an answer that covers no byte of a range of
+    /// `range_bytes` reports the range's first block as data.
     pub fn or_one_block(mut self, range_bytes: u64) -> ExtentList {
         if self.covered_bytes == 0 {
             let len = range_bytes.min(BLOCK_BYTES);
@@ -68,29 +69,29 @@ impl ExtentList {
         self
     }
 
-    /// True when something was left out: the answer is complete, and ends here.
+    /// Returns true if an extent was left out, so that the answer is complete and ends here.
     pub fn is_full(&self) -> bool {
         self.is_full
     }
 
-    /// Bytes that the answer covers, from the start of the range on.
+    /// Returns the number of bytes that the answer covers, counted from the start of the range.
     pub fn covered_bytes(&self) -> u64 {
         self.covered_bytes
     }
 
-    /// How many extents to ask a device for that says what follows: the first may join the last one
-    /// here.
+    /// Returns how many extents to request from the device that covers the next part. The first of
+    /// them may join the last extent here.
     pub fn asks_for(&self) -> u32 {
         let joins = usize::from(!self.extents.is_empty());
         (self.extents_max - self.extents.len() + joins) as u32
     }
 
-    /// The extents, in order.
+    /// Returns the extents, in order.
     pub fn into_extents(self) -> Vec<Extent> {
         self.extents
     }
 
-    /// The answer.
+    /// Converts the answer to a reply.
     pub fn into_reply(self) -> Reply {
         Reply::Extents(self.extents)
     }

@@ -1,5 +1,5 @@
-//! What a device is and can do. The geometry of a stack is computed from its children, as the
-//! kernel stacks queue limits.
+//! Size, limits and abilities of a device. The geometry of a stack is computed from its children,
+//! like the kernel stacks queue limits.
 
 use std::cell::OnceCell;
 
@@ -13,33 +13,33 @@ pub struct Geometry {
     pub size_bytes: u64,
     /// Offsets and lengths of requests are multiples of this; a power of two, 1 to 4096.
     pub block_bytes: u32,
-    /// What the device writes at once inside: a shorter write costs it a read besides. A power of
-    /// two.
+    /// Size in bytes of a physical block: a shorter write costs the device a read-modify-write. A
+    /// power of two.
     pub physical_bytes: u32,
     /// The request size that suits the device best (a stripe unit, a flash page); a power of two.
     pub preferred_bytes: u32,
-    /// The longest read or write the device takes.
+    /// Maximum length in bytes of a read or write.
     pub transfer_bytes_max: u32,
     /// False when the device refuses changes.
     pub writable: bool,
     /// True when a discarded range reads as zeroes afterwards.
     pub discard_zeroes: bool,
-    /// True when the device moves heads: it likes order.
+    /// True when the device has moving heads, so that sequential access is faster.
     pub rotational: bool,
-    /// Where content begins that was there before the device was a side of anything, and reaches to
-    /// the last block: a side's own areas have room before it and in that block. `None` where a
-    /// side may lie as it likes.
+    /// Offset of content that existed before the device became a side and that extends to the last
+    /// block. The side's own areas fit before this offset and in that last block. `None` if a side
+    /// may place its areas freely.
     pub content_offset_bytes: Option<u64>,
-    /// Bytes of the device behind the last whole block of 4 KiB, which are not presented. What
-    /// shows the device as a whole must not do so when there are any.
+    /// Bytes of the device after the last whole block of 4 KiB, which are not accessible. A device
+    /// with such bytes must not be exported as a whole.
     pub tail_bytes: u64,
 }
 
-/// The longest transfer a layer must take unless it says less.
+/// Longest transfer that a layer must accept unless its geometry gives a smaller limit.
 pub const TRANSFER_BYTES_MAX: u32 = 32 << 20;
 
 impl Geometry {
-    /// A writable device of whole 4-KiB blocks.
+    /// Returns the geometry of a writable device of whole 4-KiB blocks.
     pub fn of_size(size_bytes: u64) -> Geometry {
         Geometry {
             size_bytes,
@@ -55,8 +55,8 @@ impl Geometry {
         }
     }
 
-    /// The geometry with what is known of a device of `size_bytes` that shows whole blocks of 4 KiB
-    /// only.
+    /// Returns the geometry of a device of `size_bytes` that presents only whole blocks of 4 KiB;
+    /// the remainder becomes `tail_bytes`.
     pub fn of_whole_blocks(size_bytes: u64) -> Geometry {
         let tail_bytes = size_bytes % BLOCK_BYTES;
         Geometry {
@@ -65,10 +65,10 @@ impl Geometry {
         }
     }
 
-    /// Refuses a device that would not be shown whole.
+    /// Refuses a device whose last bytes would not be accessible.
     ///
     /// # Errors
-    /// One line that says what would be missing, and what to do.
+    /// One line that says which bytes would be missing, and the remedy.
     pub fn check_whole(&self) -> Result<(), OpenError> {
         if self.tail_bytes == 0 {
             return Ok(());
@@ -81,8 +81,8 @@ impl Geometry {
         )))
     }
 
-    /// The geometry of a layer that spreads the same requests over several children: the
-    /// strictest of each limit, the smallest of the sizes.
+    /// Returns the geometry of a layer that spreads requests over several children: the strictest
+    /// of each limit and the smallest of the sizes.
     ///
     /// # Panics
     /// When there are no children.
@@ -103,7 +103,7 @@ impl Geometry {
                 tail_bytes: 0,
             })
             .map(|all| Geometry {
-                // Of one child, too: what is made of it lies elsewhere on it.
+                // Cleared even with one child, because the layer places its data differently on it.
                 content_offset_bytes: None,
                 tail_bytes: 0,
                 ..all
@@ -111,11 +111,11 @@ impl Geometry {
             .expect("a layer has a child")
     }
 
-    /// Checks a request against this geometry, as every device may rely on.
+    /// Checks a request against this geometry. A device may rely on this check.
     ///
     /// # Errors
-    /// `OutOfRange`, `Misaligned`, `ReadOnly`, or `Resource` when it is longer than the device
-    /// takes.
+    /// `OutOfRange`, `Misaligned`, `ReadOnly`, or `Resource` when the request is longer than
+    /// `transfer_bytes_max`.
     pub fn check(&self, request: &Request) -> Result<(), IoError> {
         self.check_range(request.op, request.offset, request.len)?;
         if request.op == Op::Write && request.payload.len() as u64 != request.len {
@@ -124,10 +124,10 @@ impl Geometry {
         Ok(())
     }
 
-    /// The same for a write of bytes that are borrowed.
+    /// Checks a write of borrowed bytes against this geometry.
     ///
     /// # Errors
-    /// Those of [`check`](Self::check).
+    /// The errors of [`check`](Self::check).
     pub fn check_borrowed(&self, write: &BorrowedWrite<'_>) -> Result<(), IoError> {
         self.check_range(Op::Write, write.offset, write.bytes.len() as u64)
     }
@@ -155,15 +155,15 @@ impl Geometry {
     }
 }
 
-/// The geometry of a device that may become larger while it is open. What was given out before
-/// stays what it was.
+/// The geometry of a device that may grow while it is open. A reference handed out earlier keeps
+/// its old value.
 pub struct GrowingGeometry {
     geometry: Geometry,
     next: OnceCell<Box<GrowingGeometry>>,
 }
 
 impl GrowingGeometry {
-    /// One that starts like this.
+    /// Creates a geometry with the given initial value.
     pub fn new(geometry: Geometry) -> GrowingGeometry {
         GrowingGeometry {
             geometry,
@@ -179,12 +179,12 @@ impl GrowingGeometry {
         newest
     }
 
-    /// As it is now.
+    /// Returns the current geometry.
     pub fn get(&self) -> &Geometry {
         &self.newest().geometry
     }
 
-    /// Makes the size at least this, and gives what it is then.
+    /// Raises the size to at least `size_bytes` and returns the resulting geometry.
     pub fn grow_to(&self, size_bytes: u64) -> &Geometry {
         let newest = self.newest();
         if size_bytes <= newest.geometry.size_bytes {
@@ -220,7 +220,7 @@ mod tests {
         let both = Geometry::stacked([&flash, &disk]);
         assert_eq!((both.size_bytes, both.block_bytes), (1 << 20, 4096));
         assert!(both.rotational && !both.discard_zeroes && both.writable);
-        // What is made of parts is not shown as one of them, so their tails concern nobody.
+        // A device made of several children has no tail of its own, so their tails are ignored.
         assert_eq!((both.physical_bytes, both.tail_bytes), (16384, 0));
     }
 

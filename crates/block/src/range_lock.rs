@@ -1,24 +1,24 @@
-//! Locks on byte ranges, so that two changes of the same blocks happen one after the other, and a
-//! read-modify-write is one step.
+//! Locks on byte ranges, which serialize changes of the same blocks and make a read-modify-write
+//! atomic.
 //!
-//! A request for a range is admitted at once and gets a place behind the earlier requests that it
-//! overlaps. It has the lock when those have left, and nothing that is admitted later makes it
-//! wait: a later request that overlaps it waits for it, even where all that the later one wants is
-//! free. Requests that overlap nobody never wait.
+//! A request for a range is admitted at once and queues behind earlier requests that it overlaps.
+//! The request is granted the lock when all of these have left. It never waits for a request that
+//! is admitted later: a later request that overlaps it waits for it, even if all bytes that the
+//! later request wants are free. A request that overlaps no other never waits.
 //!
 //! # How the order is kept
 //!
-//! At each byte the requests that include it form a queue. The map `last` holds the end of that
-//! queue for each byte, in pieces. A new request takes the pieces of its range over; each of these
-//! makes one edge from the request that had it to the new one. A request has the lock when no byte
-//! of it has an earlier request. When a request leaves, it follows its edges and grants exactly
-//! those requests that waited for nobody else.
+//! At each byte, the requests whose ranges include that byte form a queue. The map `last` holds the
+//! tail of that queue for each byte, in pieces. A new request takes over the pieces of its range;
+//! each piece makes one edge from its former owner to the new request. A request has the lock when
+//! no byte of its range has an earlier request. When a request leaves, it follows its edges and
+//! grants exactly those requests that waited for no other request.
 //!
 //! A request adds one piece to the map and splits at most two, and each edge uses a piece up. So
-//! over any run of requests there are at most three edges and three pieces for each of them,
-//! however many wait and however wide they are, and no operation looks at requests that do not
-//! overlap it. A request that is dropped while it waits is taken out of the queues of its bytes:
-//! those behind it are joined to those before it, at a cost in proportion to its own edges.
+//! any sequence of requests makes at most three edges and three pieces per request, however many
+//! requests wait and however wide they are. No operation visits requests that do not overlap it. A
+//! request that is dropped while it waits is removed from the queues of its bytes: its successors
+//! are linked to its predecessors, at a cost proportional to the number of its own edges.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -29,7 +29,7 @@ use bimetal_rt::sync::WaitQueue;
 
 use crate::extent_map::{Cut, ExtentMap};
 
-/// A request, by the order of admission.
+/// Number of a request, in the order of admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Number(u64);
 
@@ -39,20 +39,21 @@ impl Cut for Number {
     }
 }
 
-/// A request that has not left.
+/// A request that has been admitted and has not left.
 struct Admitted {
     range: Range<u64>,
-    /// Bytes of the range at which there is an earlier request.
+    /// Number of bytes of the range that have an earlier request.
     blocked_bytes: u64,
-    /// Bytes of the range at which there is no later request.
+    /// Number of bytes of the range that have no later request.
     last_bytes: u64,
-    /// The parts of the range at which there was an earlier request, which may have left.
+    /// Parts of the range with an earlier request, mapped to that request, which may have left
+    /// since.
     before: ExtentMap<Number>,
-    /// The parts of the range at which there is a later request, which comes next there.
+    /// Parts of the range with a later request, mapped to the direct successor there.
     after: ExtentMap<Number>,
 }
 
-/// Everything admitted, and its order.
+/// All admitted requests, and their order at each byte.
 #[derive(Default)]
 struct Order {
     admitted: Map<u64, Admitted>,
@@ -60,27 +61,27 @@ struct Order {
     next_number: u64,
 }
 
-/// See the module.
+/// A lock on byte ranges; see the module.
 #[derive(Default)]
 pub struct RangeLock {
     order: RefCell<Order>,
-    /// Requests that wait, each under its number.
+    /// Waiting requests, each under its number.
     waiting: WaitQueue,
 }
 
 impl RangeLock {
-    /// Nothing locked.
+    /// Creates a lock with no locked range.
     pub fn new() -> Rc<RangeLock> {
         Rc::new(RangeLock::default())
     }
 
-    /// Locks a range, waiting for the requests for a part of it that were admitted before this one.
-    /// The request is admitted when the future is polled first. An empty range locks nothing.
+    /// Locks a range, waiting for requests that overlap it and were admitted earlier. The request
+    /// is admitted at the first poll of the future. An empty range locks nothing.
     ///
-    /// A task that holds a lock and asks for another one may wait for itself, through a third
-    /// request that overlaps both: callers hold one lock at a time.
+    /// A task that holds a lock and requests another one can deadlock with itself through a third
+    /// request that overlaps both. Callers therefore hold one lock at a time.
     pub async fn lock(self: &Rc<RangeLock>, range: Range<u64>) -> RangeGuard {
-        // Where this future is dropped, so is the guard, and the request leaves.
+        // If this future is dropped, it drops the guard too, and the request leaves.
         let guard = self.admit(range);
         if !self.is_granted(guard.number) {
             let granted = || self.is_granted(guard.number);
@@ -94,17 +95,17 @@ impl RangeLock {
         self.is_free(&range).then(|| self.admit(range))
     }
 
-    /// True when no part of the range is locked or waited for.
+    /// Returns true if no part of the range is locked or waited for.
     pub fn is_free(&self, range: &Range<u64>) -> bool {
         self.order.borrow().last.is_clear(range)
     }
 
-    /// Ranges that are locked or waited for.
+    /// Returns the number of ranges that are locked or waited for.
     pub fn len(&self) -> usize {
         self.order.borrow().admitted.len()
     }
 
-    /// True when nothing is locked.
+    /// Returns true if no range is locked.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -121,13 +122,13 @@ impl RangeLock {
     fn is_granted(&self, number: u64) -> bool {
         let order = self.order.borrow();
         let admitted = order.admitted.get(&number);
-        // An empty range is not kept.
+        // A request with an empty range is not stored, so it counts as granted.
         admitted.is_none_or(|admitted| admitted.blocked_bytes == 0)
     }
 }
 
 impl Order {
-    /// Puts a request behind those that it overlaps and returns its number.
+    /// Queues a request behind the requests that it overlaps and returns its number.
     fn admit(&mut self, range: &Range<u64>) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
@@ -158,7 +159,7 @@ impl Order {
         admitted.expect("a request that has a piece or an edge has not left")
     }
 
-    /// Takes a request out and passes those that have the lock now to `grant`.
+    /// Removes a request and calls `grant` with each request that has the lock as a result.
     fn leave(&mut self, number: u64, mut grant: impl FnMut(u64)) {
         let Some(left) = self.admitted.remove(&number) else {
             return;
@@ -180,8 +181,8 @@ impl Order {
         }
     }
 
-    /// Parts from a request that leaves the requests before it, and returns these by place. There
-    /// are none when it had the lock.
+    /// Unlinks a leaving request from its predecessors, and returns these predecessors by range.
+    /// Returns none if the request had the lock.
     fn earlier_of(&mut self, left: &Admitted) -> ExtentMap<Number> {
         let mut earlier = ExtentMap::new();
         if left.blocked_bytes > 0 {
@@ -195,7 +196,7 @@ impl Order {
         earlier
     }
 
-    /// Takes the pieces of a request out of the map.
+    /// Returns the pieces of the map `last` that belong to a leaving request.
     fn take_last(&mut self, number: Number, left: &Admitted) -> Vec<Range<u64>> {
         let mut bytes = left.last_bytes;
         let mut parts = Vec::new();
@@ -215,7 +216,8 @@ impl Order {
         parts
     }
 
-    /// Puts a later request behind the earlier ones in a part. Returns for how many bytes.
+    /// Links a later request behind the earlier requests in a part, and returns for how many bytes
+    /// there was an earlier request.
     fn join(&mut self, earlier: &ExtentMap<Number>, part: &Range<u64>, later: Number) -> u64 {
         let mut joined_bytes = 0;
         for (inside, before) in clipped(earlier, part) {
@@ -227,7 +229,7 @@ impl Order {
     }
 }
 
-/// The entries of a map inside a range.
+/// Returns the entries of a map, clipped to a range.
 fn clipped(map: &ExtentMap<Number>, range: &Range<u64>) -> Vec<(Range<u64>, Number)> {
     let inside = map.overlapping(range).map(|(part, &number)| {
         let part = part.start.max(range.start)..part.end.min(range.end);
@@ -244,7 +246,7 @@ pub struct RangeGuard {
 }
 
 impl RangeGuard {
-    /// The range.
+    /// Returns the locked range.
     pub fn range(&self) -> &Range<u64> {
         &self.range
     }
@@ -282,13 +284,14 @@ mod tests {
         a.start < b.end && b.start < a.end
     }
 
-    /// Random ranges of all widths, held for random times, some given up while they wait, against a
-    /// list: a request has the lock if and only if no earlier one that overlaps it is left.
+    /// Compares random ranges of all widths, held for random times and some dropped while they
+    /// wait, with a list: a request has the lock if and only if no earlier request that overlaps it
+    /// remains.
     #[test]
     fn a_request_waits_for_the_earlier_ones_that_it_overlaps_and_for_no_others() {
         let rt = rt(3);
         let lock = RangeLock::new();
-        // All that have not left, in the order of admission.
+        // All requests that have not left, in the order of admission.
         let list: Rc<RefCell<Vec<Listed>>> = Rc::default();
         let (waited, given_up) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let mut rng = Rng::new(9);
@@ -349,7 +352,7 @@ mod tests {
         let mut rng = Rng::new(5);
         rt.block_on(async {
             let requests: u64 = 2_000;
-            // All overlap in the middle, and no two have the same ends.
+            // All ranges overlap in the middle, and no two have the same ends.
             let guards: Vec<_> = (0..requests)
                 .map(|_| lock.admit(rng.below(1 << 20)..(1 << 20) + 1 + rng.below(1 << 20)))
                 .collect();

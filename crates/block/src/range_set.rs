@@ -1,58 +1,58 @@
-//! A set of byte ranges whose neighbours are joined: what a side of a mirror lacks, what is
-//! exposed, what is undecided.
+//! A set of byte ranges in which adjacent ranges are joined. The mirror uses it for out-of-sync
+//! ranges of a side, for exposed ranges and for undecided ranges.
 //!
-//! A set is exact unless it is [bounded](RangeSet::bounded). A bounded one must never need more
+//! A set is exact unless it is [bounded](RangeSet::bounded). A bounded set must never need more
 //! memory than its bound, so it may cover more than was inserted: beyond three quarters of its
 //! bound it also joins neighbours with a gap of less than 1 MiB between them, and with larger gaps
-//! when that is not enough. It never covers less than an exact set would.
+//! if that does not suffice. It never covers less than an exact set would.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Memory that one range takes, at most, in a B-tree whose nodes are as empty as they may be.
+/// Maximum memory per range, in a B-tree whose nodes are as empty as permitted.
 const RANGE_MEMORY_BYTES: u64 = 44;
-/// A bounded set takes at most this for each terabyte of the volume that it describes,
+/// Memory limit of a bounded set for each terabyte of the volume that it describes.
 const MEMORY_BYTES_PER_TB: u64 = 16 << 20;
-/// or this for a volume that is so small that all of its blocks together need little more,
+/// Smallest memory limit of a bounded set: all blocks of a very small volume need little more.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
-/// and in all at most this.
+/// Largest memory limit of a bounded set, whatever the size of the volume.
 const MEMORY_BYTES_MAX: u64 = 32 << 20;
 const TB: u64 = 1_000_000_000_000;
 
-/// The gap that a bounded set begins to join over.
+/// Gap size at which a bounded set starts to join neighbours.
 const GAP_BYTES_MIN: u64 = 1 << 20;
-/// The largest gap a set joins over: larger than any volume.
+/// Largest gap that a bounded set joins over: larger than any volume.
 const GAP_BYTES_MAX: u64 = 1 << 62;
-/// A bounded set looks at this many ranges in one call, so that no call takes long.
+/// Number of ranges that a bounded set examines in one call, so that no call takes long.
 const THIN_STEP: usize = 64;
 
-/// How many ranges a bounded set holds, and where it is in joining them.
+/// Capacity of a bounded set, and the state of its joining pass.
 #[derive(Clone, Debug)]
 struct Bound {
     ranges_max: usize,
-    /// Gaps below this are joined over in the pass that is under way.
+    /// Neighbours with a gap smaller than this are joined in the current pass.
     gap_bytes: u64,
-    /// Where the pass goes on.
+    /// Position at which the current pass continues.
     position: u64,
 }
 
-/// See the module.
+/// A set of byte ranges; see the module.
 #[derive(Clone, Debug, Default)]
 pub struct RangeSet {
-    /// Start to end. Between two ranges there is always a gap.
+    /// Maps the start of each range to its end. Two ranges always have a gap between them.
     ranges: BTreeMap<u64, u64>,
     bytes: u64,
     bound: Option<Bound>,
 }
 
 impl RangeSet {
-    /// An empty set that is exact.
+    /// Creates an empty, exact set.
     pub fn new() -> RangeSet {
         RangeSet::default()
     }
 
-    /// An empty set that holds at most `ranges_max` ranges, and may cover more than is inserted for
-    /// that.
+    /// Creates an empty set that holds at most `ranges_max` ranges, and therefore may cover more
+    /// than is inserted.
     ///
     /// # Panics
     /// When `ranges_max` is 0.
@@ -68,13 +68,13 @@ impl RangeSet {
         }
     }
 
-    /// An empty set of ranges of a volume of this size, in at most 16 MiB of memory for each
-    /// terabyte of it, at least 1 MiB and at most 32 MiB.
+    /// Creates an empty bounded set for a volume of this size. Its memory is at most 16 MiB for
+    /// each terabyte of the volume, at least 1 MiB and at most 32 MiB.
     pub fn for_volume(volume_bytes: u64) -> RangeSet {
         RangeSet::bounded(RangeSet::ranges_max_of(volume_bytes))
     }
 
-    /// The number of ranges that [`for_volume`](Self::for_volume) has room for.
+    /// Returns the capacity, in ranges, of a set made by [`for_volume`](Self::for_volume).
     pub fn ranges_max_of(volume_bytes: u64) -> usize {
         let memory = u128::from(volume_bytes) * u128::from(MEMORY_BYTES_PER_TB) / u128::from(TB);
         let memory = u64::try_from(memory).unwrap_or(u64::MAX);
@@ -82,28 +82,28 @@ impl RangeSet {
         (memory / RANGE_MEMORY_BYTES) as usize
     }
 
-    /// Bytes that are covered.
+    /// Returns the number of covered bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Ranges in the set, neighbours joined.
+    /// Returns the number of ranges, with neighbours joined.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// True when nothing is covered.
+    /// Returns true if no byte is covered.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// True when a bounded set is less than half full. An exact one always has room.
+    /// Returns true if a bounded set is less than half full. An exact set always has room.
     pub fn has_room(&self) -> bool {
         let bound = self.bound.as_ref();
         bound.is_none_or(|bound| self.ranges.len() < bound.ranges_max.div_ceil(2))
     }
 
-    /// Covers a range. An empty range changes nothing.
+    /// Adds a range to the set. An empty range changes nothing.
     pub fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -126,21 +126,21 @@ impl RangeSet {
         self.thin();
     }
 
-    /// Covers every one of some ranges.
+    /// Adds several ranges to the set.
     pub fn extend(&mut self, ranges: impl IntoIterator<Item = Range<u64>>) {
         ranges.into_iter().for_each(|range| self.insert(range));
     }
 
-    /// Covers a range and nothing else, also when a bounded set has no room for it: for the few
-    /// ranges of which too much would do harm.
+    /// Adds a range without joining over gaps, even if a bounded set exceeds its capacity. For the
+    /// few ranges for which covering too much would do harm.
     pub fn insert_exact(&mut self, range: Range<u64>) {
         let bound = self.bound.take();
         self.insert(range);
         self.bound = bound;
     }
 
-    /// Uncovers a range, and returns how many bytes of it were covered. Of a range that reaches
-    /// over both ends two are left, in a bounded set too.
+    /// Removes a range and returns how many of its bytes were covered. An entry that extends beyond
+    /// both ends of the removed range is split in two, in a bounded set too.
     pub fn remove(&mut self, range: Range<u64>) -> u64 {
         let before = self.bytes;
         let inside: Vec<Range<u64>> = self.overlapping(&range).collect();
@@ -152,13 +152,13 @@ impl RangeSet {
         before - self.bytes
     }
 
-    /// Uncovers everything.
+    /// Removes all ranges.
     pub fn clear(&mut self) {
         self.ranges.clear();
         self.bytes = 0;
     }
 
-    /// The ranges that overlap a range, whole, in order.
+    /// Returns the entries that overlap `range`, in order and not clipped to it.
     pub fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let (first, end) = if range.is_empty() {
             (range.end, range.end)
@@ -172,20 +172,20 @@ impl RangeSet {
             .map(|(&start, &end)| start..end)
     }
 
-    /// The covered parts of a range, in order.
+    /// Returns the covered parts of a range, in order.
     pub fn parts_in(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let (start, end) = (range.start, range.end);
         self.overlapping(range)
             .map(move |part| part.start.max(start)..part.end.min(end))
     }
 
-    /// True when no part of the range is covered.
+    /// Returns true if no byte of the range is covered.
     pub fn is_clear(&self, range: &Range<u64>) -> bool {
         self.ranges.is_empty() || self.overlapping(range).next().is_none()
     }
 
-    /// The first position behind the start of a range at which a covered part begins or ends; the
-    /// end of the range if there is none.
+    /// Returns the first position after the start of `range` at which a covered part begins or
+    /// ends, or the end of `range` if there is none.
     pub fn first_boundary(&self, range: &Range<u64>) -> u64 {
         let boundary = self.overlapping(range).next().map(|part| {
             if part.start > range.start {
@@ -197,7 +197,7 @@ impl RangeSet {
         boundary.map_or(range.end, |at| at.min(range.end))
     }
 
-    /// True when every part of the range is covered.
+    /// Returns true if every byte of the range is covered.
     pub fn covers(&self, range: &Range<u64>) -> bool {
         range.is_empty()
             || self
@@ -206,7 +206,7 @@ impl RangeSet {
                 .is_some_and(|part| part.start <= range.start && part.end >= range.end)
     }
 
-    /// The parts of a range that are not covered, in order.
+    /// Returns the parts of a range that are not covered, in order.
     pub fn gaps(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut position = range.start;
@@ -222,7 +222,7 @@ impl RangeSet {
         gaps
     }
 
-    /// All ranges in order.
+    /// Returns all ranges in order.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.ranges.iter().map(|(&start, &end)| start..end)
     }
@@ -239,8 +239,8 @@ impl RangeSet {
         self.bytes -= end - start;
     }
 
-    /// Joins neighbours while a bounded set is more than three quarters full: a few at a time, and
-    /// as many as it takes only when there is no room left at all.
+    /// Joins neighbours while a bounded set is more than three quarters full: a few per call, or
+    /// until the set is within its capacity if it has exceeded it.
     fn thin(&mut self) {
         let Some(mut bound) = self.bound.take() else {
             return;
@@ -251,13 +251,13 @@ impl RangeSet {
                 self.thin_some(&mut bound);
             }
         } else {
-            // The next time, only small gaps are joined over at first again.
+            // The next pass starts with small gaps again.
             bound.gap_bytes = GAP_BYTES_MIN;
         }
         self.bound = Some(bound);
     }
 
-    /// Joins those neighbours among the next few ranges that have a small gap between them.
+    /// Joins neighbours with a small gap between them, among the next [`THIN_STEP`] ranges.
     fn thin_some(&mut self, bound: &mut Bound) {
         let next = self.ranges.range(bound.position..).take(THIN_STEP);
         let some: Vec<Range<u64>> = next.map(|(&start, &end)| start..end).collect();
@@ -270,7 +270,7 @@ impl RangeSet {
         }
         let goes_on = some.last().filter(|_| some.len() == THIN_STEP);
         if let Some(last) = goes_on {
-            // The last one may have been joined, and may be close to the one behind it.
+            // The last range may have been joined, and may be close to its successor.
             let with_last = self.ranges.range(..=last.start).next_back();
             bound.position = with_last.map_or(last.start, |(start, _)| *start);
         } else {
@@ -301,8 +301,8 @@ mod tests {
         runs
     }
 
-    /// Random inserts and removals against an array of bytes: neighbours are always joined, so the
-    /// set has as many ranges as the array has runs.
+    /// Compares random inserts and removals with an array of bytes. Neighbours are always joined,
+    /// so the set has as many ranges as the array has runs.
     #[test]
     fn it_agrees_with_an_array_of_bytes() {
         let mut rng = Rng::new(5);
@@ -343,7 +343,7 @@ mod tests {
         }
     }
 
-    /// A terabyte that is written in sequence in pieces of 4 KiB is one range.
+    /// A terabyte written sequentially in blocks of 4 KiB is one range.
     #[test]
     fn what_is_written_in_sequence_is_one_range() {
         let mut set = RangeSet::new();
@@ -354,8 +354,8 @@ mod tests {
         assert_eq!(set.bytes(), 250_000 * 4096);
     }
 
-    /// Whatever is inserted, a bounded set keeps to its bound and covers all of it. While it is
-    /// less than three quarters full it covers nothing else.
+    /// A bounded set keeps its bound and covers everything that is inserted. While it is less than
+    /// three quarters full, it covers nothing else.
     #[test]
     fn a_bounded_set_holds_no_more_ranges_than_it_may_and_loses_nothing() {
         for (volume_bytes, ranges_max) in [
@@ -385,11 +385,11 @@ mod tests {
         }
     }
 
-    /// As long as gaps of less than 1 MiB suffice, no larger one is joined over.
+    /// As long as joining over gaps of less than 1 MiB suffices, no larger gap is joined over.
     #[test]
     fn it_joins_over_small_gaps_first() {
         let mut set = RangeSet::bounded(1024);
-        // In each 16 MiB there are 8 ranges with small gaps, and then nothing.
+        // Each 16 MiB holds 8 ranges with small gaps, followed by a large gap.
         for at in
             (0..500u64).flat_map(|group| (0..8).map(move |n| group * 16 * MIB + n * 64 * 1024))
         {
@@ -400,9 +400,9 @@ mod tests {
         assert!(set.len() <= 1024);
     }
 
-    /// What `docs/layers/mirror.md` says: 16 MiB a terabyte, at most 32 MiB, at least 1 MiB. A
-    /// range is a key and a value of 8 bytes each in a node of 11 places, of which 5 are used at
-    /// least.
+    /// The limits that `docs/layers/mirror.md` promises: 16 MiB a terabyte, at most 32 MiB, at
+    /// least 1 MiB. A range is a key and a value of 8 bytes each in a B-tree node of 11 slots, at
+    /// least 5 of which are used.
     #[test]
     fn its_memory_is_what_the_volume_allows() {
         let memory = |volume_bytes| RangeSet::ranges_max_of(volume_bytes) as u64 * 44;

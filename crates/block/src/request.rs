@@ -1,4 +1,4 @@
-//! The one request type that every layer takes, and its answers.
+//! The single request type that every layer accepts, and its replies.
 
 use std::ops::Range;
 
@@ -8,32 +8,35 @@ use serde::Deserialize;
 
 use crate::error::IoError;
 
-/// The atomic unit of every volume in bytes: a block of this size is written whole or not at all,
-/// and smaller requests are made of whole ones at one place, [`crate::layers::atomic`].
+/// Atomic unit of every volume in bytes: a block of this size is written entirely or not at all.
+/// Smaller requests are converted to whole blocks in one layer, [`crate::layers::atomic`].
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// Extents that an answer to [`Op::Extents`] holds, at most.
+/// Maximum number of extents in an answer to [`Op::Extents`].
 pub const EXTENTS_MAX: u32 = 1024;
 
-/// What a request does. A new operation is a compile error in every layer until it is handled.
+/// The operation of a request. Adding an operation is a compile error in every layer until the
+/// layer handles it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Op {
-    /// Gives the bytes of the range.
+    /// Returns the bytes of the range.
     Read,
-    /// Stores the payload. Not durable before a flush, or with [`Flags::FUA`] when it completes.
+    /// Stores the payload. The write is durable after a flush, or at its completion with
+    /// [`Flags::FUA`].
     Write,
-    /// Makes every write that completed before durable. The range is empty.
+    /// Makes durable every write that completed before the flush was submitted. The range is empty.
     Flush,
-    /// The content of the range is no longer needed. Afterwards it reads as zeroes where
-    /// [`Geometry::discard_zeroes`](crate::Geometry) says so, else as anything.
+    /// Declares that the content of the range is no longer needed. Afterwards the range reads as
+    /// zeroes if [`Geometry::discard_zeroes`](crate::Geometry) says so, and otherwise as arbitrary
+    /// data.
     Discard,
     /// Makes the range read as zeroes.
     WriteZeroes,
-    /// Says which parts of the range hold data and which read as zeroes. The answer covers a prefix
-    /// of the range: at least one block of it, unless the range is empty, in at most
-    /// [`Request::extents_max`] extents. A device ends it where going on would take long; who wants
-    /// to know more asks again from there.
+    /// Reports which parts of the range hold data and which read as zeroes. The answer covers a
+    /// prefix of the range: at least one block of it, unless the range is empty, in at most
+    /// [`Request::extents_max`] extents. A device ends the answer early if continuing would take
+    /// long; the caller continues with another request from there.
     Extents,
 }
 
@@ -48,7 +51,7 @@ impl Op {
         Op::Extents,
     ];
 
-    /// The name in configurations, logs and metrics.
+    /// Returns the name in configurations, logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Op::Read => "read",
@@ -60,7 +63,7 @@ impl Op {
         }
     }
 
-    /// True when the operation changes the content of its range.
+    /// Returns true if the operation changes the content of its range.
     pub fn changes_content(self) -> bool {
         matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)
     }
@@ -83,7 +86,7 @@ impl<T> std::ops::IndexMut<Op> for PerOp<T> {
     }
 }
 
-/// What is asked of a request besides its operation.
+/// Modifiers of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags {
     /// Force unit access: the change is durable when the request completes.
@@ -93,7 +96,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Nothing special.
+    /// No modifier.
     pub const NONE: Flags = Flags {
         fua: false,
         keep_allocated: false,
@@ -105,22 +108,22 @@ impl Flags {
     };
 }
 
-/// Whose request it is, and how urgent he is. Layers that cut a request or make others on its
-/// behalf hand it down; what a layer does for nobody in particular has none. Only a scheduler looks
-/// at it.
+/// Task that a request belongs to, and its priority. A layer that splits a request or makes others
+/// on its behalf passes the origin on. Work that a layer does on behalf of no task has none. Only a
+/// scheduler evaluates the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// Who asks: a small number, dense among those that ask at a time. 0 is nobody in particular.
+    /// Number of the task: small, and dense among concurrent tasks. 0 means no particular task.
     pub task: u32,
-    /// How urgent it is; best effort if nobody said.
+    /// Priority of the request; best effort by default.
     pub priority: Priority,
 }
 
 impl Origin {
-    /// Nobody in particular, at normal priority.
+    /// No particular task, at normal priority.
     pub const NONE: Origin = Origin::of_task(0);
 
-    /// A task at normal priority.
+    /// Returns the origin of a task at normal priority.
     pub const fn of_task(task: u32) -> Origin {
         Origin {
             task,
@@ -132,25 +135,25 @@ impl Origin {
 /// One request to a device. Offsets and lengths are in bytes.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What to do.
+    /// Operation.
     pub op: Op,
     /// First byte of the range.
     pub offset: u64,
     /// Length of the range; the payload of a write has exactly this length.
     pub len: u64,
-    /// How to do it.
+    /// Modifiers of the operation.
     pub flags: Flags,
-    /// Whose it is; nobody's as it is made.
+    /// Task and priority; [`Origin::NONE`] in a new request.
     pub origin: Origin,
     /// The data of a write; empty otherwise.
     pub payload: Payload,
-    /// Extents in the answer of [`Op::Extents`], from 1 to [`EXTENTS_MAX`]; nothing to other
-    /// operations.
+    /// Maximum number of extents in the answer to [`Op::Extents`], from 1 to [`EXTENTS_MAX`];
+    /// ignored by other operations.
     pub extents_max: u32,
 }
 
 impl Request {
-    /// A read of `len` bytes.
+    /// Creates a read of `len` bytes.
     pub fn read(offset: u64, len: u64) -> Request {
         Request {
             op: Op::Read,
@@ -163,7 +166,7 @@ impl Request {
         }
     }
 
-    /// A write of the payload.
+    /// Creates a write of the payload.
     pub fn write(offset: u64, payload: impl Into<Payload>, flags: Flags) -> Request {
         let payload = payload.into();
         Request {
@@ -177,7 +180,7 @@ impl Request {
         }
     }
 
-    /// A flush.
+    /// Creates a flush.
     pub fn flush() -> Request {
         Request {
             op: Op::Flush,
@@ -190,7 +193,7 @@ impl Request {
         }
     }
 
-    /// Asks for at most `extents_max` extents of a range.
+    /// Creates a request for at most `extents_max` extents of a range.
     pub fn extents(offset: u64, len: u64, extents_max: u32) -> Request {
         Request {
             extents_max: extents_max.clamp(1, EXTENTS_MAX),
@@ -198,7 +201,7 @@ impl Request {
         }
     }
 
-    /// An operation on a range that carries no data.
+    /// Creates an operation on a range that carries no data.
     pub fn without_data(op: Op, offset: u64, len: u64, flags: Flags) -> Request {
         assert!(op != Op::Write, "a write carries data");
         Request {
@@ -212,22 +215,22 @@ impl Request {
         }
     }
 
-    /// The same as somebody's.
+    /// Sets the origin of the request.
     pub fn from_origin(mut self, origin: Origin) -> Request {
         self.origin = origin;
         self
     }
 
-    /// The byte after the range.
+    /// Returns the offset of the byte after the range.
     pub fn end(&self) -> u64 {
         self.offset + self.len
     }
 
-    /// The part of this request from `start` to `end` (positions on the device), moved to
+    /// Returns the part of this request from `start` to `end` (positions on the device), moved to
     /// `new_offset`.
     ///
     /// # Panics
-    /// When the part leaves the request.
+    /// When the part extends beyond the request.
     pub fn part(&self, start: u64, end: u64, new_offset: u64) -> Request {
         assert!(self.offset <= start && start <= end && end <= self.end());
         let payload = if self.op == Op::Write {
@@ -248,27 +251,27 @@ impl Request {
     }
 }
 
-/// A write of bytes that belong to whoever asks, for a device that is done with them before it
-/// answers.
+/// A write of bytes that belong to the caller, for a device that has finished with the bytes before
+/// it answers.
 #[derive(Clone, Copy, Debug)]
 pub struct BorrowedWrite<'a> {
     /// First byte of the range.
     pub offset: u64,
-    /// What is written, at any address.
+    /// Data to write, at any alignment in memory.
     pub bytes: &'a [u8],
-    /// How to do it.
+    /// Modifiers of the write.
     pub flags: Flags,
 }
 
 impl BorrowedWrite<'_> {
-    /// The range on the device. Its end is that of the device at most, once the write has been
-    /// checked.
+    /// Returns the range on the device. Its end lies within the device only after the write has
+    /// been checked.
     pub fn range(&self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.bytes.len() as u64)
     }
 }
 
-/// A run of blocks of one kind, the answer to [`Op::Extents`].
+/// A run of blocks of one kind, one element of the answer to [`Op::Extents`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Length in bytes.
@@ -277,19 +280,19 @@ pub struct Extent {
     pub data: bool,
 }
 
-/// What a request answers.
+/// Successful answer to a request.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// Done, without data.
+    /// Completion without data.
     Done,
-    /// The bytes of a read, exactly as many as were asked for.
+    /// Bytes of a read, exactly the requested number.
     Data(Payload),
-    /// Runs that together cover a prefix of the range of an extents request.
+    /// Extents that together cover a prefix of the range of an extents request.
     Extents(Vec<Extent>),
 }
 
 impl Reply {
-    /// The bytes of a read.
+    /// Returns the bytes of a read.
     ///
     /// # Panics
     /// When the request was not a read.
@@ -300,10 +303,10 @@ impl Reply {
         }
     }
 
-    /// The runs of an extents request.
+    /// Returns the extents of an extents request.
     ///
     /// # Panics
-    /// When the request did not ask for extents.
+    /// When the request was not an extents request.
     pub fn into_extents(self) -> Vec<Extent> {
         match self {
             Reply::Extents(extents) => extents,

@@ -1,10 +1,11 @@
-//! A tap on a device: notes every request while somebody records, so that what a served volume does
-//! can be kept as a trace.
+//! A tap on a device: records every request while a recording is active, so that the load of a
+//! served volume can be kept as a trace.
 //!
-//! Every device of an open stack has one. While nobody records it costs a look at one cell for each
-//! request. It must never change a request, make one wait, or hold more than [`RECORDS_MAX`]: what
-//! comes on top is dropped and counted. Whoever records takes the records away at his own pace;
-//! when he has not come for [`LEASE`], the recording ends by itself, because he may be dead.
+//! Every device of an open stack has a tap. While no recording is active, the tap costs a test of
+//! one cell for each request. The tap must never change or delay a request, or hold more than
+//! [`RECORDS_MAX`] records: further records are dropped and counted. The client of a recording
+//! takes the records away at its own pace. If the client takes none for [`LEASE`], the recording
+//! ends by itself, because the client may be dead.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,21 +20,21 @@ use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
 
-/// Records that wait to be taken, at most: 2 MiB of them.
+/// Maximum number of records that wait to be taken: 2 MiB of records.
 pub const RECORDS_MAX: usize = 1 << 16;
-/// A recording from which nothing was taken for this long has ended.
+/// Time without a [`Tap::take`] after which a recording ends.
 pub const LEASE: Duration = Duration::from_secs(10);
-/// Bytes of a record, at most, as the formats of traces have it.
+/// Maximum length of one record in bytes, set by the trace formats.
 const LENGTH_BYTES_MAX: u64 = 4 << 30;
 
-/// See the module.
+/// A device that forwards every request and can record it; see the module.
 pub struct Tap {
     rt: Rt,
     below: Rc<dyn Device>,
-    /// Whether requests are noted.
+    /// Whether requests are recorded.
     on: Cell<bool>,
     recording: RefCell<Option<Recording>>,
-    /// Recordings begun so far, which is the number of the last one.
+    /// Number of recordings started so far, which is also the number of the last one.
     begun: Cell<u64>,
 }
 
@@ -44,36 +45,36 @@ struct Recording {
     counts: Counts,
 }
 
-/// What a recording has seen so far.
+/// Counters of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Records noted, those taken included.
+    /// Records stored, including records already taken.
     pub noted: u64,
-    /// Records that found no room.
+    /// Records dropped because the buffer was full.
     pub dropped: u64,
-    /// Flushes and questions for extents, which have no place in a trace.
+    /// Flushes and extents requests, which a trace cannot represent.
     pub others: u64,
 }
 
-/// Records that were taken.
+/// Records that a client took from a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// In the order of the requests. Times are since the recording began.
+    /// Records in the order of the requests; times count from the start of the recording.
     pub records: Vec<Record>,
-    /// Records that wait to be taken.
+    /// Number of records that still wait to be taken.
     pub left: usize,
-    /// So far.
+    /// Counters of the recording so far.
     pub counts: Counts,
     /// False once the recording was stopped.
     pub on: bool,
 }
 
-/// Another recording of the device is going on.
+/// Error: another recording of the device is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InUse;
 
 impl Tap {
-    /// A tap on `below` that notes nothing yet.
+    /// Creates a tap on `below` that does not record yet.
     pub fn new(rt: &Rt, below: Rc<dyn Device>) -> Tap {
         Tap {
             rt: rt.clone(),
@@ -84,10 +85,10 @@ impl Tap {
         }
     }
 
-    /// Begins to note requests and returns the number of the recording.
+    /// Starts a recording and returns its number.
     ///
     /// # Errors
-    /// When another one is going on.
+    /// When another recording is active.
     pub fn start(&self) -> Result<u64, InUse> {
         let now = self.rt.now();
         let mut recording = self.recording.borrow_mut();
@@ -97,7 +98,7 @@ impl Tap {
         *recording = Some(Recording {
             since: now,
             last_taken: now,
-            // All of it at once, so that no request pays for growing.
+            // The buffer is allocated at full size, so that no request pays for growing it.
             records: VecDeque::with_capacity(RECORDS_MAX),
             counts: Counts::default(),
         });
@@ -106,8 +107,8 @@ impl Tap {
         Ok(self.begun.get())
     }
 
-    /// Takes up to `most` of the oldest records of recording `number`. A stopped recording is gone
-    /// with its last record. `None` when it is gone.
+    /// Takes up to `most` of the oldest records of recording `number`. A stopped recording ends
+    /// when its last record is taken. Returns `None` if the recording has ended.
     pub fn take(&self, number: u64, most: usize) -> Option<Taken> {
         let now = self.rt.now();
         let mut of_tap = self.recording.borrow_mut();
@@ -129,7 +130,8 @@ impl Tap {
         Some(taken)
     }
 
-    /// Stops recording `number`; what it has noted can still be taken. False when it is gone.
+    /// Stops recording `number`; its remaining records can still be taken. Returns false if the
+    /// recording has ended.
     pub fn stop(&self, number: u64) -> bool {
         let is_this = number == self.begun.get() && self.recording.borrow().is_some();
         if is_this {
@@ -138,7 +140,7 @@ impl Tap {
         is_this
     }
 
-    /// Notes a request.
+    /// Records a request.
     fn note(&self, request: &Request) {
         let now = self.rt.now();
         let mut of_tap = self.recording.borrow_mut();
@@ -157,11 +159,11 @@ impl Recording {
         now.since(self.last_taken) > LEASE
     }
 
-    /// A request longer than a record can be becomes several.
+    /// Records a request; a request longer than one record can hold becomes several records.
     fn note(&mut self, now: Instant, request: &Request) {
         let op = match request.op {
             Op::Read => TraceOp::Read,
-            // Zeroes are content like any other.
+            // Written zeroes are content like any other data.
             Op::Write | Op::WriteZeroes => TraceOp::Write,
             Op::Discard => TraceOp::Trim,
             Op::Flush | Op::Extents => {

@@ -1,13 +1,14 @@
-//! Token buckets, exact to the nanosecond: one for every rate limit there is, in layers and models.
+//! Token buckets, exact to the nanosecond, used by every rate limit in layers and models.
 //!
-//! It reads no clock; times are nanoseconds from any fixed origin. A bucket may go into debt for
-//! one taker larger than itself, so that such a one waits for a full bucket and not for ever.
+//! A bucket reads no clock; times are nanoseconds from any fixed origin. A request for more tokens
+//! than the bucket holds waits for a full bucket and leaves it in debt, so that the request does
+//! not wait forever.
 
-/// Tokens are counted in billionths of this.
+/// Nanoseconds per second; the level is counted in tokens divided by this number.
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// A token bucket whose level is counted in tokens / 10^9, so that one nanosecond adds exactly the
-/// rate and nothing is lost to rounding.
+/// A token bucket whose level is counted in billionths of a token, so that one nanosecond adds
+/// exactly the rate and no rounding error accumulates.
 #[derive(Debug)]
 pub struct TokenBucket {
     rate_per_s: u64,
@@ -17,7 +18,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket that gains `rate_per_s` tokens a second and holds `burst`.
+    /// Creates a full bucket that gains `rate_per_s` tokens a second and holds `burst` tokens.
     pub fn full(rate_per_s: u64, burst: u64) -> Self {
         let capacity = i128::from(burst) * i128::from(NS_PER_S);
         TokenBucket {
@@ -36,8 +37,8 @@ impl TokenBucket {
         }
     }
 
-    /// The first instant from `now_ns` on at which `tokens` may be taken. More tokens than the
-    /// bucket holds may be taken when it is full.
+    /// Returns the first instant from `now_ns` on at which `tokens` may be taken. A request for
+    /// more tokens than the bucket holds may take them when the bucket is full.
     pub fn ready_ns(&mut self, now_ns: u64, tokens: u64) -> u64 {
         self.refill(now_ns);
         let wanted = (i128::from(tokens) * i128::from(NS_PER_S)).min(self.capacity);
@@ -49,7 +50,7 @@ impl TokenBucket {
         now_ns.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX / 4))
     }
 
-    /// Takes `tokens` at `now_ns`, going into debt where there are too few.
+    /// Takes `tokens` at `now_ns`, going into debt if there are too few.
     pub fn take(&mut self, now_ns: u64, tokens: u64) {
         self.refill(now_ns);
         self.level -= i128::from(tokens) * i128::from(NS_PER_S);
@@ -68,11 +69,12 @@ mod tests {
         // 5 tokens at 1,000 a second are 5 ms.
         assert_eq!(bucket.ready_ns(0, 5), 5_000_000);
         bucket.take(5_000_000, 5);
-        // 100 tokens do not fit: they go when the 10 are back, and leave a debt of 90.
+        // 100 tokens exceed the capacity: they are taken when all 10 are back, and leave a debt
+        // of 90.
         assert_eq!(bucket.ready_ns(5_000_000, 100), 15_000_000);
         bucket.take(15_000_000, 100);
         assert_eq!(bucket.ready_ns(15_000_000, 1), 15_000_000 + 91_000_000);
-        // A rest of an hour gives no more than the bucket holds.
+        // An idle hour adds no more tokens than the bucket holds.
         let later = 3_600 * NS_PER_S;
         bucket.take(later, 10);
         assert_eq!(bucket.ready_ns(later, 1), later + 1_000_000);

@@ -14,7 +14,7 @@ pub struct Size(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub Duration);
 
-/// Bytes in a second.
+/// A rate in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(pub u64);
 
@@ -40,20 +40,20 @@ const TIMES: [(&str, u64); 6] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Reads a size: a whole or decimal number and a unit (`B`, `KiB` .. `TiB`, `kB` .. `TB`).
+/// Parses a size: a whole or decimal number and a unit (`B`, `KiB` .. `TiB`, `kB` .. `TB`).
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A message that says why the text is no size.
 pub fn parse_size(text: &str) -> Result<Size, String> {
     scaled(text, &SIZES)
         .map(Size)
         .map_err(|why| format!("size \"{text}\": {why}, as in \"64MiB\""))
 }
 
-/// Reads a rate: a size and `/s`.
+/// Parses a rate: a size followed by `/s`.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A message that says why the text is no rate.
 pub fn parse_rate(text: &str) -> Result<Rate, String> {
     let size = text
         .trim()
@@ -64,10 +64,10 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
         .map_err(|why| format!("rate \"{text}\": {why}, as in \"20MiB/s\""))
 }
 
-/// Reads a time: a whole or decimal number and a unit (`ns`, `us`, `ms`, `s`, `min`, `h`).
+/// Parses a time: a whole or decimal number and a unit (`ns`, `us`, `ms`, `s`, `min`, `h`).
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A message that says why the text is no time.
 pub fn parse_time(text: &str) -> Result<Time, String> {
     scaled(text, &TIMES)
         .map(|ns| Time(Duration::from_nanos(ns)))
@@ -123,12 +123,12 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// Reads the size of a device in a configuration: as [`parse_size`], rounded down to whole blocks
-/// unless it is in bytes (`B`). So a size that was printed, such as `1.1 GiB`, or decimal, such as
-/// `1 GB`, is a size.
+/// Parses the size of a device in a configuration, like [`parse_size`], but rounds it down to whole
+/// blocks unless the unit is bytes (`B`). So a size printed by this crate, such as `1.1 GiB`, and a
+/// decimal size, such as `1 GB`, are accepted.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A message that says why the text is no size.
 pub fn parse_device_size(text: &str) -> Result<Size, String> {
     let size = parse_size(text)?;
     let unit = text.trim().trim_start_matches(|c: char| !c.is_alphabetic());
@@ -139,20 +139,20 @@ pub fn parse_device_size(text: &str) -> Result<Size, String> {
     Ok(Size(size.0 - rest_bytes))
 }
 
-/// For a field of a configuration that is the size of a device.
+/// Deserializes a field of a configuration that holds the size of a device.
 pub(crate) fn device_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse_device_size(&text).map_err(de::Error::custom)
 }
 
-/// The same for a size that may be left out.
+/// Deserializes an optional field that holds the size of a device.
 pub(crate) fn device_size_if_any<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Size>, D::Error> {
     device_size(deserializer).map(Some)
 }
 
-/// A size for people: the largest unit that leaves a number of at least one.
+/// Formats a size for display, in the largest unit that gives a number of at least one.
 pub fn show_size(bytes: u64) -> String {
     let units = [
         ("TiB", 1u64 << 40),
@@ -173,7 +173,7 @@ pub fn show_size(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// A time for people: three digits and a unit.
+/// Formats a time for display, with a unit.
 pub fn show_ns(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -183,7 +183,7 @@ pub fn show_ns(ns: u64) -> String {
     }
 }
 
-/// A whole number in groups of three digits.
+/// Formats a whole number in groups of three digits.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();
     let mut out = String::new();
@@ -196,10 +196,10 @@ pub fn show_count(count: u64) -> String {
     out
 }
 
-/// A time of day for people, in UTC: `2026-01-31 23:59:59 UTC`.
+/// Formats a Unix time for display, in UTC: `2026-01-31 23:59:59 UTC`.
 pub fn show_unix_time(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years of March to February, in eras of 400 years: leap days then come last.
+    // Years run from March to February, in eras of 400 years, so that a leap day is the last day.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era =
@@ -241,7 +241,8 @@ mod tests {
         assert_eq!(counts.map(show_count), shown.map(str::to_owned));
     }
 
-    /// What is printed is read again, and means what was printed: one digit behind the point.
+    /// A printed size can be parsed again, and the result equals the printed value, which has one
+    /// digit after the point.
     #[test]
     fn every_size_that_is_shown_is_a_size_of_a_device() {
         let powers = (12..64).map(|bits| 1u64 << bits);
@@ -259,7 +260,7 @@ mod tests {
                 in_bytes || read.is_multiple_of(BLOCK_BYTES),
                 "{shown}: {read}"
             );
-            // Half of the last digit, at least 1.0, and a block.
+            // Tolerance: half of the last digit of a number of at least 1.0, and one block.
             let off = bytes.abs_diff(read);
             assert!(
                 off <= bytes / 20 + BLOCK_BYTES,

@@ -41,7 +41,7 @@ impl Disks {
         }
     }
 
-    /// Both sides, as long as there is power.
+    /// Returns both sides; they fail once the power is cut.
     fn sides(&self, power: &Rc<Cell<u64>>) -> [Candidate; 2] {
         let data = Powered::device(&self.disk, power);
         let metadata = Powered::device(&self.notes, power);
@@ -94,7 +94,7 @@ async fn open(rt: &Rt, sides: &[Candidate; 2]) -> Mirror {
     opened.expect("it opens")
 }
 
-/// Scrubs; returns how many blocks that learned of and how many it found wrong.
+/// Scrubs; returns how many blocks got a checksum from the scrub and how many were found corrupt.
 async fn scrub(rt: &Rt, mirror: &Mirror) -> (u64, u64) {
     let status = common::sides::scrub(rt, mirror).await;
     (status.learned_blocks, status.found)
@@ -117,15 +117,15 @@ fn a_disk_with_content_becomes_the_first_side() {
         }
         assert_eq!(byte_at(&mirror, BLOCK).await, Ok(0), "a hole");
         until_whole(&rt, &mirror, 2).await;
-        // What the disk says is a hole was not copied. It has allocated 16 blocks around each byte,
-        // and in the end 5 around the last two.
+        // Holes of the disk were not copied. The disk has allocated 16 blocks around each byte, and
+        // at its end 5 around the last two.
         let copied = mirror.status().sides[0].resynced_bytes;
         assert_eq!(copied, (12 * 16 + 5) * BLOCK);
         let (learned, found) = scrub(&rt, &mirror).await;
         assert_eq!((learned > 0, found), (true, 0));
         put(&rt, &mirror, 7 * BLOCK, 0xAB).await;
         mirror.close().await.expect("closed");
-        // The disk alone is the volume, and the other side has the same.
+        // The disk alone is the volume, and the other side has the same content.
         let disk = content(&*disks.disk, 0).await;
         assert_eq!(disk[7 * BLOCK as usize], 0xAB);
         assert_eq!(disk[DISK_BYTES as usize - 1], byte_of(DISK_BYTES - BLOCK));
@@ -136,7 +136,7 @@ fn a_disk_with_content_becomes_the_first_side() {
             .expect("there");
         let other = content(&*disks.other.device, other.layout.data.0).await;
         assert!(other == disk, "the data areas are equal");
-        // What the scrub has learned is held against the disk from now on.
+        // From now on the disk is compared with the checksums that the scrub has recorded.
         let rotten = write(&rt, 0, BLOCK as usize, 0xEE);
         disks.disk.submit(rotten).await.expect("memory");
         let mirror = open(&rt, &sides).await;
@@ -206,8 +206,8 @@ fn what_cannot_be_adopted_is_refused_and_untouched() {
     });
 }
 
-/// With a metadata device of another size the disk lies elsewhere: what would be read is not its
-/// content.
+/// With a metadata device of another size the disk would be at a different offset, and reads would
+/// not return its content.
 #[test]
 fn another_size_of_the_metadata_is_noticed() {
     let rt = virtual_rt(3);
@@ -232,8 +232,8 @@ fn another_size_of_the_metadata_is_noticed() {
     });
 }
 
-/// The power goes at every change that formatting makes: the disk is as it was, and either there is
-/// a volume or the sides can be formatted again.
+/// Cuts the power at every change that formatting makes: the disk is unchanged, and either the
+/// volume exists or the sides can be formatted again.
 #[test]
 fn formatting_may_be_cut_short_anywhere() {
     for changes in 0..200 {
@@ -261,8 +261,8 @@ fn formatting_may_be_cut_short_anywhere() {
     panic!("it never came to its end");
 }
 
-/// The power goes at every change between the opening and the end of the first rebuild: the volume
-/// opens again, with everything, and the rebuild goes on.
+/// Cuts the power at every change between the opening and the end of the first rebuild: the volume
+/// opens again with its full content, and the rebuild resumes.
 #[test]
 fn the_first_rebuild_may_be_cut_short_anywhere() {
     for changes in 0..500 {
@@ -277,8 +277,9 @@ fn the_first_rebuild_may_be_cut_short_anywhere() {
             let opened = open_these(&rt, &there, &OpenOptions::default()).await;
             let mut finished = false;
             if let Ok(mirror) = &opened {
-                // Where the side that is rebuilt is given up as the power goes, nothing is answered
-                // before the other one says so durably: not any more.
+                // If the side under rebuild is ejected when the power fails, no write is
+                // acknowledged before the other side has durably recorded that, which it can no
+                // longer do.
                 let flushed = async {
                     let written = mirror.submit(write(&rt, 9 * BLOCK, BLOCK as usize, 0x99));
                     written.await.is_ok() && mirror.submit(Request::flush()).await.is_ok()
@@ -306,7 +307,7 @@ fn the_first_rebuild_may_be_cut_short_anywhere() {
     panic!("it never came to its end");
 }
 
-/// Opens the volume after a cut, with what was flushed in one of its blocks.
+/// Opens the volume after a cut and checks the byte that was flushed to one of its blocks.
 async fn check(rt: &Rt, disks: &Disks, flushed: Option<u8>, changes: u64) {
     let sides = disks.sides(&always());
     let mirror = open(rt, &sides).await;

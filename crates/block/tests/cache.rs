@@ -1,6 +1,6 @@
-//! The buffer cache over a device that keeps what is flushed apart from what is only written, takes
-//! random times, fails when told to, and watches that no two changes of a page are on their way
-//! together. The promises are numbered in `docs/layers/cache.md`.
+//! The buffer cache over a device that separates flushed from merely written data, takes random
+//! times, fails on request, and checks that no two changes of a page are in flight together. The
+//! promises are numbered in `docs/layers/cache.md`.
 
 use crate::common;
 use std::cell::{Cell, RefCell};
@@ -20,7 +20,7 @@ use bimetal_rt::{Payload, Rng, Rt};
 const PAGE: u64 = 4096;
 const PAGES: u64 = 400;
 
-/// A device by its pages, each of one stamp.
+/// A device of pages, each filled with one stamp.
 struct Platter {
     rt: Rt,
     geometry: Geometry,
@@ -78,7 +78,7 @@ impl Platter {
             );
             self.changing.borrow_mut().push(range.clone());
         }
-        // A read gives what was there when it began, and may take longest.
+        // A read returns the content at its start, and may end last.
         let found: Vec<u64> = match request.op {
             Op::Read => {
                 let pages = (range.start / PAGE) as usize..(range.end / PAGE) as usize;
@@ -111,7 +111,7 @@ impl Platter {
             }
             Op::Flush if self.failing_flushes.get() > 0 => {
                 self.failing_flushes.set(self.failing_flushes.get() - 1);
-                // As bad as it may be: nothing of it has become durable.
+                // The worst case of a failed flush: no write has become durable.
                 let durable = self.durable.borrow().clone();
                 *self.pages.borrow_mut() = durable;
                 return Err(IoError::Medium);
@@ -182,7 +182,7 @@ async fn read(device: &Rc<dyn Device>, pages: Range<u64>) -> Result<Vec<u64>, Io
         .collect())
 }
 
-/// A cache of `pages` pages, with changes to its configuration.
+/// Returns the configuration of a cache of `pages` pages, with additional keys.
 fn config(pages: u64, more: &str) -> CacheConfig {
     let text = format!(
         "[device.disk]\ntype = \"null\"\nsize = \"1MiB\"\n[device.top]\ntype = \"cache\"\n\
@@ -204,7 +204,7 @@ fn cache(rt: &Rt, below: &Rc<Platter>, config: &CacheConfig) -> (Rc<Cache>, Rc<d
     (cache, device)
 }
 
-/// Nothing leaves by itself.
+/// Keys with which no page is destaged by age.
 const LAZY: &str = "dirty_age = \"1000s\"\n";
 
 #[test]
@@ -227,7 +227,7 @@ fn what_is_held_is_answered_at_once() {
     });
 }
 
-/// Promise 2, and that a write through the cache leaves nothing behind.
+/// Promise 2; and a write through the cache leaves no dirty page behind.
 #[test]
 fn a_flush_and_fua_make_durable() {
     let rt = virtual_rt(2);
@@ -266,7 +266,7 @@ fn a_flush_and_fua_make_durable() {
     });
 }
 
-/// Promise 3: on no connection does a flush succeed before what failed is written.
+/// Promise 3: no flush on any connection succeeds before the failed pages are written.
 #[test]
 fn a_failed_write_below_fails_every_flush_until_it_is_written() {
     let rt = virtual_rt(3);
@@ -285,7 +285,7 @@ fn a_failed_write_below_fails_every_flush_until_it_is_written() {
         }
         assert_eq!(figure(&top, "failed_bytes"), 2.0 * 4096.0);
         assert_eq!(read(&top, 10..12).await, Ok(vec![5, 5]), "it is held");
-        // The bound, 32 pages, fills up, and then the client hears of it at once.
+        // The limit of 32 unwritten pages is reached, and then writes fail at once.
         let mut refused = None;
         for page in 20..80 {
             if let Err(error) = top.submit(write(&rt, page..page + 1, 6)).await {
@@ -304,7 +304,7 @@ fn a_failed_write_below_fails_every_flush_until_it_is_written() {
     });
 }
 
-/// The same without a client: what failed is tried again, and a newer version takes its place.
+/// The same without a client: failed pages are retried, and a newer version replaces them.
 #[test]
 fn what_failed_is_tried_again_and_may_be_replaced() {
     let rt = virtual_rt(4);
@@ -327,7 +327,7 @@ fn what_failed_is_tried_again_and_may_be_replaced() {
     });
 }
 
-/// Promise 4. The device forgets on a failed flush everything that no flush has covered.
+/// Promise 4. On a failed flush the device loses everything that no flush has covered.
 #[test]
 fn what_a_failed_flush_has_lost_is_written_again_or_reported_for_ever() {
     let rt = virtual_rt(5);
@@ -353,7 +353,7 @@ fn what_a_failed_flush_has_lost_is_written_again_or_reported_for_ever() {
             .expect("it was written again");
         assert_eq!(platter.durable.borrow()[..4], [1; 4]);
 
-        // Written, and pushed out by reads before the flush that fails.
+        // The pages are written, and evicted by reads before the flush that fails.
         top.submit(write(&rt, 0..4, 2))
             .await
             .expect("memory takes it");
@@ -377,7 +377,7 @@ fn what_a_failed_flush_has_lost_is_written_again_or_reported_for_ever() {
     });
 }
 
-/// Promise 5: neither too much nor for too long, as long as the device takes it.
+/// Promise 5: unwritten data is bounded in size and in age, as long as the device accepts writes.
 #[test]
 fn what_is_in_memory_only_is_bounded_in_bytes_and_in_time() {
     let rt = virtual_rt(6);
@@ -402,9 +402,9 @@ fn what_is_in_memory_only_is_bounded_in_bytes_and_in_time() {
     });
 }
 
-/// Everything at once, with clients that leave in the middle, under every policy: each page holds
-/// what was written last, also on the device after a flush. Each client has pages of its own, so
-/// what was written last is known.
+/// All operations concurrently, with requests dropped in flight, under every policy: each page
+/// holds its last write, also on the device after a flush. Each client has pages of its own, so the
+/// last write is known.
 #[test]
 fn random_clients_read_what_they_wrote_under_every_policy() {
     let names = catalogue()
@@ -490,8 +490,8 @@ async fn live(rt: &Rt, top: &Rc<dyn Device>, client: u64, truth: &RefCell<Vec<u6
     }
 }
 
-/// Reads what others change meanwhile: what such a read brings into the cache must not outlive the
-/// change, which the owner of the page would see.
+/// Reads pages that other clients change meanwhile. Content that such a read brings into the cache
+/// must not outlive the change; otherwise the owner of the page would see it.
 async fn look_on(rt: &Rt, top: &Rc<dyn Device>, reader: u64) {
     let mut rng = rt.rng(&format!("reader {reader}"));
     for _ in 0..200 {
@@ -557,8 +557,7 @@ fn what_comes_next_is_read_ahead() {
     });
 }
 
-/// At the end of the device there is nothing to read ahead, and who jumps about reads what he asks
-/// for.
+/// There is no read-ahead at the end of the device, and none for random reads.
 #[test]
 fn nothing_is_read_ahead_of_who_jumps_about_or_behind_the_end() {
     let rt = virtual_rt(22);
@@ -570,15 +569,15 @@ fn nothing_is_read_ahead_of_who_jumps_about_or_behind_the_end() {
             read(&top, page..page + 2).await.expect("it reads");
         }
         assert_eq!(figure(&top, "read_ahead_pages"), 0.0);
-        // The second request in a row, for the last but two: four pages were wanted from there, and
-        // three are.
+        // The second sequential request is for the last page but two: four pages would be read
+        // ahead from there, but only three exist.
         read(&top, PAGES - 4..PAGES - 3).await.expect("it reads");
         read(&top, PAGES - 3..PAGES - 2).await.expect("it reads");
         assert_eq!(figure(&top, "read_ahead_pages"), 2.0);
     });
 }
 
-/// What a policy decides, as the counts of the cache show it.
+/// Decisions of a policy, as the counters of the cache show them.
 #[derive(Debug, Default, PartialEq)]
 struct Decisions {
     read_hits: u64,
@@ -589,7 +588,7 @@ struct Decisions {
     dirty_pages: usize,
 }
 
-/// The policy by itself, as the simulator drives it.
+/// The policy alone, driven as the simulator drives it.
 struct Simulated {
     policy: Box<dyn Replacement>,
     ids: Vec<Option<PageId>>,
@@ -626,7 +625,8 @@ impl Simulated {
     }
 }
 
-/// One code: the cache and the simulator see the same sequence of hits, misses and evictions.
+/// The cache and the simulator share one implementation: both see the same sequence of hits, misses
+/// and evictions.
 #[test]
 fn the_cache_decides_as_the_simulator_does() {
     for name in [
@@ -676,7 +676,7 @@ fn the_cache_decides_as_the_simulator_does() {
                             .expect("it is taken");
                     }
                 }
-                // What leaves is on the device before the next access, as in the simulator.
+                // As in the simulator, evicted pages are on the device before the next access.
                 rt.sleep(Duration::from_micros(1)).await;
                 assert_eq!(decisions(&top), simulated.decisions, "{name}, step {step}");
             }

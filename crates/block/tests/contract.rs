@@ -1,4 +1,4 @@
-//! The contract of `device.rs`, held against every kind of device. A new kind is one line in
+//! Checks the contract of `device.rs` for every kind of device. A new kind is one line in
 //! [`KINDS`].
 
 use crate::common;
@@ -24,7 +24,7 @@ type = "memory"
 size = "1020KiB"
 "#;
 
-/// Every kind: a name, and the device `top` over the media above.
+/// Every kind of device: a name, and the device `top` over the media above.
 const KINDS: &[(&str, &str)] = &[
     ("memory", "[device.top]\ntype = 'memory'\nsize = '1MiB'"),
     (
@@ -157,7 +157,7 @@ fn real_rt() -> Rt {
     Rt::real_time(options).expect("a ring")
 }
 
-/// A device under test and what lies below it.
+/// A device under test and its stack.
 struct Opened {
     top: Rc<dyn Device>,
     stack: Stack,
@@ -169,7 +169,8 @@ impl Opened {
         let text = format!("{MEDIA}{text}\n");
         let graph = read_graph(Path::new("test.toml"), &text).expect("the configuration is right");
         let node = &graph.nodes()["top"];
-        // A mirror is made without superblocks: memory is never formatted before it is opened.
+        // A mirror is created without superblocks, because memory is never formatted before it is
+        // opened.
         let mirror = match node {
             Node::Mirror(config) => Some(config),
             _ => None,
@@ -207,8 +208,7 @@ impl Opened {
     }
 }
 
-/// What the device must hold: for each block the byte that fills it, `None` when it may be
-/// anything.
+/// Expected content: for each block the byte that fills it, `None` if any content is allowed.
 struct Model {
     blocks: Vec<Option<u8>>,
     discard_zeroes: bool,
@@ -395,7 +395,7 @@ fn every_kind_honours_its_geometry() {
                     let error = top.submit(request).await.unwrap_err();
                     assert_eq!(error, expected, "{name}: {op:?} {offset} {len}");
                 }
-                // The last block is there, and so is nothing at all.
+                // Requests for the last block and for empty ranges succeed.
                 for (offset, len) in [(size - block, block), (0, 0), (size, 0)] {
                     let request = Request::without_data(op, offset, len, Flags::NONE);
                     let result = top.submit(request).await;
@@ -421,7 +421,7 @@ fn each_survives_dropped_requests(kinds: &[(&str, &str)], runtime: impl Fn(u64) 
             for _ in 0..100 {
                 let batch = random_batch(&rt, &mut rng, blocks);
                 let limit = std::time::Duration::from_nanos(rng.below(4_000_000));
-                // Done or dropped: both are meant to happen.
+                // The batch may complete or be dropped; both are intended.
                 let _ = rt.timeout(limit, run_batch(top, &batch)).await;
             }
             let write = common::write(&rt, 0, 8192, 9);
@@ -434,7 +434,8 @@ fn each_survives_dropped_requests(kinds: &[(&str, &str)], runtime: impl Fn(u64) 
                 .unwrap()
                 .into_data();
             assert_eq!(data.to_vec(), vec![9; 8192], "{name}");
-            // Also while some are on their way; what is left of them ends before `close` does.
+            // The device closes while requests are in flight; their remaining work ends before
+            // `close` does.
             let batch = random_batch(&rt, &mut rng, blocks);
             let _ = rt
                 .timeout(std::time::Duration::from_nanos(1), run_batch(top, &batch))
@@ -446,7 +447,7 @@ fn each_survives_dropped_requests(kinds: &[(&str, &str)], runtime: impl Fn(u64) 
 }
 
 /// Requests that were started and dropped, at any point, neither keep a device from closing nor
-/// disturb those that follow.
+/// disturb later requests.
 #[test]
 fn every_kind_survives_dropped_requests() {
     each_survives_dropped_requests(KINDS, virtual_rt);

@@ -1,4 +1,4 @@
-//! Rebuilds that are cut short: the side is given up again before it is whole, and comes back.
+//! Interrupted rebuilds: the side fails again before it is in sync, and returns.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn fault_of(rt: &Rt, side: &Candidate) -> (SideToOpen, Rc<FaultControl>) {
     (side, control)
 }
 
-/// Waits until the second side is like this.
+/// Waits until the status of the second side satisfies `is_so`.
 async fn until(rt: &Rt, mirror: &Mirror, is_so: impl Fn(&SideStatus) -> bool) {
     for _ in 0..60_000 {
         if is_so(&mirror.status().sides[1]) {
@@ -38,16 +38,16 @@ async fn until(rt: &Rt, mirror: &Mirror, is_so: impl Fn(&SideStatus) -> bool) {
     panic!("it does not become so: {:?}", mirror.status());
 }
 
-/// Takes the second side away until the volume does without it.
+/// Takes the second side away until the volume runs without it.
 async fn lose(rt: &Rt, mirror: &Mirror, second: &FaultControl) {
     second.set_error(Some(IoError::Offline));
     put(rt, mirror, 0, 1).await;
     until(rt, mirror, |side| side.health == "absent").await;
 }
 
-/// What a rebuild brings goes past the log, which may still have an older change of the same blocks
-/// then. When the rebuild is cut short the side does not lack them any more, and its log is read
-/// again: the older change must not count.
+/// A rebuild writes past the side's log, which may still hold an older change of the same blocks.
+/// If the rebuild is interrupted, these blocks are no longer out of sync and the log is replayed:
+/// the older change must be ignored.
 #[test]
 fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short() {
     let rt = virtual_rt(7926);
@@ -68,8 +68,8 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         let mirror = opened.expect("it opens");
         let place = 8 * MIB;
 
-        // The older change is the last thing in the log of the second side, which is slow to bring
-        // home what comes before it.
+        // The older change is the last entry in the log of the second side, which is slow to
+        // destage the entries before it.
         let filler = write(&rt, 4 * MIB, 2 * MIB as usize, 9);
         mirror.submit(filler).await.expect("taken");
         put(&rt, &mirror, place, 1).await;
@@ -80,13 +80,13 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         mirror.submit(Request::flush()).await.expect("durable");
         of_second.set_delay(Op::Write, Duration::from_millis(500));
 
-        // The newer change goes home on the first side while the second one is away.
+        // The first side destages the newer change while the second side is away.
         lose(&rt, &mirror, &of_second).await;
         put(&rt, &mirror, place, 2).await;
         rt.sleep(Duration::from_secs(5)).await;
 
-        // It comes back, is given everything, and waits for a flush of the first side before it
-        // counts.
+        // The second side returns, receives all content, and waits for a flush of the first side
+        // before it counts as in sync.
         of_first.set_delay(Op::Flush, Duration::from_secs(30));
         put(&rt, &mirror, BLOCK, 3).await;
         of_second.set_error(None);
@@ -97,7 +97,8 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         rt.sleep(Duration::from_secs(5)).await;
         assert_eq!(mirror.status().sides[1].health, "resyncing");
         lose(&rt, &mirror, &of_second).await;
-        // All that was brought is durable: the side lacks only what it has just failed to take.
+        // Everything copied is durable: the side only lacks the block that it has just failed to
+        // write.
         assert_eq!(mirror.status().sides[1].stale_bytes, BLOCK);
 
         of_first.set_delay(Op::Flush, Duration::ZERO);

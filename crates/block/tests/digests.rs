@@ -1,5 +1,5 @@
-//! What a mirror tells by the digests of its blocks, on sides in memory: also of content that ends
-//! with its own CRC32C, and when the sides were formatted by different programs.
+//! Detection of corrupt blocks by the mirror's digests, on sides in memory: also of content that
+//! ends with its own CRC32C, and with sides formatted by different program versions.
 
 use crate::common;
 use crate::common::sides::{blank, open_these, open_without};
@@ -14,7 +14,7 @@ const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 const BLOCKS: u64 = 16;
 
-/// A block as ext4 writes those of its directories: its last bytes are the CRC32C of the others.
+/// Returns a block like an ext4 directory block, whose last bytes are the CRC32C of the others.
 fn with_own_crc(block: u64, version: u8) -> Vec<u8> {
     let mut bytes = vec![version; BLOCK as usize - 4];
     bytes[..8].copy_from_slice(&block.to_le_bytes());
@@ -27,7 +27,7 @@ fn write(rt: &Rt, offset: u64, bytes: &[u8]) -> Request {
     Request::write(offset, rt.pool().copy_of(bytes), Flags::NONE)
 }
 
-/// Two sides, of which these make digests as programs did before.
+/// Two sides, some of which compute digests as older program versions did.
 struct Sides([Candidate; 2]);
 
 impl Sides {
@@ -41,7 +41,8 @@ impl Sides {
         sides
     }
 
-    /// Formatting has made no digest yet, so all that an older side says is its feature bit.
+    /// Makes a side look older. Formatting has stored no digest yet, so only the feature bit
+    /// differs.
     async fn make_older(&self, rt: &Rt, side: usize) {
         let side = &self.0[side];
         let mut superblock = side.superblock().await.expect("readable").expect("there");
@@ -65,7 +66,8 @@ impl Sides {
         opened.unwrap_or_else(|error| panic!("it opens alone: {error}"))
     }
 
-    /// Puts back what the home of a block held before its last write: as if that write was lost.
+    /// Restores the content of a block's home location from before its last write, as if that write
+    /// was lost.
     async fn lose_last_write(&self, rt: &Rt, side: usize, block: u64) {
         let side = &self.0[side];
         let superblock = side.superblock().await.expect("readable").expect("there");
@@ -120,7 +122,7 @@ fn a_lost_write_of_what_ends_with_its_own_crc_is_noticed() {
     });
 }
 
-/// A write of an entry's data that the device lost leaves what an older entry had there.
+/// If the device loses the write of a log entry's data, the data of an older entry remains there.
 #[test]
 fn an_entry_of_the_log_is_told_from_one_whose_data_is_older() {
     let rt = virtual_rt(2);
@@ -139,8 +141,8 @@ fn an_entry_of_the_log_is_told_from_one_whose_data_is_older() {
     });
 }
 
-/// Sides that make digests in different ways hold the same volume: through the log, at home, after
-/// a crash, alone, and when one gives the other what it lacks.
+/// Sides that compute digests in different ways hold the same volume: through the log, at their
+/// home locations, after a crash, alone, and when one side resynchronizes the other.
 #[test]
 fn sides_of_older_and_newer_programs_live_together() {
     for (seed, older) in (3..).zip([&[0][..], &[1], &[0, 1]]) {
@@ -150,7 +152,7 @@ fn sides_of_older_and_newer_programs_live_together() {
             let mirror = sides.open(&rt).await;
             fill(&rt, &mirror, 1).await;
             mirror.submit(Request::flush()).await.expect("flushed");
-            // The power goes: all is in the logs.
+            // The power is cut while all writes are in the logs.
             drop(mirror);
             let mirror = sides.open(&rt).await;
             assert_eq!(versions(&mirror).await, [1; BLOCKS as usize]);

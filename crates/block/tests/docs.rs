@@ -1,10 +1,10 @@
-//! The configurations in the documentation are read by the program as they stand.
+//! Checks that the program accepts the configurations in the documentation unchanged.
 
 use std::path::{Path, PathBuf};
 
 use bimetal_block::graph::read_graph;
 
-/// The blocks between "```toml" and "```" of a page.
+/// Returns the blocks between "```toml" and "```" of a page.
 fn examples(page: &str) -> Vec<String> {
     let blocks = page.split("```toml\n").skip(1);
     blocks

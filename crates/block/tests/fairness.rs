@@ -1,5 +1,5 @@
 //! Fairness of every layer and of stacks of layers: no request waits for one that was admitted
-//! after it. Counted in virtual time, under loads in which wide requests overlap many narrow ones.
+//! after it. Measured in virtual time, under loads in which wide requests overlap many narrow ones.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -27,12 +27,12 @@ const BLOCKS: u64 = 1024;
 
 type Stack = Rc<dyn Device>;
 
-/// A device in memory that takes so long for each request, and up to a fifth more.
+/// Returns a device in memory that takes `us` microseconds for each request, plus up to a fifth.
 fn medium(rt: &Rt, size_bytes: u64, us: u64) -> Stack {
     medium_with(rt, size_bytes, us, None)
 }
 
-/// The same, with requests that fail.
+/// Returns a device as `medium` does, with a rule by which requests fail.
 fn medium_with(rt: &Rt, size_bytes: u64, us: u64, rule: Option<ErrorRule>) -> Stack {
     let plan = FaultPlan {
         jitter: Duration::from_micros(us / 5),
@@ -55,14 +55,15 @@ fn stripe(rt: &Rt) -> Stack {
     Rc::new(Stripe::new(columns.to_vec(), 4 * BLOCK).expect("the columns are alike"))
 }
 
-/// A cache of 1 MiB of which a quarter may be in memory only.
+/// Returns a cache of 1 MiB, a quarter of which may be unwritten.
 fn cache(rt: &Rt, below: Stack) -> Stack {
     let config = "below = \"disk\"\nsize = \"1MiB\"\ncluster = \"16KiB\"\n";
     let config = toml::from_str(config).expect("it is valid");
     Rc::new(Cache::new(rt, below, &config).expect("there is memory"))
 }
 
-/// Two sides of unlike speed without logs. Little may be on one side only.
+/// Returns a mirror of two sides of different speed without logs, with a low limit on exposed
+/// bytes.
 fn mirror(rt: &Rt) -> Stack {
     let mut config = mirror_config();
     config.exposure.bytes = Size(64 * BLOCK);
@@ -96,7 +97,7 @@ async fn logged_mirror(rt: &Rt) -> Stack {
     Rc::new(opened.expect("it opens"))
 }
 
-/// The stacks, each with its name. Requests that overlap go one after the other in all of them.
+/// Returns the stacks, each with its name. Overlapping requests are serialized in all of them.
 async fn stacks(rt: &Rt) -> Vec<(&'static str, Stack)> {
     let plain = || medium(rt, BLOCKS * BLOCK, 300);
     vec![
@@ -118,7 +119,7 @@ struct Entry {
     done_ns: u64,
 }
 
-/// Everything that was asked of a device, in the order of admission.
+/// All requests to a device, in the order of admission.
 struct Load {
     rt: Rt,
     device: Stack,
@@ -161,14 +162,14 @@ impl Load {
         self.in_flight.set(self.in_flight.get() + 1);
         let most = self.in_flight_max.get().max(self.in_flight.get());
         self.in_flight_max.set(most);
-        // Nothing runs between the number and the first poll, which admits the request.
+        // No other task runs between the numbering and the first poll, which admits the request.
         let result = self.device.submit(request).await;
         assert!(result.is_ok() || self.writes_fail && changes, "{result:?}");
         self.in_flight.set(self.in_flight.get() - 1);
         self.log.borrow_mut()[number].done_ns = self.rt.now().as_ns();
     }
 
-    /// Changes that ended after a change that was admitted later.
+    /// Returns the number of changes that ended after a change that was admitted later.
     fn overtaken(&self) -> usize {
         let log = self.log.borrow();
         let (mut first_ns, mut overtaken) = (u64::MAX, 0);
@@ -197,8 +198,9 @@ impl Load {
                     "{name}: {number} was overtaken where it overlaps"
                 );
             }
-            // A change waits for a chain of at most all that were in flight, and during each link
-            // of it, each other task may end one request. A read takes as long as the device does.
+            // A change waits for a chain of at most all requests in flight, and during each link of
+            // the chain every other task may end one request. A read only takes the time of the
+            // device.
             let others = if entry.changes {
                 faster.count()
             } else {
@@ -214,7 +216,7 @@ impl Load {
     }
 }
 
-/// Random requests, most of them narrow, some over half of what the load uses.
+/// Issues random requests, most of them narrow, some over half of the blocks of the load.
 async fn random_load(rt: &Rt, load: &Rc<Load>, seed: u64) {
     let tasks = TaskGroup::new(rt);
     for task in 0..16 {
@@ -232,8 +234,8 @@ async fn random_load(rt: &Rt, load: &Rc<Load>, seed: u64) {
     tasks.join().await;
 }
 
-/// Writers that each write a block again and again, shifted in time against each other, so that one
-/// of them always writes; and who wants all of these blocks.
+/// Runs writers that each rewrite one block repeatedly, shifted in time so that one of them is
+/// always writing, and a client that requests all of these blocks.
 async fn staggered_load(rt: &Rt, load: &Rc<Load>, wide_changes: bool) {
     const WRITERS: u64 = 4;
     let (tasks, running) = (TaskGroup::new(rt), Rc::new(Cell::new(WRITERS)));
@@ -300,8 +302,8 @@ fn a_read_waits_for_no_later_write() {
     each_stack(async |rt, load, _| staggered_load(rt, load, false).await);
 }
 
-/// A read asks again when a write in its range has failed. Writes that fail and fail do not make it
-/// ask for ever.
+/// A read retries when a write in its range has failed. Writes that fail repeatedly do not make it
+/// retry forever.
 #[test]
 fn a_read_waits_for_no_later_write_that_fails() {
     let rt = virtual_rt(1);
@@ -327,7 +329,7 @@ fn a_read_waits_for_no_later_write_that_fails() {
     let mirror = Mirror::new(&rt, &mirror_config(), sides.into(), size_bytes);
     let device: Stack = Rc::new(mirror);
     rt.block_on(async {
-        // The first writes are tried again, until only one side is left.
+        // The first writes are retried until only one side is left.
         let first = device.submit(write(&rt, 0, BLOCK as usize, 7)).await;
         first.expect_err("no side takes it");
         let load = Load::failing(&rt, &device, true);
@@ -341,7 +343,7 @@ fn scattered_writes_wait_only_for_earlier_ones() {
     each_stack(async |rt, load, seed| scattered_load(rt, load, seed).await);
 }
 
-/// Writes of one page each all need the same, and nothing but room.
+/// Writes of one page each all need the same amount of room, and no other resource.
 #[test]
 fn a_full_cache_gives_room_in_the_order_of_arrival() {
     for (seed, us) in [(1, 50), (2, 300), (3, 3_000)] {
@@ -363,8 +365,8 @@ fn a_full_cache_gives_room_in_the_order_of_arrival() {
     }
 }
 
-/// Fair does not mean one by one: disjoint requests at depth 32 take as long as the device takes
-/// for them, within 3 %.
+/// Fairness does not serialize: disjoint requests at depth 32 take the time of the device alone,
+/// within 3 %.
 #[test]
 fn disjoint_requests_go_side_by_side() {
     const DEPTH: u64 = 32;
@@ -408,7 +410,7 @@ fn disjoint_requests_go_side_by_side() {
     }
 }
 
-/// Latencies of random writes into a cache that is full already: the median and the longest.
+/// Returns the median and the longest latency of random writes into a full cache.
 fn full_cache(medium: &str, depth: u64) -> (u64, u64) {
     // Tasks are polled in the order in which they are woken, as in real time.
     let rt = Rt::virtual_time(VirtualOptions {

@@ -1,4 +1,4 @@
-//! Mirrors whose logs are full: each log may wait for the other side, and none for ever.
+//! Mirrors whose logs are full: a log may wait for the other side, but never forever.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,9 +13,9 @@ use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt};
 
 const MIB: u64 = 1 << 20;
-/// Logs are a sixteenth of this.
+/// Size of a side; its log is a sixteenth of this.
 const SIDE_BYTES: u64 = 64 * MIB;
-/// What the load writes: ten times what fits into a log.
+/// Bytes that the load writes: ten times the size of a log.
 const WRITTEN_BYTES: u64 = 40 * MIB;
 
 /// A side that takes 200 us for each request, or a disk of 7,200 revolutions a minute.
@@ -30,8 +30,8 @@ fn medium(kind: &str) -> String {
     )
 }
 
-/// Writes requests of this size, in order or at random, with nobody asking for a flush, and returns
-/// when all are acknowledged.
+/// Writes requests of this size, sequentially or at random, without any flush, and returns when all
+/// are acknowledged.
 async fn load(rt: &Rt, mirror: &Mirror, depth: u64, request_bytes: u64, random: bool) {
     let tasks = TaskGroup::new(rt);
     let next = Rc::new(Cell::new(0));
@@ -56,8 +56,8 @@ async fn load(rt: &Rt, mirror: &Mirror, depth: u64, request_bytes: u64, random: 
     tasks.join().await;
 }
 
-/// No client asks for a flush, and in the end no client can: all of them wait for room in a log.
-/// The side whose log is full waits for what the other has stored and not made durable.
+/// No client flushes, and finally no client can, because all wait for room in a log. The side whose
+/// log is full waits for writes that the other side has stored and not made durable.
 #[test]
 fn a_full_log_never_waits_for_a_flush_that_nobody_asks_for() {
     for kinds in [
@@ -73,7 +73,7 @@ fn a_full_log_never_waits_for_a_flush_that_nobody_asks_for() {
             (16, 64 << 10, true),
         ] {
             let rt = virtual_rt(depth);
-            // A disk that has to go to and fro still writes 64 KiB five times a second.
+            // A disk that seeks for every request still writes 64 KiB five times a second.
             let limit = Duration::from_secs(2 * WRITTEN_BYTES / (64 << 10) / 5);
             let what = format!("{kinds:?}, depth {depth}, {request_bytes} bytes, {random}");
             let run = async {

@@ -1,4 +1,4 @@
-//! A volume in use becomes larger, on sides in memory.
+//! Growing a volume in use, on sides in memory.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use bimetal_rt::Rt;
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// The first so many bytes of a device.
+/// A device that shows only the start of another one.
 struct Start {
     below: Rc<dyn Device>,
     geometry: Geometry,
@@ -33,7 +33,7 @@ impl Device for Start {
     }
 }
 
-/// A device as it was before it was made larger.
+/// Returns a device as it was before it was extended.
 fn start_of(side: &Candidate, size_bytes: u64) -> Candidate {
     Candidate {
         name: side.name.clone(),
@@ -44,17 +44,17 @@ fn start_of(side: &Candidate, size_bytes: u64) -> Candidate {
     }
 }
 
-/// Two sides that have more room than the volume, which has a byte in each MiB.
+/// Two sides with more room than the volume, which has a nonzero byte in each MiB.
 struct Sides([Candidate; 2]);
 
-/// How the sides got their room.
+/// The reason why the sides have more room than the volume.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
-    /// A smaller side has left.
+    /// A smaller side was removed.
     SmallerLeft,
-    /// The devices have become larger.
+    /// The devices were extended.
     Extended,
-    /// The same, and no checksums are kept.
+    /// The devices were extended, and the volume has no checksums.
     ExtendedUnchecked,
 }
 
@@ -96,14 +96,14 @@ impl Sides {
         open(rt, &[&self.0[0], &self.0[1]]).await
     }
 
-    /// Opens it while the other side cannot be found.
+    /// Opens the volume while the other side cannot be found.
     async fn open_alone(&self, rt: &Rt, side: usize) -> Mirror {
         let (both, options) = ([&self.0[0], &self.0[1]], OpenOptions::default());
         let opened = open_without(rt, &both, &[1 - side], &options).await;
         opened.unwrap_or_else(|error| panic!("it opens alone: {error}"))
     }
 
-    /// Writes something on the devices where the larger volume will be.
+    /// Writes garbage to the devices in the area of the future volume.
     async fn litter(&self, rt: &Rt) {
         for side in &self.0 {
             let superblock = side.superblock().await.expect("readable").expect("there");
@@ -119,7 +119,7 @@ async fn open(rt: &Rt, sides: &[&Candidate]) -> Mirror {
     opened.unwrap_or_else(|error| panic!("it opens: {error}"))
 }
 
-/// The old content, and zeroes beyond it as far as the volume goes.
+/// Asserts the old content, and zeroes from its end to the end of the volume.
 async fn assert_content(mirror: &Mirror, old_bytes: u64, what: &str) {
     for at in 0..4 {
         assert_eq!(byte_at(mirror, at * MIB).await, Ok(at as u8 + 1), "{what}");
@@ -161,12 +161,12 @@ async fn grows(rt: &Rt, way: Way) {
     );
     mirror.submit(zeroes).await.expect("written");
     mirror.submit(Request::flush()).await.expect("flushed");
-    // The power goes; what was written beyond the old end is in the logs.
+    // The power is cut while writes beyond the old end are in the logs.
     drop(mirror);
     let mirror = sides.open(rt).await;
     assert_eq!(byte_at(&mirror, new_bytes - BLOCK).await, Ok(0x77));
     mirror.close().await.expect("closed");
-    // One side alone writes beyond the old end, and the other one is given what it lacks.
+    // One side alone writes beyond the old end, and the other side is resynchronized afterwards.
     let alone = sides.open_alone(rt, 1).await;
     put(rt, &alone, new_bytes - 3 * MIB, 0x78).await;
     alone.close().await.expect("closed");
@@ -261,8 +261,8 @@ fn a_volume_grows_only_when_all_sides_are_whole_and_have_room() {
     });
 }
 
-/// The power goes at every change that growing makes: the volume has the old size or the new one,
-/// the new one once it was reported, with the old content and zeroes behind it.
+/// Cuts the power at every change that growing makes. The volume has the old size or the new one,
+/// and the new one once it was reported, with the old content followed by zeroes.
 #[test]
 fn growing_may_be_cut_short_anywhere() {
     for (way, most) in [(Way::SmallerLeft, 300), (Way::Extended, 300)] {
@@ -275,7 +275,7 @@ fn growing_may_be_cut_short_anywhere() {
                 let [one, two] = sides.powered(&power);
                 let mirror = open(&rt, &[&one, &two]).await;
                 let old_bytes = mirror.geometry().size_bytes;
-                // Quiet, so that all sides are first told that a peer may be ahead.
+                // An idle time, so that all sides first record that a peer may be ahead.
                 rt.sleep(Duration::from_secs(10)).await;
                 power.set(changes);
                 let reported = mirror.grow().await;
@@ -296,7 +296,7 @@ fn growing_may_be_cut_short_anywhere() {
                     assert_eq!(size_bytes, new_bytes, "{way:?}, after {changes} changes");
                 }
                 let grown = size_bytes > old_bytes;
-                // It can be done, or done again.
+                // Growing succeeds, or was complete before.
                 let again = mirror.grow().await;
                 assert_eq!(
                     again.is_ok(),

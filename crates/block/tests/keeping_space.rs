@@ -1,5 +1,5 @@
 //! Zeroes that keep their space (`NO_HOLE` of NBD) keep it on every side of a mirror, however they
-//! get home.
+//! are destaged.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,10 +18,10 @@ const KEPT: Flags = Flags {
     ..Flags::NONE
 };
 
-/// What a device was asked about space: the operation, and whether it had to keep it.
+/// A request to clear space: the operation, and whether the device had to keep the space.
 type Asked = (Op, bool);
 
-/// A device that remembers what it was asked to clear at home.
+/// A device that records requests to clear its home locations.
 struct Watched {
     below: Rc<dyn Device>,
     geometry: Geometry,
@@ -42,7 +42,7 @@ impl Device for Watched {
     }
 }
 
-/// How the zeroes get home.
+/// The way in which the zeroes are destaged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     /// By a clean stop.
@@ -56,7 +56,7 @@ async fn open(rt: &Rt, sides: &[Candidate]) -> Mirror {
     opened.unwrap_or_else(|error| panic!("it opens: {error}"))
 }
 
-/// What each of two devices is asked when a MiB with content is cleared and that gets home.
+/// Returns the requests to each of two devices when a MiB with content is cleared and destaged.
 fn asked(op: Op, flags: Flags, discard_zeroes: bool, way: Way) -> [Vec<Asked>; 2] {
     let rt = virtual_rt(1);
     rt.block_on(async {
@@ -113,7 +113,7 @@ fn zeroes_that_keep_their_space_are_never_freed() {
         for of_side in asked(Op::WriteZeroes, KEPT, true, way) {
             assert_eq!(of_side, [(Op::WriteZeroes, true)], "{way:?}");
         }
-        // The checksums say that it is zeroes; the device would have to write them by hand.
+        // The checksums record the zeroes; the device would have to write them as data.
         for of_side in asked(Op::WriteZeroes, KEPT, false, way) {
             assert_eq!(of_side, [], "{way:?}");
         }

@@ -1,5 +1,5 @@
-//! Sides of 20 TiB cost what is written to them, not what they could hold. Counted in bytes and
-//! requests, on devices that keep nothing but what was written.
+//! Cost of sides of 20 TiB: it depends on the written data, not on the capacity. Counted in bytes
+//! and requests, on devices that store only written blocks.
 
 use crate::common;
 use std::cell::{Cell, RefCell};
@@ -20,15 +20,15 @@ const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 const SIDE_BYTES: u64 = 20 << 40;
 
-/// What is counted of all devices of a test together.
+/// Counters of all devices of a test together.
 #[derive(Default)]
 struct Counts {
     read_bytes: Cell<u64>,
     written_bytes: Cell<u64>,
     requests: Cell<u64>,
-    /// Reads in flight, of each device.
+    /// Reads in flight on each device.
     reading: [Cell<u64>; 2],
-    /// The most reads in flight of both devices together while both had one.
+    /// Maximum number of reads in flight on both devices together while each had one.
     both_peak: Cell<u64>,
 }
 
@@ -123,7 +123,7 @@ async fn open(rt: &Rt, sides: &[Candidate; 2]) -> Mirror {
     opened.unwrap_or_else(|error| panic!("it opens: {error}"))
 }
 
-/// Scrubs, and says how many bytes the scrub has read by its own account.
+/// Scrubs, and returns the number of bytes that the scrub reports as read.
 async fn scrub(rt: &Rt, mirror: &Mirror) -> u64 {
     let status = common::sides::scrub(rt, mirror).await;
     assert_eq!(status.state, "done");
@@ -149,8 +149,8 @@ fn formatting_writes_the_bits_and_little_else() {
     });
 }
 
-/// A kill leaves a volume that is opened by reading the bits and the start of the logs, of both
-/// sides at once.
+/// After a kill, opening the volume reads only the bits and the start of the logs, on both sides
+/// concurrently.
 #[test]
 fn opening_reads_both_sides_at_once_and_little_of_each() {
     let rt = virtual_rt(2);

@@ -1,5 +1,5 @@
-//! Sequences of the documented operations on a volume in use, in drawn orders: whatever came
-//! before, each operation works or says in one line why not, and the content stays.
+//! Random sequences of the documented operations on a volume in use: whatever happened before, each
+//! operation works or gives a one-line reason, and the content is preserved.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,8 +21,8 @@ const MORE_BYTES: u64 = 8 * MIB;
 const STEPS: usize = 14;
 const SEEDS: u64 = 40;
 
-/// A device that answers nothing but errors while it is unplugged, or once the server that opened
-/// it has died.
+/// A device that fails every request while it is unplugged, or once the server that opened it has
+/// died.
 struct Pluggable {
     below: Rc<dyn Device>,
     unplugged: Rc<Cell<bool>>,
@@ -42,14 +42,14 @@ impl Device for Pluggable {
     }
 }
 
-/// A side that the volume has now.
+/// A current side of the volume.
 struct Member {
     blank: Candidate,
     unplugged: Rc<Cell<bool>>,
 }
 
 impl Member {
-    /// The side for a server that has not died yet.
+    /// Returns the side for a server that has not died yet.
     fn side(&self, server_is_dead: &Rc<Cell<bool>>) -> Candidate {
         Candidate {
             name: self.blank.name.clone(),
@@ -62,7 +62,7 @@ impl Member {
     }
 }
 
-/// A volume in use, and what is known to be on it.
+/// A volume in use, and its expected content.
 struct Sequence {
     rt: Rt,
     rng: Rng,
@@ -83,7 +83,7 @@ fn member(rt: &Rt, number: u64) -> Member {
     }
 }
 
-/// A server for the sides, some of which it does not find.
+/// Opens the volume in a server that does not find some of the sides.
 async fn opened(
     rt: &Rt,
     members: &[Member],
@@ -227,7 +227,7 @@ impl Sequence {
         self.mirror = opened(&self.rt, &self.members, &[], &self.server_is_dead).await;
     }
 
-    /// Does one drawn operation. Returns its name.
+    /// Executes one random operation and returns its name.
     async fn step(&mut self) -> String {
         let which = self.draw();
         let what = self.rng.below(9);
@@ -273,7 +273,7 @@ impl Sequence {
     }
 }
 
-/// Returns how often the volume has grown.
+/// Runs a sequence and returns how often the volume has grown.
 async fn run(rt: &Rt, seed: u64) -> u64 {
     let mut sequence = Sequence::begin(rt, seed).await;
     let mut done = Vec::new();
@@ -301,6 +301,6 @@ fn operations_work_in_every_order() {
         let rt = virtual_rt(seed);
         grown += rt.block_on(run(&rt, seed));
     }
-    // Else the sides never had room, and a part of the operations was not tried.
+    // Otherwise the sides never had room, and some operations were not tested.
     assert!(grown > 0);
 }

@@ -20,8 +20,8 @@ const VOLUME: u64 = 16 << 20;
 const FAST_MS: u64 = 1;
 const SLOW_MS: u64 = 10;
 
-/// Notes the changes that reach a side: offset and length of each, in order. Those in flight
-/// together must not overlap, because nobody knows which of them would be the last.
+/// Records the changes that reach a side: offset and length of each, in order. Changes in flight
+/// together must not overlap, because their final order would be unknown.
 struct Recorder {
     below: Rc<dyn Device>,
     changes: Rc<RefCell<Vec<(u64, u64)>>>,
@@ -57,7 +57,7 @@ impl Device for Recorder {
     }
 }
 
-/// One side: what is stored, what can be done to it, what has reached it.
+/// One side: its memory, its fault switch, and the changes that have reached it.
 struct TestSide {
     memory: Rc<dyn Device>,
     faults: Rc<FaultControl>,
@@ -85,7 +85,7 @@ impl TestSide {
         }
     }
 
-    /// The byte that fills the block at `offset`.
+    /// Returns the byte that fills the block at `offset`.
     async fn byte_at(&self, offset: u64) -> u8 {
         byte_of(&self.memory, offset).await
     }
@@ -124,7 +124,7 @@ impl Pair {
         }
     }
 
-    /// Writes one block and says how long that took, in milliseconds.
+    /// Writes one block and returns the latency, in milliseconds.
     async fn write(&self, block: u64, byte: u8) -> u64 {
         let before = self.rt.now();
         let request = write(&self.rt, block * BLOCK, BLOCK as usize, byte);
@@ -143,7 +143,7 @@ impl Pair {
         .await
     }
 
-    /// Enough writes for the mirror to know both sides, drained.
+    /// Issues enough writes for the mirror to measure both sides, and drains them.
     async fn learn(&self) {
         for block in 0..40 {
             self.write(1000 + block, 1).await;
@@ -186,7 +186,7 @@ fn a_frozen_side_costs_its_limit_and_the_time_of_the_other() {
     pair.rt.block_on(async {
         pair.learn().await;
         pair.fast.faults.set_frozen(true);
-        // Both sides have been given the write: the slow one has it after its own time.
+        // Both sides have received the write, and the slow side has stored it after its own time.
         assert_eq!(pair.write(0, 2).await, SLOW_MS);
         assert!(pair.mirror.status().sides[0].stuck);
         assert_eq!(pair.write(1, 3).await, SLOW_MS);
@@ -210,7 +210,8 @@ fn reads_never_give_what_only_the_lagging_side_believes() {
         pair.flush().await;
         pair.slow.faults.set_frozen(true);
         pair.write(5, 11).await;
-        // The side that has the new content cannot be read: the queue of the other one has it too.
+        // The side with the new content cannot be read, but the queue of the other side holds that
+        // content too.
         pair.fast.faults.fail_next(Op::Read, IoError::Medium);
         let read = pair.mirror.submit(Request::read(5 * BLOCK, BLOCK)).await;
         match read {
@@ -233,7 +234,7 @@ fn a_read_error_is_answered_by_the_other_side() {
     });
 }
 
-/// Enough reads for the fast side's speed to be known, and for one hedge.
+/// Issues enough reads to measure the fast side's speed and to permit one hedged read.
 async fn learn_reads(pair: &Pair) {
     for _ in 0..40 {
         assert_eq!(pair.read(3).await, 9);
@@ -250,7 +251,7 @@ fn a_late_read_is_answered_by_the_other_side() {
         pair.fast.faults.set_frozen(true);
         let before = pair.rt.now();
         assert_eq!(pair.read(3).await, 9);
-        // Memory answers at once, so half a millisecond, the least there is, counts as late.
+        // Memory answers at once, so a read is late after the minimum of half a millisecond.
         assert_eq!(pair.rt.now().ns_since(before), 500_000);
         assert_eq!(pair.mirror.status().hedged_reads, 1);
     });
@@ -280,7 +281,7 @@ fn at_most_one_read_in_twenty_is_hedged() {
         pair.write(3, 9).await;
         pair.flush().await;
         learn_reads(&pair).await;
-        // Slow at once for all reads: the quantile follows only after a window of samples.
+        // All reads become slow at once: the quantile follows only after a window of samples.
         pair.fast
             .faults
             .set_delay(Op::Read, Duration::from_millis(20));
@@ -385,7 +386,8 @@ fn a_newer_write_replaces_what_waits_and_is_written_once() {
             ),
             (20, 20)
         );
-        // The first was in flight when the side froze; of the others only the last is left.
+        // The first write was in flight when the side froze; of the others only the last one
+        // remains.
         assert_eq!(pair.slow.changes.borrow().len(), 2);
         assert_eq!(pair.fast.changes.borrow().len(), 20);
     });
@@ -398,7 +400,7 @@ fn a_delayed_side_catches_up_in_order_of_place_with_neighbours_merged() {
     pair.rt.block_on(async {
         pair.learn().await;
         pair.slow.faults.set_frozen(true);
-        // Eight writes fill what the side is given at once; the mirror decides over the others.
+        // Eight writes fill the in-flight window of the side; the mirror orders the others.
         for filler in 0..8 {
             pair.write(2000 + filler * 10, 1).await;
         }
@@ -452,8 +454,8 @@ fn a_silent_side_becomes_absent_and_is_made_whole_when_it_answers() {
     });
 }
 
-/// Time in which the whole process stood still is no silence of a side: what the sides completed
-/// meanwhile is only seen afterwards. A side that goes on being silent is given up all the same.
+/// Time in which the whole process was stopped does not count as silence of a side, because
+/// completions of that time are only seen afterwards. A side that remains silent is still ejected.
 #[test]
 fn a_server_that_stood_still_blames_no_side() {
     for slow_ms in [SLOW_MS, 1_500] {
@@ -493,7 +495,7 @@ fn a_server_that_stood_still_blames_no_side() {
     }
 }
 
-/// A read waits for a silent side as long as the thread is awake.
+/// The timeout of a read counts only the time in which the thread is running.
 #[test]
 fn a_read_blames_no_side_for_the_time_in_which_the_server_stood_still() {
     let pair = Pair::new(|config| config.absent_after = Some(Time(Duration::from_secs(2))));
@@ -517,9 +519,9 @@ fn a_read_blames_no_side_for_the_time_in_which_the_server_stood_still() {
     });
 }
 
-/// After a failed flush nothing is known of what the side was given before it, so all of that is
-/// copied again; not before the writes that it still works on have ended, one of which came
-/// meanwhile.
+/// After a failed flush the state of all earlier writes to the side is unknown, so they are all
+/// copied again. The copy starts only when the side's writes in flight have ended; one of them
+/// arrived meanwhile.
 #[test]
 fn a_side_that_fails_a_flush_while_it_joins_is_copied_again_once_it_is_idle() {
     let pair = Pair::new(|config| config.absent_after = Some(Time(Duration::from_secs(2))));
@@ -542,8 +544,9 @@ fn a_side_that_fails_a_flush_while_it_joins_is_copied_again_once_it_is_idle() {
         while !joins() {
             pair.wait(1).await;
         }
-        // The flush of a client fails on the side, which the mirror learns when the other one has
-        // flushed as well. A write comes before that, and ends after the flush with which it joins.
+        // A client's flush fails on the side, which the mirror learns when the other side has
+        // flushed too. A write is submitted before that, and ends after the flush with which the
+        // side joins.
         let copied_before = pair.mirror.status().sides[1].resynced_bytes;
         pair.slow.faults.fail_next(Op::Flush, IoError::Medium);
         pair.slow

@@ -1,5 +1,5 @@
-//! A formatted volume on sides in memory: stopped, killed, opened again with all of its sides or
-//! some, and what becomes of a side that is missing, split or rotten.
+//! A formatted volume on sides in memory: stopped, killed, opened again with all or some of its
+//! sides, and with sides that are missing, diverged or corrupt.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -68,7 +68,7 @@ fn a_volume_survives_a_clean_stop_whatever_the_order_of_its_sides() {
     });
 }
 
-/// A device that has no space for what is written while it is full.
+/// A device that fails writes for lack of space while it is full.
 struct Fillable {
     below: Rc<dyn Device>,
     is_full: Rc<Cell<bool>>,
@@ -97,8 +97,8 @@ fn fillable(side: &Candidate) -> (Candidate, Rc<Cell<bool>>) {
     (Candidate { name, device }, is_full)
 }
 
-/// A volume whose sides are full is not opened, and the advice is to make room: forcing it would
-/// give up what a side has. With room it opens whole.
+/// A volume whose sides are full is not opened, and the advice is to free space: a forced opening
+/// would lose data of a side. With free space it opens with all sides.
 #[test]
 fn full_sides_are_told_to_be_full_and_nothing_is_forced() {
     let rt = virtual_rt(6);
@@ -134,8 +134,9 @@ fn full_sides_are_told_to_be_full_and_nothing_is_forced() {
     });
 }
 
-/// A new disk in the place of a side is that side missing: after a clean stop the volume is served
-/// without it, and says what makes it a side. Nothing is written to it unasked.
+/// A new disk in the place of a side counts as a missing side: after a clean stop the volume is
+/// served without it, and says how to make the disk a side. The disk is not written to without a
+/// request.
 #[test]
 fn a_blank_device_in_the_place_of_a_side_is_served_without_and_named() {
     let rt = virtual_rt(6);
@@ -207,7 +208,7 @@ fn unfit_foreign_and_doubled_sides_are_refused_and_nothing_is_written() {
     });
 }
 
-/// Opens the sides of `names` only; the others cannot be found.
+/// Opens only the sides in `names`; the others cannot be found.
 async fn open_some(
     rt: &Rt,
     sides: &[Candidate],
@@ -242,7 +243,7 @@ fn a_volume_that_was_not_closed_opens_again_with_all_that_was_written() {
         let stored = crashed.submit(write(&rt, 0, 4096, 0x66)).await;
         stored.expect("written");
         crashed.submit(Request::flush()).await.expect("flushed");
-        // The process is gone: nothing is closed, the sides say that they are in use.
+        // The process was killed: no side was closed, so each is marked as in use.
         let mirror = open(&rt, &sides).await.expect("it recovers");
         let device: Rc<dyn Device> = Rc::new(mirror.clone());
         assert_eq!(byte_of(&device, 0).await, 0x66, "what was flushed is there");
@@ -271,7 +272,7 @@ fn a_side_alone_is_refused_while_the_other_may_be_ahead_and_opens_once_nobody_is
             let says = refused.contains(&other) && refused.contains("nothing is known after");
             assert!(says && refused.contains("  0+"), "{refused}");
         }
-        // In use and idle for a while, every side says that nobody is ahead.
+        // After some idle time in use, every side records that no peer is ahead.
         let mirror = open(&rt, &sides).await.expect("both are there");
         rt.sleep(Duration::from_secs(20)).await;
         drop(mirror);
@@ -284,8 +285,8 @@ fn a_side_alone_is_refused_while_the_other_may_be_ahead_and_opens_once_nobody_is
     });
 }
 
-/// A side that freezes when a superblock is written, which arrives without an answer. What comes
-/// after that waits.
+/// A side that freezes when a superblock is written: the write arrives but is not answered, and
+/// later requests wait.
 struct Freezing {
     below: Rc<dyn Device>,
     freezes: Cell<bool>,
@@ -329,8 +330,8 @@ impl Device for Freezing {
     }
 }
 
-/// A volume is used again while a side is being told that nobody is ahead of it. Until it has been
-/// told better it may say so, and be started alone: what is flushed is flushed on all sides.
+/// A volume is used again while a superblock is being written that tells a side that no peer is
+/// ahead. Until that is revoked, the side might be started alone, so a flush waits for all sides.
 #[test]
 fn a_flush_waits_for_a_side_that_may_say_that_nobody_is_ahead() {
     let rt = virtual_rt(8);
@@ -359,7 +360,7 @@ fn a_flush_waits_for_a_side_that_may_say_that_nobody_is_ahead() {
     });
 }
 
-/// What is written while a side is missing, and nothing else, is copied to it when it returns.
+/// When a missing side returns, exactly the changes made without it are copied to it.
 #[test]
 fn a_side_that_was_missing_gets_what_it_lacks() {
     let rt = virtual_rt(8);
@@ -471,7 +472,7 @@ fn a_forced_opening_shows_the_last_moment_that_is_known_or_goes_on_from_it() {
             .await
             .expect("written");
         fork.close().await.expect("closed");
-        // The old side comes back: it is made equal to the fork.
+        // The old side returns and is resynchronized with the fork.
         let both = open(&rt, &sides)
             .await
             .expect("one descends from the other");
@@ -483,7 +484,8 @@ fn a_forced_opening_shows_the_last_moment_that_is_known_or_goes_on_from_it() {
     });
 }
 
-/// A block that goes bad on one side is found when it is read, and repaired from the other one.
+/// A block that becomes corrupt on one side is detected by a read, and repaired from the other
+/// side.
 #[test]
 fn a_rotten_block_is_found_and_repaired() {
     let rt = virtual_rt(11);
@@ -518,7 +520,7 @@ fn a_rotten_block_is_found_and_repaired() {
     });
 }
 
-/// A side whose reads take long.
+/// A side with slow reads.
 struct Slow {
     rt: Rt,
     below: Rc<dyn Device>,
@@ -584,8 +586,8 @@ fn an_opening_that_reads_a_long_log_says_how_far_it_is() {
     });
 }
 
-/// A write may be longer than the logs of the sides: alone, beside small ones, and again before it
-/// is at home.
+/// A write may be longer than the logs of the sides: alone, beside small writes, and repeated
+/// before it is destaged.
 #[test]
 fn a_write_that_is_longer_than_the_log_is_stored() {
     for len in [4 * MIB, 8 * MIB, 32 * MIB] {
@@ -613,7 +615,7 @@ fn a_write_that_is_longer_than_the_log_is_stored() {
                 large.expect("a side takes it");
             }
             mirror.submit(Request::flush()).await.expect("flushed");
-            // The power goes.
+            // The power is cut.
             drop(mirror);
             let mirror = open(&rt, &sides).await.expect("it opens");
             for (offset, len) in [(0, len), (len, 64 * 4096)] {

@@ -1,4 +1,4 @@
-//! The named profiles of the timing models, and what their overrides may and may not say.
+//! The named profiles of the timing models, and their permitted overrides.
 
 use bimetal_block::media::model::{ModelError, ModelType, Parameters, profiles};
 

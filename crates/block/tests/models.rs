@@ -1,5 +1,5 @@
-//! The timing models against what their parameters say by hand, and against the properties every
-//! model owes its caller.
+//! The timing models, compared with results computed by hand from their parameters, and the
+//! properties that every model guarantees.
 
 use bimetal_block::media::model::{
     Command, CommandKind, ModelCounters, Parameters, TimingModel, profiles,
@@ -54,7 +54,7 @@ fn run_dry(model: &mut Model) -> Vec<(u64, u64)> {
     done
 }
 
-/// The completion time of a single command on a device that gets it at `now_ns`.
+/// Returns the completion time of a single command on a device that receives it at `now_ns`.
 fn time_one(model: &mut Model, now_ns: u64, command: Command) -> u64 {
     model.submit(now_ns, command);
     let mut done = Vec::new();
@@ -71,7 +71,7 @@ fn ids(done: &[(u64, u64)]) -> Vec<u64> {
     done.iter().map(|done| done.0).collect()
 }
 
-/// A generator for test loads that shares nothing with the models' own (SplitMix64).
+/// A generator for test loads that is independent of the models' own (SplitMix64).
 struct Load(u64);
 
 impl Load {
@@ -87,7 +87,7 @@ impl Load {
         self.next() % limit
     }
 
-    /// A command of any kind, reads and writes mostly.
+    /// Returns a command of any kind, mostly a read or a write.
     fn command(&mut self, id: u64, capacity_bytes: u64) -> Command {
         let len = 4096 * (1 + self.below(64));
         let offset = 4096 * self.below((capacity_bytes - len) / 4096);
@@ -638,7 +638,7 @@ fn network_latencies_are_lognormal_with_spikes() {
     assert!((1..=42).contains(&spikes), "{spikes} spikes");
 }
 
-// What every model owes.
+// Guarantees of every model.
 
 /// Drives a random load, advancing at every event (`eager`) or only now and then. Returns the
 /// completions and the counters.
@@ -736,7 +736,7 @@ fn a_seed_is_a_run() {
     every_model(5, |name, make| {
         assert!(drive(make(), 5, true) == drive(make(), 5, true), "{name}");
     });
-    // Another seed of the model under the same load: other rotational waits.
+    // Another seed of the model under the same load gives other rotational delays.
     let disk = |seed| {
         parameters("hdd-7200", "")
             .build(4 * GIB, seed)
@@ -749,6 +749,6 @@ fn a_seed_is_a_run() {
 fn time_never_runs_backwards() {
     let mut ssd = model("sata-2009-a", "", 32 * GIB);
     ssd.advance(S, &mut Vec::new());
-    // Late news of an earlier instant counts as now.
+    // A command submitted with an earlier time counts as submitted now.
     assert_eq!(time_one(&mut ssd, 0, write(1, 0, 55_000)), S + 1_300_000);
 }

@@ -1,4 +1,4 @@
-//! Operations on a volume in use, on sides in memory: scrub, rebuild, sides that come and go.
+//! Operations on a volume in use, on sides in memory: scrub, rebuild, adding and removing sides.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use bimetal_rt::sync::Event;
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// A device of which one block cannot be read before it has been written again.
+/// A device with one block that cannot be read until it is written again.
 struct BadBlock {
     below: Rc<dyn Device>,
     bad: Rc<Cell<Option<u64>>>,
@@ -45,7 +45,7 @@ impl Device for BadBlock {
     }
 }
 
-/// A device that hangs from the next write of its superblock on, once it is armed.
+/// A device that, once armed, hangs from the next write of its superblock on.
 struct Hanging {
     below: Rc<dyn Device>,
     armed: Cell<bool>,
@@ -128,7 +128,7 @@ impl Volume {
         self.open_without(&[], options).await
     }
 
-    /// Opens it while some sides cannot be found.
+    /// Opens the volume while some sides cannot be found.
     async fn open_without(&self, missing: &[usize], options: &OpenOptions) -> Mirror {
         let sides = self
             .sides
@@ -147,12 +147,12 @@ impl Volume {
         found.expect("it can be read").expect("it is there")
     }
 
-    /// Where a block of the volume has its home on a side.
+    /// Returns the home location of a block of the volume on a side.
     async fn home(&self, side: usize, offset: u64) -> u64 {
         self.superblock(side).await.layout.data.0 + offset
     }
 
-    /// Fills a block of a side with a byte, past the mirror.
+    /// Overwrites a block of a side with a byte, bypassing the mirror.
     async fn spoil(&self, side: usize, offset: u64) {
         let spoilt = write(&self.rt, offset, BLOCK as usize, 0xEE);
         let done = self.sides[side].device.submit(spoilt).await;
@@ -165,7 +165,8 @@ impl Volume {
         read.expect("memory can be read").into_data().to_vec()
     }
 
-    /// Writes a block every MiB of the first so many, and closes: everything is at home.
+    /// Writes a block at the start of each of the first `mib` MiB and closes, so that all are
+    /// destaged.
     async fn fill(&self, mib: u64) {
         let mirror = self.open().await;
         for at in 0..mib {
@@ -184,8 +185,8 @@ fn a_scrub_finds_what_nobody_reads_and_repairs_it() {
         let mirror = volume.open().await;
         let clean = scrub(&rt, &mirror).await;
         assert_eq!((clean.state, clean.found), ("done", 0), "{clean:?}");
-        // On each side, eight blocks, the two pages of checksums of the 1008 blocks of 4 KiB that
-        // they are among, and a page of bits in two copies. Nothing was ever written to the map.
+        // On each side: eight blocks, two pages of checksums (a page covers 1008 blocks of 4 KiB),
+        // and one page of bits in two copies. The dirty-region bitmap was never written.
         assert_eq!(clean.read_bytes, 2 * (8 + 2 + 2) * BLOCK);
         assert_eq!(clean.position_bytes, mirror.geometry().size_bytes);
 
@@ -225,8 +226,8 @@ fn a_scrub_finds_what_is_wrong_in_a_log() {
     });
 }
 
-/// Headers of the log are needed after a stop only: a scrub finds what is wrong with them as long
-/// as the side can be done without, and then the side can be started alone.
+/// Headers of the log are needed only after a stop. A scrub finds a corrupt header while the volume
+/// can still run without the side, and then the side can be started alone.
 #[test]
 fn a_scrub_finds_what_is_wrong_in_a_header_of_the_log() {
     let rt = virtual_rt(22);
@@ -237,7 +238,7 @@ fn a_scrub_finds_what_is_wrong_in_a_header_of_the_log() {
             put(&rt, &mirror, at * MIB, at as u8).await;
             mirror.submit(Request::flush()).await.expect("flushed");
         }
-        // Each of these is an entry of its own, so its header lies before it.
+        // Each of these writes is a separate log entry, so its header lies directly before it.
         for at in [7, 9] {
             let place = mirror.place_on(1, at * MIB).expect("it has a place");
             assert_ne!(place, volume.home(1, at * MIB).await, "it is in the log");
@@ -249,7 +250,7 @@ fn a_scrub_finds_what_is_wrong_in_a_header_of_the_log() {
         let clean = scrub(&rt, &mirror).await;
         assert_eq!(clean.found, 0, "{clean:?}");
         mirror.submit(Request::flush()).await.expect("flushed");
-        // The power goes, and the other side with it.
+        // The power is cut, and the other side is lost.
         drop(mirror);
         let sides = [&volume.sides[0], &volume.sides[1]];
         let options = OpenOptions {
@@ -283,7 +284,7 @@ fn what_is_wrong_on_all_sides_is_said_to_be_lost_and_costs_nothing_else() {
         assert!(status.sides.iter().all(|side| side.stale_bytes == 0));
         assert_eq!(byte_at(&mirror, 2 * MIB).await, Err(IoError::Corrupt));
         assert_eq!(byte_at(&mirror, MIB).await, Ok(2));
-        // Writing it makes it good again.
+        // Writing the block makes it readable again.
         put(&rt, &mirror, 2 * MIB, 0x77).await;
         assert_eq!(byte_at(&mirror, 2 * MIB).await, Ok(0x77));
         mirror.close().await.expect("closed");
@@ -317,8 +318,8 @@ fn what_lies_beside_the_data_is_scrubbed_too() {
         let superblock = volume.superblock(0).await;
         let size_bytes = volume.sides[0].device.geometry().size_bytes;
         let layout = superblock.layout;
-        // A page of checksums, a page of the bits that say which pages were written, the first copy
-        // of the superblock and the last.
+        // A page of checksums, a page of the bits that record which checksum pages were written,
+        // and the first copy of the superblock.
         let bits = layout.written.expect("a new side has bits").0;
         for offset in [layout.checksums.0, bits, 0] {
             volume.spoil(0, offset).await;
@@ -333,7 +334,7 @@ fn what_lies_beside_the_data_is_scrubbed_too() {
             assert_eq!(byte_at(&mirror, at * MIB).await, Ok(at as u8 + 1));
         }
         mirror.close().await.expect("closed");
-        // Each copy of the superblocks alone will do again.
+        // Each copy of the superblock alone suffices.
         volume.spoil(0, size_bytes - BLOCK).await;
         volume.spoil(1, 0).await;
         let mirror = volume.open().await;
@@ -355,7 +356,7 @@ fn both_checkpoints_may_rot_one_after_the_other() {
             let status = scrub(&rt, &mirror).await;
             assert_eq!(status.found, status.repaired, "{status:?}");
         }
-        // The program is gone, and what is there still opens.
+        // The program is killed, and the remaining checkpoint suffices to open the volume.
         drop(mirror);
         let mirror = volume.open().await;
         assert_eq!(byte_at(&mirror, MIB).await, Ok(2));
@@ -369,7 +370,7 @@ fn a_scrub_keeps_to_its_rate_and_can_be_cancelled() {
     rt.block_on(async {
         let mut volume = Volume::format(&rt, 2).await;
         volume.config.scrub_rate = Some(Size(4 * MIB));
-        // What was never written takes no time.
+        // Regions that were never written take no time.
         volume.fill(58).await;
         let mirror = volume.open().await;
         let before = rt.now();
@@ -391,7 +392,7 @@ fn a_scrub_keeps_to_its_rate_and_can_be_cancelled() {
     });
 }
 
-/// A side that is made anew gets what was ever written, and not the rest.
+/// A side that is rebuilt from scratch gets every block that was ever written, and no others.
 #[test]
 fn a_rebuild_copies_what_was_written_and_says_how_far_it_is() {
     let rt = virtual_rt(8);
@@ -402,7 +403,7 @@ fn a_rebuild_copies_what_was_written_and_says_how_far_it_is() {
             ceiling: Some(Rate(MIB)),
         };
         volume.fill(6).await;
-        // What the side holds beside that must not be seen again.
+        // Other old content of the side must not become visible again.
         let alone = volume.home(1, 20 * MIB).await;
         let mirror = volume.open().await;
         put(&rt, &mirror, 20 * MIB, 3).await;
@@ -438,8 +439,8 @@ fn a_rebuild_copies_what_was_written_and_says_how_far_it_is() {
     });
 }
 
-/// A block that its only source has lost does not keep the side from being whole: it cannot be read
-/// there either, now and after a restart, and everything else can.
+/// A block that its only source has lost does not keep the side from being in sync. That block
+/// stays unreadable, now and after a restart, and all others can be read.
 #[test]
 fn a_block_that_nobody_has_does_not_keep_a_side_from_being_whole() {
     let rt = virtual_rt(9);
@@ -471,7 +472,7 @@ fn a_block_that_nobody_has_does_not_keep_a_side_from_being_whole() {
     });
 }
 
-/// What is written to a block that was lost is there on both sides.
+/// A write to a lost block is stored on both sides.
 #[test]
 fn a_write_makes_a_lost_block_good() {
     let rt = virtual_rt(19);
@@ -491,7 +492,7 @@ fn a_write_makes_a_lost_block_good() {
     });
 }
 
-/// As long as somebody is absent who may have it, a block is not taken for lost.
+/// A block is not considered lost while an absent side may have it.
 #[test]
 fn a_block_that_an_absent_side_may_have_is_not_lost() {
     let rt = virtual_rt(20);
@@ -528,7 +529,7 @@ fn a_side_is_added_and_another_one_removed() {
         assert_eq!(mirror.status().sides[2].health, "resyncing");
         put(&rt, &mirror, 30 * MIB, 0x30).await;
         until_whole(&rt, &mirror, 3).await;
-        // Asked again it is what was asked for; of a side of old it is a mistake.
+        // Repeating the command succeeds; adding one of the original sides is an error.
         let again = mirror.add_side(third.clone(), None, false).await;
         again.expect("it has been added");
         let old = volume.sides[0].clone();
@@ -556,7 +557,7 @@ fn a_side_is_added_and_another_one_removed() {
             assert_eq!(byte_at(&alone, offset).await, Ok(at), "at {offset}");
         }
         alone.close().await.expect("closed");
-        // One that has left is not taken for a side, nor does it keep the others from starting.
+        // A removed side is not accepted as a side, and does not keep the others from starting.
         let sides = [&third, &volume.sides[0]];
         let with_old = open_these(&rt, &sides, &OpenOptions::default()).await;
         let with_old = with_old.expect("the other one is whole");
@@ -566,9 +567,9 @@ fn a_side_is_added_and_another_one_removed() {
     });
 }
 
-/// The only member of the epoch hangs when it is to be told that another side has joined. Started
-/// alone it would not know of the other one, so nothing counts as flushed without it, however long
-/// it hangs.
+/// The only member of the epoch hangs when its superblock is to record that another side has
+/// joined. If it were started alone, it would not know of the other side, so no flush completes
+/// without it, however long it hangs.
 #[test]
 fn a_side_that_takes_itself_for_the_only_one_is_not_given_up() {
     let rt = virtual_rt(29);
@@ -625,8 +626,8 @@ fn what_is_no_side_or_too_small_is_not_added() {
     });
 }
 
-/// The power goes at every change that replacing a side makes: the volume opens with the old side
-/// or with the new one, and has everything.
+/// Cuts the power at every change that the replacement of a side makes: the volume opens with the
+/// old or with the new side, and has its full content.
 #[test]
 fn a_replacement_may_be_cut_short_anywhere() {
     for changes in 0..2000 {
@@ -660,7 +661,7 @@ fn a_replacement_may_be_cut_short_anywhere() {
             let options = OpenOptions::default();
             let [first, second] = [&volume.sides[0], &volume.sides[1]];
             let (mut opened, mut refused) = (None, Vec::new());
-            // While all three count, all three must be named.
+            // While three sides are members, all three must be named.
             for sides in [
                 vec![first, second],
                 vec![first, &new],
@@ -703,7 +704,7 @@ fn a_new_disk_in_the_place_of_a_dead_one_is_made_a_side() {
         volume.fill(4).await;
         let new = blank(&rt, "side1");
         let sides = [&volume.sides[0], &new];
-        // Nobody has said that it is to be made a side, so it is left as it is.
+        // Without a command to make it a side, the new disk is left unchanged.
         let without = open_these(&rt, &sides, &OpenOptions::default()).await;
         let without = without.expect("side0 was closed cleanly");
         assert_eq!(without.status().sides[1].health, "absent");
@@ -719,7 +720,7 @@ fn a_new_disk_in_the_place_of_a_dead_one_is_made_a_side() {
         assert!(!mirror.status().degraded);
         assert_eq!(byte_at(&mirror, 3 * MIB).await, Ok(4));
         mirror.close().await.expect("closed");
-        // The dead one lives again, but it is none of the volume.
+        // The dead disk works again, but it is no member of the volume.
         let sides = [&volume.sides[0], &volume.sides[1]];
         let refused = open_these(&rt, &sides, &OpenOptions::default()).await;
         let opened = refused.expect("side0 was closed cleanly");
@@ -728,7 +729,7 @@ fn a_new_disk_in_the_place_of_a_dead_one_is_made_a_side() {
     });
 }
 
-/// What a volume does when a side is lost is not what it does when one is taken away by command.
+/// The action configured for a lost side does not apply to a side that is removed by command.
 #[test]
 fn a_side_that_is_removed_by_command_stops_nothing() {
     for on_degraded in [OnDegraded::Continue, OnDegraded::ReadOnly, OnDegraded::Stop] {

@@ -1,4 +1,5 @@
-//! Whose a request is reaches the devices below, whatever the layers between make of it.
+//! The origin of a request reaches the devices below, however the layers in between transform the
+//! request.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,7 +21,7 @@ const ASKS: Origin = Origin {
     priority: Priority::RealTime(2),
 };
 
-/// Memory that keeps what it was asked and by whom.
+/// A device in memory that records each operation and its origin.
 struct Witness {
     below: MemoryDevice,
     seen: RefCell<Vec<(Op, Origin)>>,
@@ -34,7 +35,8 @@ impl Witness {
         })
     }
 
-    /// The reads and writes seen since this was asked last, all of them somebody's.
+    /// Returns the reads and writes recorded since the last call, and checks that each has an
+    /// origin.
     fn transfers(&self) -> Vec<Op> {
         let mut ops = Vec::new();
         for (op, origin) in self.seen.take() {
@@ -66,7 +68,7 @@ async fn ask(top: &Rc<dyn Device>, request: Request) {
     answer.expect("memory does what it is asked");
 }
 
-/// A part of a block is read around and written whole; both are on behalf of the one who asked.
+/// A partial write reads and writes a whole block; both requests carry the origin of the write.
 #[test]
 fn the_atomic_unit_reads_and_writes_for_whom_it_was_asked() {
     let rt = virtual_rt(1);
@@ -86,7 +88,7 @@ fn the_atomic_unit_reads_and_writes_for_whom_it_was_asked() {
     });
 }
 
-/// What is cut, queued, or fetched into memory keeps its origin.
+/// Requests that are split, queued, or made to fill a cache keep their origin.
 #[test]
 fn layers_that_cut_or_fetch_keep_the_origin() {
     let layers: [(&str, Layer); 3] = [
@@ -125,7 +127,8 @@ fn layers_that_cut_or_fetch_keep_the_origin() {
     }
 }
 
-/// A mirror over bare devices passes changes to both, and reads from one, for whom it was asked.
+/// A mirror over plain devices sends changes to both and reads to one, with the origin of the
+/// request.
 #[test]
 fn a_mirror_keeps_the_origin() {
     let rt = virtual_rt(1);

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 const BLOCK: u64 = 4096;
 
-/// A device that takes a millisecond for each request, keeps the order of what it was asked, and
-/// fails at bad blocks. A read gives the number of the block in all of its bytes.
+/// A device that takes a millisecond for each request, records the order of its requests, and fails
+/// at bad blocks. A read returns the number of the block in all of its bytes.
 struct Slow {
     rt: Rt,
     geometry: Geometry,
@@ -96,7 +96,7 @@ fn counter(device: &Rc<dyn Device>, part: &str, name: &str) -> u64 {
     }
 }
 
-/// The ranges that the device was asked for, in order.
+/// Returns the ranges of the device's requests, in order.
 fn asked(slow: &Slow) -> Vec<(u64, u64)> {
     let asked = slow.asked.borrow();
     asked
@@ -105,8 +105,8 @@ fn asked(slow: &Slow) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// While the device is busy with block 100, four reads come that meet; they are one request, and
-/// each has its own bytes.
+/// While the device is busy with block 100, four adjacent reads arrive. They become one request,
+/// and each read gets its own bytes.
 #[test]
 fn what_meets_while_the_device_is_busy_is_one_request() {
     let rt = virtual_rt(1);
@@ -134,8 +134,8 @@ fn what_meets_while_the_device_is_busy_is_one_request() {
     });
 }
 
-/// Deadline goes on upwards from the oldest (20, 60, 90) before it turns back; noop keeps the order
-/// in which they came.
+/// Deadline continues upwards from the oldest request (20, 60, 90) before it turns back; noop keeps
+/// the order of arrival.
 #[test]
 fn the_scheduler_decides_the_order() {
     for (scheduler, order) in [
@@ -156,7 +156,7 @@ fn the_scheduler_decides_the_order() {
     }
 }
 
-/// One bad block among four that were merged: only who asked for it has an error.
+/// One bad block among four merged reads: only the read of that block fails.
 #[test]
 fn a_bad_block_fails_nobody_else() {
     let rt = virtual_rt(1);
@@ -173,8 +173,8 @@ fn a_bad_block_fails_nobody_else() {
     });
 }
 
-/// A merged write is durable as a whole when one of its parts must be; and a flush does not wait
-/// for what has not completed.
+/// A merged write is durable as a whole if one of its parts has FUA. A flush does not wait for
+/// requests that have not completed.
 #[test]
 fn fua_holds_for_the_whole_and_a_flush_passes() {
     let rt = virtual_rt(1);
@@ -248,7 +248,7 @@ fn a_plug_waits_for_company_and_not_for_longer() {
     });
 }
 
-/// More requests than places wait their turn, and all are served.
+/// Requests beyond the number of tags wait, and all are served.
 #[test]
 fn places_bound_what_is_here() {
     let rt = virtual_rt(1);
@@ -261,8 +261,8 @@ fn places_bound_what_is_here() {
     });
 }
 
-/// Requests are dropped while they wait, as part of another's, and under way: those that are part
-/// of the same request have their answers, no place is lost, and the layer closes.
+/// Requests are dropped while they wait, as part of a merged request, and in flight. The other
+/// parts of the same request get their answers, no tag is lost, and the layer closes.
 #[test]
 fn what_is_dropped_takes_nobody_with_it() {
     let rt = virtual_rt(1);
@@ -357,7 +357,7 @@ fn two_clients_of_cfq_have_slices() {
     });
 }
 
-/// The idle class waits as long as anybody else asks.
+/// The idle class waits as long as any other class has requests.
 #[test]
 fn the_priority_of_a_request_reaches_the_scheduler() {
     let rt = virtual_rt(1);

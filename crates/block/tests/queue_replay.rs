@@ -1,5 +1,5 @@
-//! A queue decides in virtual time as it has decided live: of a stack on the real clock a journal
-//! is kept, of arrivals, completions and the times at which the queue was asked, and decided again.
+//! A queue makes the same decisions in virtual time as on the real clock: a journal of a live
+//! stack, with arrivals, completions and the times at which the queue was asked, is replayed.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Device for Slow {
 }
 
 fn config(scheduler: &str) -> QueueConfig {
-    // Idle times that a live clock passes in the course of the test.
+    // Idle times short enough to elapse on a live clock during the test.
     let parameters = match scheduler {
         "cfq" => "parameters = { slice_sync = '5ms', slice_idle = '200us' }",
         "anticipatory" => "parameters = { antic_expire = '200us', read_batch_expire = '5ms' }",
@@ -48,7 +48,7 @@ fn config(scheduler: &str) -> QueueConfig {
     toml::from_str(&text).expect("a configuration")
 }
 
-/// One client: reads and writes near each other and far, a flush now and then.
+/// Runs one client: reads and writes, near each other and far apart, and an occasional flush.
 async fn client(rt: Rt, queue: Rc<Queue>, number: u32) {
     let mut rng = rt.rng(&format!("client {number}"));
     let payload = Payload::from(rt.pool().zeroed(4096));
@@ -73,7 +73,7 @@ async fn client(rt: Rt, queue: Rc<Queue>, number: u32) {
     }
 }
 
-/// What a queue does on the real clock.
+/// Returns the journal of a queue on the real clock.
 fn live(scheduler: &str) -> Vec<Event> {
     let rt = Rt::real_time(UringOptions::default()).expect("there is io_uring");
     rt.block_on(async {
@@ -116,7 +116,7 @@ fn every_scheduler_decides_in_virtual_time_as_it_has_decided_live() {
     }
 }
 
-/// The comparison finds another order: what CFQ has decided is not what Deadline would have.
+/// The comparison detects a different order: Deadline decides differently from CFQ.
 #[test]
 fn another_scheduler_decides_otherwise() {
     let events = live("cfq");

@@ -15,7 +15,7 @@ type = "rate"
 below = "data"
 "#;
 
-/// Submits all requests at once, in order, and says when each completed, in us.
+/// Submits all requests at once, in order, and returns the completion time of each, in us.
 async fn times_us(rt: &Rt, top: &Rc<dyn Device>, requests: Vec<Request>) -> Vec<u64> {
     let timed = requests.into_iter().map(|request| async move {
         top.submit(request).await.unwrap();
@@ -38,7 +38,7 @@ fn bytes_pass_at_their_rate_after_the_burst() {
         );
         assert_eq!(figure(&top, "waited_requests"), 3.0);
         assert_eq!(figure(&top, "waited_ns"), 6_000_000.0);
-        // Reads and writes share the limit, and what carries no data is not held.
+        // Reads and writes share the limit, and requests without data pass at once.
         let discard = Request::without_data(Op::Discard, 0, 65_536, Flags::NONE);
         let mixed = vec![write(&rt, 0, 4096, 7), Request::read(0, 4096), discard];
         assert_eq!(times_us(&rt, &top, mixed).await, [4_000, 5_000, 5_000]);
@@ -73,7 +73,7 @@ fn requests_pass_at_their_rate() {
         requests.push(Request::read(0, 4096));
         // Extents are not counted and pass.
         assert_eq!(times_us(&rt, &top, requests).await, [0, 10_000, 0, 20_000]);
-        // What the geometry refuses costs nothing.
+        // A request that the geometry refuses uses no tokens.
         assert!(top.submit(Request::read(1 << 20, 4096)).await.is_err());
         let next = times_us(&rt, &top, vec![Request::flush()]).await;
         assert_eq!(next, [30_000]);

@@ -1,5 +1,5 @@
-//! Rebuilds on devices that take their time, in virtual time: how long they take, what they leave
-//! to clients, and what a volume remembers while a side is away.
+//! Rebuilds on devices with modelled timing, in virtual time: their duration, the throughput left
+//! to clients, and the memory of changes while a side is away.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use futures_util::stream::{self, StreamExt};
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
-/// More than the disk of the models can choose from.
+/// Queue depth that is more than the modelled disk can choose from.
 const DEPTH: usize = 16;
 const FLOOR: u64 = 10 * MIB;
 
@@ -51,15 +51,15 @@ impl Kind {
         Rc::new(Timing::new(rt, memory, &parameters, 1).expect("its values are in range"))
     }
 
-    /// Bytes a second that the device reads or writes in sequence, in requests of 1 MiB, two at
-    /// once.
+    /// Returns the sequential read or write rate of the device in bytes per second, with requests
+    /// of 1 MiB at queue depth two.
     fn sequential(self, seed: u64, writes: bool) -> f64 {
         let ranges: Vec<(u64, u64)> = (0..128).map(|at| (at * MIB, MIB)).collect();
         let ns = self.time_alone(seed, &ranges, writes, 2);
         128.0 * MIB as f64 / (ns as f64 / 1e9)
     }
 
-    /// How long the device alone takes for these ranges, in ns.
+    /// Returns the time in ns that the device alone takes for these ranges.
     fn time_alone(self, seed: u64, ranges: &[(u64, u64)], writes: bool, depth: usize) -> u64 {
         let rt = virtual_rt(seed);
         rt.block_on(async {
@@ -78,7 +78,7 @@ impl Kind {
     }
 }
 
-/// A mirror of two sides, the second of which can go away.
+/// A mirror of two sides, the second of which can be taken away.
 struct Volume {
     rt: Rt,
     mirror: Mirror,
@@ -127,7 +127,7 @@ impl Volume {
         stored.expect("a side takes it");
     }
 
-    /// Takes the second side away until the volume does without it.
+    /// Takes the second side away until the volume runs without it.
     async fn lose(&self) {
         self.gone.set_frozen(true);
         self.put(0, BLOCK, 1).await;
@@ -136,7 +136,7 @@ impl Volume {
         }
     }
 
-    /// Gives the side back and waits until it is being rebuilt.
+    /// Returns the side and waits until it is being rebuilt.
     async fn give_back(&self) {
         self.gone.set_frozen(false);
         while self.mirror.status().sides[1].health != "resyncing" {
@@ -144,7 +144,7 @@ impl Volume {
         }
     }
 
-    /// Waits until the side is whole, for at most so long; how long it took, in ns.
+    /// Waits until the side is in sync, for at most `limit`, and returns the time it took, in ns.
     async fn whole_within(&self, limit: Duration) -> Option<u64> {
         let began = self.rt.now();
         while self.rt.now().since(began) < limit {
@@ -163,7 +163,7 @@ impl Volume {
         }
     }
 
-    /// A figure of the second side.
+    /// Returns a statistic of the second side.
     fn figure(&self, name: &str) -> f64 {
         let mut figures: Vec<(String, String, Figure)> = Vec::new();
         self.mirror.figures(&mut figures);
@@ -182,7 +182,7 @@ impl Volume {
     }
 }
 
-/// 16 MiB in pieces of 4 KiB, at random places.
+/// Returns 16 MiB of blocks of 4 KiB at random offsets.
 fn scattered(rng: &mut Rng, size_bytes: u64) -> Vec<u64> {
     let mut places: Vec<u64> = (0..4096)
         .map(|_| rng.below(size_bytes / BLOCK) * BLOCK)
@@ -192,9 +192,9 @@ fn scattered(rng: &mut Rng, size_bytes: u64) -> Vec<u64> {
     places
 }
 
-/// 16 MiB in pieces of 4 KiB come back in at most 1.5 times what the slower device needs for the
-/// same ranges in order, with as many requests at once as it can choose from: each device has to do
-/// that in any case, and both work side by side.
+/// Resynchronizing 16 MiB of scattered 4-KiB blocks takes at most 1.5 times as long as the slower
+/// device needs for the same ranges in order, at the queue depth from which it can choose. Each
+/// device has to do that work in any case, and both work concurrently.
 #[test]
 fn scattered_blocks_come_back_as_fast_as_the_devices_can() {
     for (kinds, size_bytes) in [
@@ -226,7 +226,8 @@ fn scattered_blocks_come_back_as_fast_as_the_devices_can() {
     }
 }
 
-/// Writes blocks at random places, one every so often, until it is dropped, and counts its bytes.
+/// Writes blocks at random offsets, one every `every`, until the future is dropped, and counts the
+/// bytes.
 async fn write_at_random(volume: Rc<Volume>, len: u64, every: Duration, written: Rc<Cell<u64>>) {
     let mut rng = Rng::new(9);
     loop {
@@ -238,8 +239,8 @@ async fn write_at_random(volume: Rc<Volume>, len: u64, every: Duration, written:
 }
 
 /// A case of a rebuild under random writes: devices, size of the volume, log of each side, length
-/// of the writes and the time between two of them, and the share of what the slower device does in
-/// sequence that the rebuild must reach.
+/// of the writes and the time between two of them, and the share of the slower device's sequential
+/// rate that the rebuild must reach.
 struct UnderWrites {
     kinds: [Kind; 2],
     size_bytes: u64,
@@ -247,12 +248,12 @@ struct UnderWrites {
     len: u64,
     every: Duration,
     share: f64,
-    /// How often the log would go round with what the clients write meanwhile, at least.
+    /// Minimum number of times that the clients' writes would wrap around the log.
     rounds: f64,
 }
 
 impl UnderWrites {
-    /// Returns the rate of the rebuild and what the slower device does in sequence, in bytes a
+    /// Returns the rate of the rebuild and the sequential rate of the slower device, in bytes per
     /// second.
     fn run(&self) -> (f64, f64) {
         let rt = virtual_rt(3);
@@ -281,10 +282,10 @@ impl UnderWrites {
     }
 }
 
-/// A whole side comes back under a client that writes at random all the while: on SSDs at half of
-/// what the slower one writes in sequence, and on a disk at a quarter of it, though its log goes
-/// round three times meanwhile. With `BIMETAL_REBUILD_LARGE=1` also the volume of 957 MiB of
-/// docs/layers/mirror.md, with each figure.
+/// A whole side is rebuilt while a client writes at random: on SSDs at half of the sequential write
+/// rate of the slower one, and on a disk at a quarter of it, although its log wraps around three
+/// times meanwhile. With `BIMETAL_REBUILD_LARGE=1` also the volume of 957 MiB of
+/// docs/layers/mirror.md, with each number.
 #[test]
 fn a_side_becomes_whole_under_random_writes() {
     let on_disk = |size_bytes, log_bytes, len, every_ms, rounds| UnderWrites {
@@ -324,7 +325,7 @@ fn a_side_becomes_whole_under_random_writes() {
     }
 }
 
-/// What a client gets done that writes all it can, four requests at once.
+/// Results of a client that writes at full speed, four requests at once.
 #[derive(Default)]
 struct Done {
     writes: Cell<u64>,
@@ -332,7 +333,7 @@ struct Done {
 }
 
 impl Done {
-    /// Lets it write for so long, four requests at once.
+    /// Runs the client for `time`, four requests at once.
     async fn in_time(volume: &Rc<Volume>, time: Duration) -> Rc<Done> {
         let (done, clients) = Done::begin(volume, 4);
         volume.rt.sleep(time).await;
@@ -340,7 +341,7 @@ impl Done {
         done
     }
 
-    /// Lets it write with so many requests at once, until the tasks are cancelled.
+    /// Starts the client with `depth` requests at once; it runs until the tasks are cancelled.
     fn begin(volume: &Rc<Volume>, depth: u64) -> (Rc<Done>, TaskGroup) {
         let (done, clients) = (Rc::new(Done::default()), TaskGroup::new(&volume.rt));
         for seed in 0..depth {
@@ -361,9 +362,9 @@ impl Done {
     }
 }
 
-/// Under a client that writes all it can, a rebuild keeps to its floor. The client keeps half of
-/// the rate that the whole mirror gives it, and none of its writes takes 250 ms longer than there.
-/// It writes for so long that the log of the disk is full in both cases.
+/// Under a client that writes at full speed, a rebuild keeps its floor rate. The client keeps half
+/// of the rate that the whole mirror gives it, and its longest write is at most 250 ms longer than
+/// there. The client writes long enough to fill the log of the disk in both cases.
 #[test]
 fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
     const TIME: Duration = Duration::from_secs(5);
@@ -374,7 +375,8 @@ fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
         let rt = virtual_rt(4);
         rt.block_on(async {
             let volume = Rc::new(Volume::new(&rt, kinds, size_bytes, Some(8 * MIB)).await);
-            // More than the floor would be no more than the floor, and the side would be whole.
+            // The ceiling keeps the rebuild from finishing during the measurement, and from
+            // exceeding the floor by much.
             let rates = RebuildRates {
                 floor_bytes_per_s: FLOOR,
                 ceiling_bytes_per_s: Some(2 * FLOOR),
@@ -407,13 +409,13 @@ fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
     }
 }
 
-/// The same on a disk whose log is full all the while, also with what it held before the side went
-/// away: the side becomes whole at its floor, which is what a default volume has. What waits for
-/// the side meanwhile is bounded, so clients do not wait for it when the side counts again.
+/// The same on a disk whose log is always full, including entries from before the side went away:
+/// the side becomes in sync at its floor rate, the default of a volume. The queue for the side is
+/// bounded meanwhile, so clients do not wait for it when the side counts again.
 #[test]
 fn a_rebuild_keeps_its_floor_while_the_log_goes_round() {
     const FLOOR: u64 = 20 * MIB;
-    /// What may wait for a side that is being rebuilt, and 16 blocks that are on their way.
+    /// Limit on the bytes that wait for a side under rebuild, plus 16 blocks in flight.
     const WAITING_BYTES_MAX: f64 = (MIB + 16 * BLOCK) as f64;
     let rt = virtual_rt(4);
     rt.block_on(async {
@@ -461,8 +463,8 @@ fn a_rebuild_keeps_its_floor_while_the_log_goes_round() {
     });
 }
 
-/// What is written while a side is away is remembered in few ranges: one for what is written in
-/// sequence, and never more than the volume's bound, however it is written.
+/// Changes made while a side is away are recorded in few ranges: one for sequential writes, and
+/// never more than the volume's bound, whatever the pattern.
 #[test]
 fn what_is_remembered_of_an_absent_side_does_not_grow_with_the_writes() {
     let rt = virtual_rt(5);
@@ -473,8 +475,7 @@ fn what_is_remembered_of_an_absent_side_does_not_grow_with_the_writes() {
             volume.put(block * BLOCK, BLOCK, 2).await;
         }
         assert_eq!(volume.mirror.status().sides[1].stale_ranges, 1);
-        // 40,000 blocks of which no two are neighbours. 1 MiB has room for 23,831 ranges of 44
-        // bytes.
+        // 40,000 blocks, no two of them adjacent. 1 MiB has room for 23,831 ranges of 44 bytes.
         for block in 0..40_000 {
             volume.put(100 * MIB + block * 8 * BLOCK, BLOCK, 2).await;
         }

@@ -1,5 +1,5 @@
-//! Operations that are interrupted: the volume remembers them, and goes on with them at the next
-//! opening, with the configuration as it was before them. On sides in memory.
+//! Interrupted operations: the volume records them, and resumes them at the next opening, with the
+//! configuration as it was before them. On sides in memory.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,20 +18,20 @@ use bimetal_block::{Device, Request};
 use bimetal_rt::Rt;
 
 const MIB: u64 = 1 << 20;
-/// What the volume holds in each of its first MiB.
+/// Content of the volume: the byte at the start of each of its first MiB.
 const CONTENT: [u8; 6] = [1, 2, 3, 4, 5, 6];
 
-/// The devices of a configuration, of which `sides` of the mirror names some.
+/// The devices of a configuration, some of which the mirror's `sides` names.
 struct Devices {
     rt: Rt,
     all: Vec<Candidate>,
-    /// The changes after which the power goes, of all devices together.
+    /// Number of changes, to all devices together, after which the power is cut.
     power: Rc<Cell<u64>>,
     scrub_rate: Option<Size>,
 }
 
 impl Devices {
-    /// Two sides of a volume with something in it, and a device that is blank.
+    /// Creates two sides of a volume with content, and a blank device.
     async fn made(rt: &Rt) -> Devices {
         let all = ["a", "b", "c"].map(|name| blank(rt, name)).to_vec();
         let made = formatting::format(rt, "vol", &all[..2], &Formatting::default()).await;
@@ -60,8 +60,8 @@ impl Devices {
         self.open_beside(sides, &["a", "b", "c"]).await
     }
 
-    /// Opens the volume with a configuration that names `sides` and describes the devices `known`:
-    /// the way in which a server does.
+    /// Opens the volume as a server does, with a configuration that names `sides` and describes the
+    /// devices `known`.
     async fn open_beside(&self, sides: &[&str], known: &[&str]) -> Mirror {
         let named = |name: &&str| SideToOpen {
             name: (*name).to_owned(),
@@ -86,13 +86,13 @@ impl Devices {
         opened.unwrap_or_else(|error| panic!("it opens: {error}"))
     }
 
-    /// Lets the power go, and come back for the next opening.
+    /// Cuts the power, and restores it for the next opening.
     fn cut_power(&mut self) {
         self.power.set(0);
         self.power = Rc::new(Cell::new(u64::MAX));
     }
 
-    /// Waits until the power is gone or the condition holds; false when neither comes.
+    /// Waits until the power is cut or the condition holds; returns false if neither happens.
     async fn until(&self, mirror: &Mirror, done: impl Fn(&MirrorStatus) -> bool) -> bool {
         for _ in 0..2400 {
             if self.power.get() == 0 || done(&mirror.status()) {
@@ -108,7 +108,7 @@ fn names(status: &MirrorStatus) -> Vec<String> {
     status.sides.iter().map(|side| side.name.clone()).collect()
 }
 
-/// True when the volume has exactly these sides, whole, and nothing to do.
+/// Returns true if the volume has exactly these sides, all in sync, and no pending operation.
 fn is_settled(status: &MirrorStatus, sides: &[&str]) -> bool {
     names(status) == sides && !status.degraded && status.operations.is_empty()
 }
@@ -123,7 +123,7 @@ async fn assert_content(mirror: &Mirror, when: &str) {
     }
 }
 
-/// What is asked of the volume in the tests that cut it short.
+/// An operation on the volume in the tests that interrupt it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Asked {
     Add,
@@ -148,9 +148,9 @@ impl Asked {
         }
     }
 
-    /// The command is given and the power cut after so many changes; then the volume is opened, the
-    /// power is cut again, and it is opened once more, each time with the configuration as it was.
-    /// Returns true when the power lasted for the first life.
+    /// Gives the command and cuts the power after `changes` changes. Then opens the volume, cuts
+    /// the power again, and opens it once more, each time with the original configuration. Returns
+    /// true if the power lasted during the first opening.
     async fn cut_after(self, rt: &Rt, changes: u64) -> bool {
         let when = format!("{self:?} cut after {changes} changes");
         let mut devices = Devices::made(rt).await;
@@ -174,7 +174,7 @@ impl Asked {
         );
         assert_content(&mirror, &when).await;
         devices.power.set(changes % 61);
-        // It may be given again at any time.
+        // The command may be repeated at any time.
         let again = self.of(&mirror, &devices).await;
         let is_gone = |why: &String| self == Asked::Remove && why.contains("no side b");
         let fine = again.as_ref().err().is_none_or(is_gone);
@@ -195,7 +195,7 @@ impl Asked {
         assert_content(&mirror, &when).await;
         mirror.close().await.expect("closed");
 
-        // The configuration is as it was, and so is the volume.
+        // The configuration is unchanged, and the volume matches it again.
         let mirror = devices.open(&["a", "b"]).await;
         let status = mirror.status();
         assert!(done(&status), "{when}: {status:?}");
@@ -239,7 +239,7 @@ fn a_removal_goes_on_by_itself_wherever_it_is_cut_short() {
     Asked::Remove.may_be_cut_anywhere();
 }
 
-/// Begins to replace b by c, and lets the power go before c is whole.
+/// Begins to replace b by c, and cuts the power before c is in sync.
 async fn interrupted(rt: &Rt) -> Devices {
     let mut devices = Devices::made(rt).await;
     let mirror = devices.open(&["a", "b"]).await;
@@ -253,8 +253,8 @@ async fn interrupted(rt: &Rt) -> Devices {
     devices
 }
 
-/// The configuration has been edited already: the side that leaves is not named any more, counts,
-/// and is used until the other one is whole.
+/// The configuration has already been edited: it no longer names the side that is being removed.
+/// That side still counts, and is used until the new one is in sync.
 #[test]
 fn a_configuration_may_name_the_sides_of_afterwards_before_the_end() {
     let rt = virtual_rt(1);
@@ -272,7 +272,7 @@ fn a_configuration_may_name_the_sides_of_afterwards_before_the_end() {
     });
 }
 
-/// The configuration names all of them, as one does who has read half of the advice.
+/// The configuration names all three sides, as after a partial edit.
 #[test]
 fn a_configuration_that_names_all_sides_goes_on_as_well() {
     let rt = virtual_rt(2);
@@ -288,8 +288,8 @@ fn a_configuration_that_names_all_sides_goes_on_as_well() {
     });
 }
 
-/// The device of the new side is not described: the side is missing and not forgotten, it may be
-/// given up by name, and found later.
+/// The configuration does not describe the device of the new side. The side is then missing but not
+/// forgotten: it can be given up by name, or be found later.
 #[test]
 fn a_side_whose_device_is_not_described_is_missing_and_not_forgotten() {
     let rt = virtual_rt(3);
@@ -331,8 +331,8 @@ fn a_side_whose_device_is_not_described_is_missing_and_not_forgotten() {
     });
 }
 
-/// The same command is given while its side could not be found: its device holds a side of this
-/// very volume, which is made anew.
+/// The same command is repeated while its side cannot be found. Its device holds a side of this
+/// very volume, which is rebuilt from scratch.
 #[test]
 fn the_command_is_taken_again_with_the_side_that_it_has_left_behind() {
     let rt = virtual_rt(4);
@@ -353,7 +353,7 @@ fn the_command_is_taken_again_with_the_side_that_it_has_left_behind() {
     });
 }
 
-/// A dead side is replaced, and the configuration names it still: it is missed by nobody.
+/// A dead side is replaced while the configuration still names it: it is not reported as missing.
 #[test]
 fn a_dead_side_that_was_replaced_is_not_missed() {
     let rt = virtual_rt(5);
@@ -380,7 +380,7 @@ fn a_dead_side_that_was_replaced_is_not_missed() {
         for life in 0..3 {
             let mut sides = without_b(&devices);
             for side in sides_elsewhere(&rt, &sides).await {
-                // The dead one is among them as long as it is to leave.
+                // The dead side is included until its removal is complete.
                 let c = devices.device("c");
                 if holds_side(&rt, &c.device, &side).await {
                     sides.push(SideToOpen {
@@ -399,8 +399,8 @@ fn a_dead_side_that_was_replaced_is_not_missed() {
     });
 }
 
-/// A scrub goes on after a stop of either kind from about where it was, ends once, and one that was
-/// cancelled does not come back.
+/// A scrub resumes near its old position after either kind of stop and ends once. A cancelled scrub
+/// does not resume.
 #[test]
 fn a_scrub_goes_on_after_any_stop() {
     let rt = virtual_rt(6);
@@ -420,7 +420,7 @@ fn a_scrub_goes_on_after_any_stop() {
         assert_eq!(words(&mirror.status()), ["scrub"]);
         devices.cut_power();
 
-        // Begun again by the operator, it is the same one.
+        // A start by the operator continues the same scrub.
         let mirror = devices.open(&["a", "b"]).await;
         let status = mirror.status();
         assert!(position(&status) >= 2 * MIB, "{status:?}");
@@ -460,8 +460,8 @@ fn a_scrub_goes_on_after_any_stop() {
     });
 }
 
-/// The power goes at any change while a scrub runs: it comes to its end after that, and what was
-/// wrong is found.
+/// Cuts the power at any change while a scrub runs: the scrub completes after that, and finds the
+/// corrupt block.
 #[test]
 fn a_scrub_that_is_cut_short_anywhere_comes_to_its_end() {
     for changes in 0..60 {
@@ -481,7 +481,7 @@ fn a_scrub_that_is_cut_short_anywhere_comes_to_its_end() {
                     .is_some_and(|scrub| scrub.state == "done")
             };
             assert!(devices.until(&mirror, is_done).await, "{changes} changes");
-            // Whether the sides were told that it has ended is open then.
+            // It is then undecided whether the end of the scrub was recorded on the sides.
             let was_done = is_done(&mirror.status());
             assert!(!was_done || changes > 4, "it writes how far it is");
             devices.cut_power();

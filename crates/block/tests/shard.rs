@@ -1,5 +1,5 @@
-//! A device on a thread of its own: bounds, order, death, closing, and what is known here of there.
-//! What it stores is tested with every other device in `contract.rs`.
+//! A device on a thread of its own: bounds, order, death, closing, and the state known on this
+//! side. Its storage behaviour is tested with every other device in `contract.rs`.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ fn real_rt() -> Rt {
     Rt::real_time(options).expect("a ring")
 }
 
-/// What happened on the thread, in order.
+/// An event on the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Happened {
     Came(Op, u64, u64),
@@ -52,7 +52,7 @@ impl Journal {
         self.0.lock().unwrap().clone()
     }
 
-    /// The most requests and bytes that were there at a time.
+    /// Returns the maximum number of requests and bytes in flight on the thread.
     fn peaks(&self) -> (u64, u64) {
         let (mut now, mut peaks) = ((0, 0), (0, 0));
         for event in self.events() {
@@ -67,7 +67,7 @@ impl Journal {
     }
 }
 
-/// Memory behind a gate that is opened from outside. Each write counts as an interruption, and
+/// A device in memory behind a gate that the test opens. Each write counts as an interruption, and
 /// makes the device larger by a block.
 struct Gated {
     memory: MemoryDevice,
@@ -78,7 +78,7 @@ struct Gated {
     journal: Journal,
 }
 
-/// Writes after which the device grows no more.
+/// Number of writes after which the device stops growing.
 const GROWTHS: usize = 16;
 
 impl Gated {
@@ -184,7 +184,7 @@ impl Rig {
         }
     }
 
-    /// A rig whose gate is open from the start.
+    /// Creates a rig whose gate is open from the start.
     async fn open(rt: &Rt) -> Rig {
         let rig = Rig::new(rt).await;
         rig.open_gate();
@@ -195,7 +195,7 @@ impl Rig {
         self.gate.send(()).unwrap();
     }
 
-    /// Waits until something holds of what happened on the thread; other tasks run meanwhile.
+    /// Waits until a condition on the thread's events holds; other tasks run meanwhile.
     async fn until(&self, holds: impl Fn(&[Happened]) -> bool) {
         while !holds(&self.journal.events()) {
             bimetal_rt::yield_now().await;
@@ -276,7 +276,7 @@ fn bytes_beyond_the_bound_wait_on_this_side() {
         let (answers, ()) = futures_util::future::join(writes, gate).await;
         assert!(answers.iter().all(Result::is_ok));
         assert_eq!(rig.journal.peaks().1, BYTES_MAX);
-        // The longest transfer takes all of it, and a longer one is refused.
+        // The longest transfer occupies all of the room, and a longer one is refused.
         let longest = rig.shard.submit(Request::read(0, BYTES_MAX)).await;
         assert_eq!(longest.unwrap().into_data().len() as u64, BYTES_MAX);
         let longer = rig.shard.submit(Request::read(0, BYTES_MAX + BLOCK)).await;
@@ -332,7 +332,7 @@ fn what_an_answer_depends_on_is_known_before_it() {
             assert_eq!(rig.shard.interruptions(), Some(count));
             let grown = 64 * MIB + count * BLOCK;
             assert_eq!(rig.shard.geometry().size_bytes, grown);
-            // What has come can be used at once.
+            // The added space can be used at once.
             let last = Request::read(grown - BLOCK, BLOCK);
             rig.shard.submit(last).await.unwrap();
         }
@@ -349,7 +349,7 @@ fn what_was_asked_of_a_thread_that_dies_fails() {
         let mut asked: Vec<Request> = (0..count)
             .map(|at| Request::read(at * BLOCK, BLOCK))
             .collect();
-        // One of them kills the thread; all others wait for the gate or for a place.
+        // One request makes the thread panic; all others wait for the gate or for a permit.
         asked[REQUESTS_MAX as usize - 1] = Request::read(TRAP, BLOCK);
         let answers = join_all(asked.into_iter().map(|request| rig.shard.submit(request))).await;
         assert_eq!(answers.len() as u64, count);
@@ -366,7 +366,7 @@ fn what_was_asked_of_a_thread_that_dies_fails() {
         assert_eq!(health.unwrap().2, Figure::State("failed".to_owned()));
         assert_eq!(figure(&rig.shard, "in_flight_requests"), 0.0);
         assert_eq!(rig.shard.close().await, Err(IoError::Offline));
-        // What it held has been let go.
+        // The resources of the thread have been released.
         rig.until(|events| events.contains(&Happened::Gone)).await;
         assert!(!rig.journal.events().contains(&Happened::Closed));
     });
@@ -419,7 +419,7 @@ fn a_dropped_request_goes_on_and_keeps_its_room_until_it_is_done() {
         assert!(starts(&mut dropped).await);
         drop(dropped);
         assert_eq!(figure(&rig.shard, "in_flight_bytes"), BLOCK as f64);
-        // One that waits for room has not been started, and leaves nothing.
+        // A request that waits for room has not been started, and dropping it has no effect.
         let long = Request::read(0, BYTES_MAX);
         let mut waiting = rig.shard.submit(long);
         assert!(starts(&mut waiting).await);
@@ -487,7 +487,8 @@ impl Drop for Image {
     }
 }
 
-/// What crosses is aligned for direct I/O, and is in the file when the stack is closed.
+/// Buffers that cross are aligned for direct I/O, and the data is in the file when the stack is
+/// closed.
 #[test]
 fn files_are_written_by_the_threads_of_a_stripe() {
     let images = ["a", "b"].map(Image::new);
@@ -527,7 +528,7 @@ fn files_are_written_by_the_threads_of_a_stripe() {
     }
 }
 
-/// Waits until a figure of the cache `c`, which is on another thread, is this.
+/// Waits until a statistic of the cache `c`, which is on another thread, has the given value.
 async fn until_figure(stack: &Stack, name: &str, wanted: Figure) {
     let is_wanted = |figures: Vec<(String, String, Figure)>| {
         let found = figures.into_iter().find(|(_, n, _)| n == name);
@@ -538,10 +539,11 @@ async fn until_figure(stack: &Stack, name: &str, wanted: Figure) {
     }
 }
 
-/// Nobody but the operator ends that flushes fail, on whatever thread the cache is.
+/// After a loss, only the operator can make flushes succeed again, whatever thread the cache runs
+/// on.
 #[test]
 fn a_cache_on_a_shard_is_told_that_its_loss_is_known() {
-    // Every second flush fails below.
+    // Every second flush of the device below fails.
     let text = "[device.m]\ntype = 'memory'\nsize = '4MiB'\n\
                 [device.e]\ntype = 'error'\nbelow = 'm'\ncode = 'medium'\nops = ['flush']\nnth = 2\n\
                 [device.c]\ntype = 'cache'\nbelow = 'e'\nsize = '256KiB'\npolicy = 'lru'\ndirty_age = '1ms'\n\
@@ -567,7 +569,7 @@ fn a_cache_on_a_shard_is_told_that_its_loss_is_known() {
         }
         until_figure(&stack, "health", Figure::State("lost data".to_owned())).await;
         assert_eq!(stack.accept_loss("c"), Some(true));
-        // One of two in a row reaches memory.
+        // Of two successive flushes, one reaches memory.
         let first = top.submit(Request::flush()).await;
         let second = top.submit(Request::flush()).await;
         assert!(first.is_ok() || second.is_ok());
@@ -607,7 +609,7 @@ fn what_cannot_be_on_the_thread_of_a_shard_is_refused() {
         let is_said = words.iter().all(|word| why.contains(word));
         assert!(is_said && !why.contains('\n'), "{why}");
     }
-    // Shared by parents on one thread it may be.
+    // A device may be shared by parents on the same thread.
     let inside = "[device.c]\ntype = 'memory'\nsize = '1MiB'\nshared = true\n\
                   [device.p]\ntype = 'passthrough'\nbelow = 'c'\n\
                   [device.s]\ntype = 'stripe'\ndevices = ['p', 'c']\n\
@@ -635,14 +637,14 @@ fn a_device_is_not_opened_on_two_threads() {
             why.contains("device a: is on the thread of the shard `top`"),
             "{why}"
         );
-        // Without the shard it is a device as any other.
+        // Without the shard it is an ordinary device.
         let alone = Stack::open(&rt, &graph, &["a"], &options).await.unwrap();
         assert!(alone.get("a").is_some());
         alone.close().await.unwrap();
     });
 }
 
-/// As a side that is added to a mirror which is open.
+/// A shard is opened like a side that is added to an open mirror.
 #[test]
 fn a_shard_is_opened_beside_what_is_open() {
     let text = "[device.a]\ntype = 'memory'\nsize = '1MiB'\n\

@@ -1,5 +1,5 @@
-//! RAID-0: where the bytes go, how requests are split, and what happens when a child fails. The
-//! mapping itself is tested beside it.
+//! RAID-0: address mapping through a stack, splitting of requests, and failures of a child. Unit
+//! tests of the mapping itself are in the layer's file.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -98,7 +98,7 @@ fn rig(rt: &Rt) -> Rig {
 }
 
 impl Rig {
-    /// The operation, offset and length of what each child was asked.
+    /// Returns the operation, offset and length of each request to each child.
     fn asked(&self) -> Vec<Vec<String>> {
         let starts = |sink: &Rc<MemorySink>| {
             let lines = sink.lines();

@@ -1,4 +1,5 @@
-//! The tap on every device of a stack: what it notes, what it drops, and when it lets go.
+//! The tap on every device of a stack: which requests it records, which it drops, and when a
+//! recording ends.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Devices with the timing of a model: the model's own times are tested in `models.rs`; here, that
-//! requests keep them, in both worlds and whatever happens to the requests.
+//! Devices with the timing of a model. The model's own times are tested in `models.rs`; these tests
+//! check that requests keep them, in virtual and in real time, even if requests are dropped.
 
 use std::rc::Rc;
 
@@ -34,7 +34,7 @@ fn requests_complete_exactly_at_the_models_time() {
     let rt = virtual_rt(1);
     rt.block_on(async {
         let (stack, top) = open(&rt, SERIAL).await;
-        // One after the other: each starts when the one before it has completed.
+        // Sequentially: each request starts when the previous one has completed.
         top.submit(write(&rt, 4096, 4096, 7)).await.unwrap();
         assert_eq!(rt.now().as_ns(), WRITE_NS);
         let data = top
@@ -46,7 +46,7 @@ fn requests_complete_exactly_at_the_models_time() {
             (rt.now().as_ns(), data.to_vec()),
             (WRITE_NS + READ_NS, vec![7; 4096])
         );
-        // Extents are no command: they take no time.
+        // An extents request is no command of the model and takes no time.
         let extents = Request::without_data(Op::Extents, 0, 65_536, Default::default());
         assert_eq!(top.submit(extents).await.unwrap().into_extents().len(), 1);
         assert_eq!(rt.now().as_ns(), WRITE_NS + READ_NS);
@@ -69,7 +69,7 @@ fn lateness_is_what_the_thread_adds_to_the_model() {
         let (stack, top) = open(&rt, SERIAL).await;
         let mut read = top.submit(Request::read(0, 4096));
         assert!(starts(&mut read).await);
-        // The thread has other work until long after the read should have been done.
+        // The thread is busy until long after the read is due.
         let busy_ns = 5_000_000;
         let began_ns = rt.now().as_ns();
         while rt.now().as_ns() < began_ns + busy_ns {
@@ -117,7 +117,7 @@ fn a_dropped_request_is_carried_out_and_disturbs_nobody() {
         assert_eq!(figure(&top, "in_flight_requests"), 1.0);
         // The device is still busy with the first when the second arrives.
         assert_eq!(second.await.1, 2 * READ_NS);
-        // One more is dropped, and closing waits for it.
+        // A third request is dropped, and closing waits for it.
         let mut last = top.submit(Request::read(0, 4096));
         assert!(starts(&mut last).await);
         drop(last);
@@ -152,7 +152,7 @@ fn many_random_drops_leave_nothing_behind() {
             let limit = std::time::Duration::from_nanos(rng.below(3 * READ_NS));
             let requests = (0..1 + rng.below(8)).map(|i| top.submit(Request::read(i * 4096, 4096)));
             let all = futures_util::future::join_all(requests);
-            // Whether they made it or were dropped half-way makes no difference to what follows.
+            // Completed or dropped in flight, they do not affect later requests.
             let _ = rt.timeout(limit, all).await;
         }
         stack.close().await.unwrap();

@@ -1,7 +1,7 @@
-//! No operation keeps the thread to itself: whatever the stack and however large the range, the
-//! steps between two looks at the ring are bounded. The tables count the steps
-//! (`bimetal_rt::turn`), not the code that walks over them, so that a walk that does not give way
-//! is found here.
+//! No operation monopolizes the thread: whatever the stack and however large the range, the number
+//! of steps between two polls of the ring is bounded. The data structures count the steps
+//! (`bimetal_rt::turn`), not the code that iterates over them, so that a loop that does not yield
+//! is detected here.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,10 +20,11 @@ const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// What the last task of a turn may do after the steps are used up, and the polls of the tasks.
+/// Allowance for the last task of a turn after the steps are used up, and for the polls of the
+/// tasks.
 const STEPS_MAX: u64 = 2 * TURN_STEPS_MAX;
 
-/// All extents of a range: asks again from where an answer ended, as clients do.
+/// Reads all extents of a range: continues where an answer ended, as clients do.
 async fn extents_of(device: &dyn Device, range: std::ops::Range<u64>) -> Vec<Extent> {
     let (mut all, mut position) = (Vec::new(), range.start);
     while position < range.end {
@@ -38,7 +39,7 @@ async fn extents_of(device: &dyn Device, range: std::ops::Range<u64>) -> Vec<Ext
     all
 }
 
-/// Runs requests at the same time, and holds every turn meanwhile to the bound.
+/// Runs requests concurrently, and checks the length of every turn meanwhile.
 async fn in_short_turns(rt: &Rt, what: &str, device: &dyn Device, requests: Vec<Request>) {
     rt.forget_longest_turn();
     let running = requests.into_iter().map(|request| device.submit(request));
@@ -50,7 +51,7 @@ async fn in_short_turns(rt: &Rt, what: &str, device: &dyn Device, requests: Vec<
     assert!(steps <= STEPS_MAX, "{what}: a turn of {steps} steps");
 }
 
-/// The turn that this is called in has ended, and is measured.
+/// Ends the current turn, so that it is measured.
 async fn until_turn_ends(rt: &Rt) {
     rt.sleep(Duration::from_nanos(1)).await;
 }
@@ -59,7 +60,7 @@ fn ranged(op: Op, offset: u64, len: u64) -> Request {
     Request::without_data(op, offset, len, Flags::NONE)
 }
 
-/// A mirror of two sides of this size with logs of this size.
+/// Returns a mirror of two sides of this size with logs of this size.
 async fn mirror(rt: &Rt, size_bytes: u64, log_bytes: u64) -> Mirror {
     let sides: Vec<Candidate> = ["a", "b"].map(|name| blank_of(rt, name, size_bytes)).into();
     let formatting = Formatting {
@@ -73,7 +74,7 @@ async fn mirror(rt: &Rt, size_bytes: u64, log_bytes: u64) -> Mirror {
     opened.expect("the volume opens")
 }
 
-/// Data in every second block, all of it in the logs.
+/// Writes data to every second block, all of it into the logs.
 #[test]
 fn many_extents_in_a_log_are_told_in_short_turns() {
     const EXTENTS: u64 = 12_000;
@@ -96,7 +97,7 @@ fn many_extents_in_a_log_are_told_in_short_turns() {
     });
 }
 
-/// A log of tens of thousands of records goes home, and its entries are let go of.
+/// A log of tens of thousands of records is destaged, and its entries are freed.
 #[test]
 fn a_log_of_many_records_goes_home_in_short_turns() {
     const RECORDS: u64 = 24_000;
@@ -123,7 +124,7 @@ fn a_log_of_many_records_goes_home_in_short_turns() {
     });
 }
 
-/// A range of 4 GiB, never written, is a million checksums.
+/// A range of 4 GiB that was never written has a million checksums.
 #[test]
 fn large_ranges_are_told_and_cleared_in_short_turns() {
     let rt = virtual_rt(2);

@@ -1,6 +1,6 @@
-//! Nobody who waits in a mirror waits for ever, or for what was admitted later: changes of every
-//! length, by both rules of acknowledgement, with room in the logs and without, while sides freeze.
-//! Counted in virtual time.
+//! No request of a mirror waits forever, or for a later one: changes of every length, under both
+//! rules of acknowledgement, with and without room in the logs, while sides freeze. Measured in
+//! virtual time.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -20,28 +20,28 @@ use futures_util::future::{Either, select};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// The length of each log: the smallest there is.
+/// Length of each log: the minimum.
 const LOG_BYTES: u64 = 4 * MIB;
-/// What the load writes to.
+/// Range that the load writes to.
 const SPAN_BYTES: u64 = 40 * MIB;
-/// A side that is well is given up after a silence of 30 s. What is acknowledged sooner than that
-/// has waited for no side to be given up.
+/// A healthy side is ejected after a silence of 30 s. A request that is acknowledged sooner has not
+/// waited for an ejection.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// What a load is like.
+/// Parameters of a load.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     acknowledge: Acknowledge,
     sides: usize,
     logs_are_full: bool,
     request_bytes: u64,
-    /// Requests under way at once.
+    /// Number of requests in flight.
     clients: u64,
-    /// All requests of the load.
+    /// Total number of requests.
     requests: u64,
 }
 
-/// A device in memory that takes so long for each request.
+/// Returns a device in memory with a fixed time for each request.
 fn medium(rt: &Rt, us: u64) -> (Rc<dyn Device>, Rc<FaultControl>) {
     let memory = Rc::new(MemoryDevice::new(rt, 64 * MIB));
     let fault = Fault::new(rt, memory, FaultPlan::default(), us);
@@ -52,7 +52,7 @@ fn medium(rt: &Rt, us: u64) -> (Rc<dyn Device>, Rc<FaultControl>) {
     (Rc::new(fault), control)
 }
 
-/// A volume of sides that take so long for each request, with the smallest logs.
+/// Returns a volume of sides with fixed times for each request and the smallest logs.
 async fn volume(rt: &Rt, acknowledge: Acknowledge, us: &[u64]) -> (Mirror, Vec<Rc<FaultControl>>) {
     let names: Vec<String> = (0..us.len()).map(|side| format!("side-{side}")).collect();
     let media: Vec<_> = us.iter().map(|us| medium(rt, *us)).collect();
@@ -80,8 +80,8 @@ async fn volume(rt: &Rt, acknowledge: Acknowledge, us: &[u64]) -> (Mirror, Vec<R
     (opened.expect("it opens"), controls)
 }
 
-/// Writes at random places, half of the requests at few, and returns the longest time that one of
-/// them took.
+/// Writes at random offsets, half of the requests at a few of them, and returns the longest
+/// latency.
 async fn load(rt: &Rt, mirror: &Mirror, case: Case) -> Duration {
     let tasks = TaskGroup::new(rt);
     let left = Rc::new(Cell::new(case.requests));
@@ -106,7 +106,7 @@ async fn load(rt: &Rt, mirror: &Mirror, case: Case) -> Duration {
     Duration::from_nanos(longest_ns.get())
 }
 
-/// Freezes one side after the other, for ever.
+/// Freezes one side after the other, forever.
 async fn freeze_in_turn(rt: &Rt, controls: &[Rc<FaultControl>]) {
     for control in controls.iter().cycle().skip(1) {
         rt.sleep(Duration::from_millis(40)).await;
@@ -153,7 +153,7 @@ fn run_all(acknowledge: Acknowledge) {
     let loads = [
         (4 * KIB, 256, 2_000),
         (256 * KIB, 160, 400),
-        // Longer than the log.
+        // The write is longer than the log.
         (6 * MIB, 8, 24),
     ];
     for sides in [2, 3] {
@@ -182,8 +182,8 @@ fn no_change_that_all_sides_acknowledge_waits_for_ever() {
     run_all(Acknowledge::All);
 }
 
-/// While a side flushes, one asks for a flush, then others write and ask for one. The first flush
-/// needs nothing of what they write.
+/// While a side flushes, one client flushes, and then other clients write and flush. The first
+/// flush does not depend on any of these writes.
 #[test]
 fn a_flush_waits_for_no_later_change() {
     const WRITES: u64 = 400;
@@ -203,7 +203,7 @@ fn a_flush_waits_for_no_later_change() {
         spawn("write", put(0));
         rt.sleep(Duration::from_millis(20)).await;
         spawn("flush before", Request::flush());
-        // The slow side flushes now, and takes a write beside that.
+        // The slow side is flushing, and receives a write meanwhile.
         rt.sleep(Duration::from_millis(5)).await;
         spawn("write", put(1));
         rt.sleep(Duration::from_millis(10)).await;
@@ -231,8 +231,8 @@ fn a_flush_waits_for_no_later_change() {
     });
 }
 
-/// After a crash a side may lack everything that waits for it. Its log must take that, however much
-/// clients ask for at once, or the side could not stay what it was.
+/// After a crash a side may lack all changes that wait for it. Its log must have room for all of
+/// them, however much clients write at once; otherwise the side could not be restored.
 #[test]
 fn no_more_waits_for_a_side_than_its_log_takes() {
     const LEN: u64 = 256 * KIB;

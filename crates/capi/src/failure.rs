@@ -1,4 +1,4 @@
-//! Failures as C programs know them: a number of errno(3), and words that the thread can ask for.
+//! Failures as C programs see them: an errno(3) number, and a message that the thread can query.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -6,14 +6,14 @@ use std::ffi::{CString, c_char, c_int};
 use bimetal_client::{ConnectError, Error, OptionsError, RefusalCode, Status};
 
 thread_local! {
-    /// The words of the last failure that this thread was told of.
+    /// Message of the last failure that was reported to this thread.
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Why a call or a request failed.
+/// Reason why a call or a request failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// Above 0.
+    /// Error number, above 0.
     errno: c_int,
     words: String,
 }
@@ -24,26 +24,26 @@ impl Failure {
         Failure { errno, words }
     }
 
-    /// The program asked for what cannot be.
+    /// Creates the failure of an invalid argument.
     pub(crate) fn invalid(words: impl Into<String>) -> Failure {
         Failure::new(libc::EINVAL, words)
     }
 
-    /// A fault of this library.
+    /// Creates the failure of a bug in this library.
     pub(crate) fn panicked() -> Failure {
         Failure::new(libc::EIO, "the library has a fault: it panicked")
     }
 
-    /// Keeps the words for the thread, and gives what the program gets.
+    /// Stores the message for the thread, and returns the value that the program gets.
     pub(crate) fn remember(self) -> c_int {
-        // Words from a target may hold a NUL, which a C program would take for their end.
+        // A message from a target may contain a NUL, which would end the C string early.
         let words = CString::new(self.words.replace('\0', " ")).unwrap_or_default();
         LAST.set(words);
         -self.errno
     }
 }
 
-/// The words of the thread's last failure, until its next one.
+/// Returns the message of the thread's last failure. It is valid until the thread's next failure.
 pub(crate) fn last_words() -> *const c_char {
     LAST.with_borrow(|words| words.as_ptr())
 }
@@ -65,7 +65,7 @@ impl From<Error> for Failure {
 
 fn of_status(status: Status) -> c_int {
     match status {
-        // A success that is called a failure is one of the target's.
+        // A status of success in a failure is an error of the target.
         Status::Ok | Status::Medium => libc::EIO,
         Status::NoSpace => libc::ENOSPC,
         Status::Invalid | Status::OutOfRange => libc::EINVAL,

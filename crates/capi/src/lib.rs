@@ -1,12 +1,12 @@
-//! The BRP initiator for programs in C: the functions of `include/bimetal_brp.h`.
+//! The BRP initiator for C programs: the functions of `include/bimetal_brp.h`.
 //!
-//! The header is the interface and says what each function does; this crate checks whatever comes
-//! in and hands it to `bimetal_client`, which does the work. It must never let a panic out, never
+//! The header is the interface and specifies each function. This crate validates all arguments and
+//! passes them to `bimetal_client`, which does the work. It must never let a panic escape, never
 //! trust a number, and never touch a buffer of the program after the request has been completed.
 //!
-//! This crate may use `unsafe`, because nothing else can read what a C program points at. It stands
-//! in this file, where pointers become references, in `memory.rs`, where they are kept for as long
-//! as a request takes, and where an event descriptor is made.
+//! This crate may use `unsafe`, because memory that a C program points to cannot be read otherwise.
+//! It is used in this file, where pointers become references; in `memory.rs`, where pointers are
+//! kept for the duration of a request; and where an event descriptor is created.
 
 #![allow(unsafe_code)]
 
@@ -43,11 +43,10 @@ pub struct RawCompletion {
     reserved: u32,
 }
 
-/// Runs one function of the interface: its panic becomes -EIO, and its failure the thread's last
-/// error.
+/// Runs one function of the interface. A panic becomes -EIO, and a failure becomes the thread's
+/// last error.
 fn at_the_boundary(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
-    // What a panic leaves behind is a session whose locks are taken over as they are: see
-    // `completions`.
+    // A panic leaves a usable session: its poisoned locks are taken as they are, see `completions`.
     let outcome = catch_unwind(AssertUnwindSafe(body));
     match outcome.unwrap_or_else(|_panic| Err(Failure::panicked())) {
         Ok(value) => value,
@@ -59,7 +58,7 @@ fn null(what: &str) -> Failure {
     Failure::invalid(format!("{what} is NULL"))
 }
 
-/// The session behind a pointer of the program.
+/// Returns the session behind a pointer of the program.
 ///
 /// # Safety
 /// The pointer is NULL or comes from `brp_open` and has not been closed.
@@ -225,10 +224,10 @@ pub unsafe extern "C" fn brp_event_fd(session: *mut Session) -> c_int {
     })
 }
 
-/// Carries out a request for a thread that waits.
+/// Carries out a request and waits for its result.
 ///
 /// # Safety
-/// `session` as everywhere; the buffer of the request is good until this returns.
+/// `session` as everywhere; the buffer of the request is valid until this returns.
 unsafe fn wait_for(session: *mut Session, raw: &RawRequest) -> c_int {
     at_the_boundary(|| {
         // SAFETY: what the caller says.
@@ -327,7 +326,7 @@ pub unsafe extern "C" fn brp_write_zeroes(
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn brp_last_error() -> *const c_char {
-    // A panic here has no other way out than words that are always there.
+    // After a panic here, only a static message can be returned.
     catch_unwind(failure::last_words).unwrap_or(c"an unexpected panic".as_ptr())
 }
 

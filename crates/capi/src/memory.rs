@@ -1,12 +1,12 @@
-//! Pointers of a C program, kept by requests until they are completed.
+//! Pointers of a C program that requests keep until they are completed.
 //!
 //! This module may use `unsafe`: it reads and writes memory that only the program vouches for. It
-//! must never do so but through a request that is under way, and never for more than the length
-//! that came with the pointer.
+//! must access this memory only through a request in flight, and never beyond the length that came
+//! with the pointer.
 
 use std::ffi::c_void;
 
-/// The program's own word for a request, which is never looked at.
+/// The program's own identifier of a request. It is never dereferenced.
 #[derive(Clone, Copy)]
 pub(crate) struct User(*mut c_void);
 
@@ -23,7 +23,7 @@ impl User {
     }
 }
 
-/// A buffer of the program, or none, whose length is 0 then.
+/// A buffer of the program, or no buffer, with length 0.
 pub(crate) struct Buffer {
     start: *mut u8,
     length_bytes: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// No buffer.
+    /// Returns a value without a buffer.
     pub(crate) fn none() -> Buffer {
         Buffer {
             start: std::ptr::null_mut(),
@@ -42,7 +42,7 @@ impl Buffer {
         }
     }
 
-    /// The buffer of a request that has not been completed; `None` for NULL.
+    /// Wraps the buffer of a request that has not been completed; `None` for NULL.
     pub(crate) fn new(start: *mut c_void, length_bytes: u32) -> Option<Buffer> {
         (!start.is_null()).then_some(Buffer {
             start: start.cast(),
@@ -50,7 +50,7 @@ impl Buffer {
         })
     }
 
-    /// Copies all of it out.
+    /// Copies the whole buffer to `into`.
     pub(crate) fn copy_to(&self, into: &mut [u8]) {
         assert_eq!(into.len(), self.length_bytes, "a write is copied whole");
         if self.length_bytes > 0 {
@@ -65,7 +65,7 @@ impl Buffer {
         }
     }
 
-    /// Copies `from` to `offset`; a slice that would not fit is a fault of ours.
+    /// Copies `from` to `offset`. A slice that does not fit is a bug of this library.
     pub(crate) fn fill_at(&mut self, offset: usize, from: &[u8]) {
         let fits = offset
             .checked_add(from.len())

@@ -1,7 +1,7 @@
-//! One request as a C program writes it, and what is left of it when every number has been checked.
+//! A request as a C program writes it, and the validated request that is made of it.
 //!
-//! What a target would answer with a breach of the protocol, or what would have this library read
-//! memory that is not there, must never pass here.
+//! This module must reject every request that would violate the protocol at the target, or would
+//! make this library access memory outside of the program's buffer.
 
 use std::ffi::c_void;
 
@@ -31,15 +31,15 @@ pub struct RawRequest {
     reserved: u16,
 }
 
-/// A request that may be sent.
+/// A validated request.
 pub(crate) struct Request {
     pub(crate) user: User,
-    /// Of a read or a write.
+    /// Buffer of a read or a write.
     pub(crate) buffer: Buffer,
     pub(crate) call: Checked,
 }
 
-/// What to do.
+/// Operation, range and flags of a validated request.
 #[derive(Clone, Copy)]
 pub(crate) struct Checked {
     op: Op,
@@ -60,7 +60,7 @@ impl Checked {
 }
 
 impl RawRequest {
-    /// A request of a thread that waits.
+    /// Creates a request of a thread that waits for the result.
     pub(crate) fn new(
         op: u8,
         data: *mut c_void,
@@ -74,13 +74,13 @@ impl RawRequest {
             offset_bytes,
             length_bytes,
             op,
-            // What does not fit is as unknown as all bits together.
+            // A value that does not fit becomes all bits set, which is rejected as unknown flags.
             flags: u8::try_from(flags).unwrap_or(u8::MAX),
             reserved: 0,
         }
     }
 
-    /// Holds everything against what the volume allows.
+    /// Validates the request against the limits of the volume.
     pub(crate) fn checked(&self, export: &Welcome) -> Result<Request, Failure> {
         let (op, flags, bytes_max) = match self.op {
             READ => (Op::Read, 0, export.transfer_bytes_max),
@@ -145,8 +145,8 @@ impl RawRequest {
     }
 }
 
-// The header says the same sizes; a difference would be one in the meaning of every field behind
-// it.
+// The sizes must match those in the header: a difference would change the meaning of all later
+// fields.
 const _: () = assert!(size_of::<RawRequest>() == 32 || size_of::<usize>() != 8);
 const _: () = assert!(size_of::<crate::RawCompletion>() == 16 || size_of::<usize>() != 8);
 const _: () = assert!(size_of::<crate::RawVolume>() == 32);

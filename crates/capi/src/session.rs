@@ -1,4 +1,5 @@
-//! A session of a C program: requests into the session's thread, completions out of it.
+//! A session of a C program: passes requests to the session's thread, and collects their
+//! completions.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::request::Request;
 
 /// `struct brp_session`.
 pub struct Session {
-    // Dropped first: when it is gone, nothing touches a buffer or pushes a completion any more.
+    // Dropped first: after that, no thread touches a buffer or pushes a completion any more.
     thread: SessionThread<UnderWay>,
     completions: Arc<Completions>,
 }
@@ -35,14 +36,15 @@ impl Session {
         self.thread.export()
     }
 
-    /// Submits as many as there is room for, from the first on, and says how many.
+    /// Submits the first requests for which there is room, and returns their number.
     pub(crate) fn submit(&self, requests: Vec<Request>) -> Result<usize, Failure> {
         let taken = self.completions.admit(requests.len());
         if taken == 0 {
             let words = format!("{REQUESTS_MAX} requests were submitted and not reaped");
             return Err(Failure::new(libc::EAGAIN, words));
         }
-        // Made only when the thread takes them: one that is dropped completes its request.
+        // Each job is created only when the thread takes it, because dropping a job completes its
+        // request.
         let jobs = requests.into_iter().take(taken).map(|request| UnderWay {
             whom: Some(Whom::Reaper(Arc::clone(&self.completions), request.user)),
             request,
@@ -53,7 +55,7 @@ impl Session {
         Ok(taken)
     }
 
-    /// Carries out one request and waits for it.
+    /// Carries out one request and waits for its result.
     pub(crate) fn run(&self, request: Request) -> Result<(), Failure> {
         let (answer, answered) = sync_channel(1);
         self.thread.submit([UnderWay {
@@ -83,14 +85,14 @@ impl Session {
     }
 }
 
-/// Who is told what became of a request.
+/// Receiver of the result of a request.
 enum Whom {
     Reaper(Arc<Completions>, User),
     Waiting(SyncSender<Result<(), Failure>>),
 }
 
-/// A request that was submitted. Dropped without an answer, it fails: its thread has panicked, and
-/// whoever waits must not wait for ever.
+/// A submitted request. If it is dropped without an answer, its thread has panicked; the request
+/// then fails, so that its caller does not wait forever.
 struct UnderWay {
     request: Request,
     whom: Option<Whom>,
@@ -107,7 +109,7 @@ impl Job for UnderWay {
 }
 
 impl UnderWay {
-    /// Takes the answer in; gives a completion where one is to be reaped.
+    /// Processes the answer. Returns a completion if the request is to be reaped.
     fn end(mut self, answer: Result<Answer, Error>) -> Option<Completion> {
         let result = answer.map_err(Failure::from).map(|answer| {
             let Answer::Data(data) = answer else {
@@ -122,7 +124,7 @@ impl UnderWay {
         match self.whom.take()? {
             Whom::Reaper(_, user) => Some((user, result)),
             Whom::Waiting(answer) => {
-                // A thread that waits is there until it is answered.
+                // The waiting thread exists until it is answered.
                 let _ = answer.send(result);
                 None
             }
@@ -132,7 +134,7 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        // A thread that waits learns it by the end of its channel.
+        // A waiting thread notices that its channel is closed.
         if let Some(Whom::Reaper(completions, user)) = self.whom.take() {
             completions.push([(user, Err(Failure::panicked()))]);
         }
@@ -143,7 +145,7 @@ fn deliver(completions: &Completions, ended: Vec<Ended<UnderWay>>) {
     let completed = ended
         .into_iter()
         .filter_map(|(request, answer)| request.end(answer));
-    // Collected first: data is copied without the lock that `brp_submit` needs.
+    // Collected first, so that data is copied without holding the lock that `brp_submit` needs.
     let completed: Vec<Completion> = completed.collect();
     completions.push(completed);
 }

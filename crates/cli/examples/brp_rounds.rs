@@ -1,10 +1,10 @@
-//! Kills a BRP target again and again under a load that checks every answer, in batches that are
-//! kept in a file and not run again:
+//! Kills a BRP target repeatedly under a load that checks every answer. Rounds run in batches; the
+//! results of finished batches are kept in a file, and those batches are not run again:
 //!
 //!     cargo build --release -p bimetal-cli
 //!     cargo run --release -p bimetal-cli --example brp_rounds -- --rounds 1000 --state rounds.json
 //!
-//! The status is 1 when something is lost or overtaken; the directory of that batch is kept.
+//! The exit status is 1 when a write is lost or overtaken; the directory of that batch is kept.
 
 #[path = "../tests/rounds/mod.rs"]
 mod rounds;
@@ -17,7 +17,7 @@ use clap::Parser;
 use rounds::{Met, Stack, rounds};
 use serde_json::{Value, json};
 
-/// Rounds of a batch: one volume, one session.
+/// Number of rounds in a batch; a batch uses one volume and one session.
 const BATCH: u64 = 25;
 
 #[derive(Parser)]
@@ -39,7 +39,7 @@ struct Args {
     dir: PathBuf,
 }
 
-/// What finished batches met, by their number, which is their seed.
+/// Results of finished batches, by batch number, which is also the seed of the batch.
 struct State {
     path: Option<PathBuf>,
     batches: Vec<Met>,
@@ -67,7 +67,8 @@ impl State {
         Ok(State { path, batches })
     }
 
-    /// Written beside and renamed, so that whoever ends this loses at most a batch.
+    /// Saves the state to a temporary file and renames it, so that an interruption loses at most
+    /// one batch.
     fn save(&self) -> Result<()> {
         let Some(path) = &self.path else {
             return Ok(());

@@ -1,9 +1,9 @@
-//! What happens to the volumes of a server, told to whoever should know: a line on standard error,
-//! and a command of the operator's. Described in docs/operations.md.
+//! Alerts about the volumes of a server: each event is written as a line to standard error and
+//! passed to a command of the operator. Described in docs/operations.md.
 //!
-//! It must never keep requests waiting: the volumes are looked at from time to time, and a thread
-//! of its own writes the lines and runs the command, one at a time. What cannot be told yet waits
-//! in a queue with a bound, in which the newest of one kind replaces those before.
+//! Alerts must never delay requests: the volumes are polled, and a dedicated thread writes the
+//! lines and runs the command, one at a time. Events that cannot be reported yet wait in a bounded
+//! queue, in which the newest event of a kind replaces earlier ones.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::{Child, Command, Stdio};
@@ -18,33 +18,34 @@ use bimetal_rt::{Notice, Rt};
 use crate::said::say;
 use crate::shown::Shown;
 
-/// The volumes are looked at this often.
+/// Interval at which the volumes are polled.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A log that is full for so many looks in a row is told.
+/// Number of consecutive polls that must find a log full before it is reported.
 const FULL_LOOKS: u32 = 20;
-/// Events that wait, at most.
+/// Maximum number of events in the queue.
 const WAITING_MAX: usize = 64;
-/// A command that runs longer is ended.
+/// Time after which a running command is killed.
 const COMMAND_MAX: Duration = Duration::from_secs(60);
-/// Whether it has ended is looked at this often.
+/// Interval at which the command is polled for its end.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// Something that has happened.
+/// An event to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Event {
-    /// The word for programs.
+    /// Kind of the event, for programs.
     kind: &'static str,
     volume: String,
-    /// Nothing when it happened to the volume itself.
+    /// Name of the side; empty when the event concerns the volume itself.
     side: String,
-    /// What follows the names, for people.
+    /// Text that follows the names, for people.
     message: String,
-    /// The start has said so itself, so it is no line any more.
+    /// Whether the server's start has reported the event already; then no line is written.
     known_from_start: bool,
 }
 
 impl Event {
-    /// What a device, an export or the server itself has left to be told.
+    /// Returns the event for a notice that a device, an export or the server itself left to be
+    /// reported.
     fn of_notice(notice: &Notice) -> Event {
         Event {
             kind: notice.kind,
@@ -63,16 +64,16 @@ impl Event {
     }
 }
 
-/// What was known of a side at the last look.
+/// State of a side at the last poll.
 #[derive(Default)]
 struct SideBefore {
-    /// Nothing before the first look: a side is expected to be healthy.
+    /// Health at the last poll; `None` before the first, when a side is expected to be healthy.
     health: Option<&'static str>,
     rotten_blocks: u64,
     full_looks: u32,
 }
 
-/// What was known of a volume at the last look.
+/// State of a volume at the last poll.
 #[derive(Default)]
 struct Before {
     state: Option<&'static str>,
@@ -80,7 +81,7 @@ struct Before {
     sides: BTreeMap<String, SideBefore>,
 }
 
-/// Finds what has happened to a volume since the last look.
+/// Returns the events of a volume since the last poll.
 fn changes(volume: &str, before: &mut Before, now: &MirrorStatus) -> Vec<Event> {
     let mut events = Vec::new();
     let first_look = before.state.is_none();
@@ -109,7 +110,7 @@ fn changes(volume: &str, before: &mut Before, now: &MirrorStatus) -> Vec<Event> 
         tell("rot-unrepairable", "", message);
     }
     before.lost = lost;
-    // A side that was not there at the first look has come since, and lacks everything.
+    // A side that the first poll did not see was added later and needs a full resync.
     let later = (!before.sides.is_empty()).then_some("resyncing");
     for side in &now.sides {
         let before = before.sides.entry(side.name.clone());
@@ -161,7 +162,7 @@ fn changes_of_side(before: &mut SideBefore, now: &SideStatus) -> Vec<(&'static s
     events
 }
 
-/// Why a side was given up, and what to do.
+/// Returns why a side was ejected, and what the operator should do.
 fn absent_because(error: IoError) -> String {
     let advice = match error {
         IoError::NoSpace => "make room on what it is on (ENOSPC)",
@@ -182,24 +183,24 @@ fn absent_because(error: IoError) -> String {
     format!(": {error}: {advice}; it is tried again every second, and then given what it lacks")
 }
 
-/// Events that wait to be told.
+/// Queue of events that wait to be reported.
 #[derive(Default)]
 struct Waiting(VecDeque<Event>);
 
 impl Waiting {
-    /// An event takes the place of one of its kind.
+    /// Adds an event; it replaces a queued event of the same kind, volume and side.
     fn push(&mut self, event: Event) {
         let same =
             |e: &Event| (e.kind, &e.volume, &e.side) == (event.kind, &event.volume, &event.side);
         self.0.retain(|waiting| !same(waiting));
         if self.0.len() == WAITING_MAX {
-            // What is newest says most about how things are.
+            // Drop the oldest event: the newest ones describe the current state best.
             self.0.pop_front();
         }
         self.0.push_back(event);
     }
 
-    /// Passes on what there is room for.
+    /// Sends queued events to the alert thread while its channel has room.
     fn pass_on(&mut self, to: &SyncSender<Event>) {
         while let Some(event) = self.0.pop_front() {
             match to.try_send(event) {
@@ -215,12 +216,12 @@ impl Waiting {
     }
 }
 
-/// Where events go to be told. The thread that tells them is there before the server is ready: its
-/// memory is not asked for when there may be none.
+/// Sender of events to the alert thread. The thread is started before the server is ready, so that
+/// its memory need not be allocated when memory is short.
 pub(crate) struct Teller(SyncSender<Event>);
 
 impl Teller {
-    /// Starts the thread; nothing when there can be none, which is said.
+    /// Starts the alert thread; returns `None`, and reports the error, if it cannot be created.
     pub(crate) fn start(command: Option<String>) -> Option<Teller> {
         let (to, from) = sync_channel(1);
         let thread = std::thread::Builder::new().name("alerts".to_owned());
@@ -234,7 +235,7 @@ impl Teller {
     }
 }
 
-/// Looks at the volumes for ever.
+/// Polls the volumes and reports their events, forever.
 pub(crate) async fn watch(shown: Rc<Shown>, teller: Option<Teller>) {
     let Some(Teller(to)) = teller else { return };
     let mut before: BTreeMap<String, Before> = BTreeMap::new();
@@ -251,7 +252,7 @@ pub(crate) async fn watch(shown: Rc<Shown>, teller: Option<Teller>) {
     }
 }
 
-/// Tells what is left to be told, for ever, where there are no volumes to look at.
+/// Reports pending notices, forever, for a server that has no volumes to poll.
 pub(crate) async fn watch_notices(rt: Rt, teller: Option<Teller>) {
     let Some(Teller(to)) = teller else { return };
     let mut waiting = Waiting::default();
@@ -268,7 +269,7 @@ fn take_notices(rt: &Rt, waiting: &mut Waiting) {
     events.for_each(|event| waiting.push(event));
 }
 
-/// Tells what happens until nothing more can.
+/// Reports events until the channel is closed.
 fn tell(events: &Receiver<Event>, command: Option<&str>) {
     for event in events {
         let line = event.line();

@@ -1,5 +1,5 @@
-//! `bimetal attach`: a device of a configuration as a block device of this machine, in the
-//! foreground until a signal; and `bimetal detach`, which takes one away from outside.
+//! `bimetal attach` exposes a device of a configuration as a block device of this machine, in the
+//! foreground until a signal; `bimetal detach` removes such a block device from another process.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -19,9 +19,9 @@ use crate::runtime;
 use crate::said::say;
 use crate::serve::{Failure, OpenArgs, conclude, lock_into_memory};
 
-/// The numbers that the driver has room for.
+/// Range of device numbers that the driver supports.
 const NUMBERS: std::ops::Range<i64> = 0..1 << 20;
-/// What stands before the number in the path of a block device.
+/// Prefix of the path of a block device, before its number.
 const PATH_START: &str = "/dev/ublkb";
 
 /// What to attach.
@@ -51,7 +51,7 @@ pub(crate) struct DetachArgs {
     number: u32,
 }
 
-/// The number in the path of a block device.
+/// Parses the number from the path of a block device.
 fn number_of(path: &str) -> Result<u32, String> {
     let number = path.strip_prefix(PATH_START).and_then(|n| n.parse().ok());
     let number = number.filter(|n| NUMBERS.contains(&i64::from(*n)));
@@ -65,14 +65,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let (file, device) = (config.path.display(), &args.device);
         bail!("{file}: there is no [device.{device}] to attach");
     }
-    // A volume belongs to one process, and this one serves the kernel.
+    // A volume belongs to one process, and this process serves only the kernel.
     config.exports.clear();
     let rt = limits::start_server(&config)?;
     conclude(rt.block_on(serve(&rt, config, args)))
 }
 
 async fn serve(rt: &Rt, config: Config, args: &Args) -> Result<(), Failure> {
-    // Before the devices are opened: a signal that comes meanwhile must stop them cleanly.
+    // Take over signals before the devices are opened: a signal during the open must stop them
+    // cleanly.
     let signals = Signals::of_server(rt)
         .context("cannot take over signals")
         .map_err(Failure::NotStarted)?;
@@ -94,20 +95,20 @@ async fn serve(rt: &Rt, config: Config, args: &Args) -> Result<(), Failure> {
     let block = match running.attach(&args.device, options).await {
         Ok(block) => block,
         Err(error) => {
-            // What the driver did not take back may still be in flight.
+            // Requests that the driver did not take back may still be in flight.
             let stopped = running.stop_within(deadline, &signals).await;
             return stopped.and(Err(error)).map_err(Failure::NotStopped);
         }
     };
     let mut out = std::io::stdout();
-    // Whoever started this may not care when it is ready.
+    // The parent process may not read standard output, so a failed write is ignored.
     let _ = writeln!(out, "{}\nready", block.path()).and_then(|()| out.flush());
     let waited = until_over(&signals, &block).await;
     let stopped = running.stop_within(deadline, &signals).await;
     stopped.and(waited).map_err(Failure::NotStopped)
 }
 
-/// Waits for a signal, or for the end of the block device, and says what that means.
+/// Waits for a signal or for the end of the block device, and returns the matching result.
 async fn until_over(signals: &Signals, block: &Attachment) -> Result<()> {
     let signal = std::pin::pin!(signals.next());
     let ended = std::pin::pin!(block.ended());
@@ -132,10 +133,10 @@ async fn until_over(signals: &Signals, block: &Attachment) -> Result<()> {
     }
 }
 
-/// Where a block device or a partition of it is mounted, as the kernel writes it in its table: a
-/// blank in a path is `\040`.
+/// Returns the mount points of a block device or of its partitions, as the kernel writes them in
+/// its mount table: a blank in a path is `\040`.
 fn mounts_of(path: &str) -> Vec<String> {
-    // Without the table there is no warning; the end is the same.
+    // If the table cannot be read, only the warning is lost.
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts_in(&table, path)
 }

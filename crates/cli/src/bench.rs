@@ -1,4 +1,4 @@
-//! `bimetal bench`: a load on one device of a configuration, without an export, in real or in
+//! `bimetal bench`: runs a load on one device of a configuration, without an export, in real or in
 //! virtual time.
 
 use std::io::Write;
@@ -24,7 +24,7 @@ use bimetal_block::units::show_count;
 
 /// How often the progress bar moves.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
-/// Requests in flight at most.
+/// Maximum queue depth.
 const DEPTH_MAX: i64 = 4096;
 
 /// What to measure.
@@ -130,7 +130,7 @@ async fn measure(rt: &Rt, config: &Config, name: &str, args: &Args) -> Result<Me
     })
 }
 
-/// The load that was asked for, if the device can take it.
+/// Returns the requested load, or an error if the device does not support it.
 fn load_of(name: &str, geometry: &Geometry, args: &Args) -> Result<Load> {
     let block = u64::from(geometry.block_bytes);
     let bytes = args.bs.0;
@@ -178,7 +178,7 @@ fn load_of(name: &str, geometry: &Geometry, args: &Args) -> Result<Load> {
 
 async fn drive(rt: &Rt, device: Rc<dyn Device>, load: Load) -> (Outcome, Load, Option<Duration>) {
     let run = Run::new(rt, device, load);
-    // In virtual time seconds are over at once, and a bar would only spend time.
+    // In virtual time, seconds pass at once, and a bar would only cost CPU time.
     let bar = (!rt.is_virtual()).then(|| show_progress(rt, &run));
     let cpu_before = cpu_time();
     run.finish().await;
@@ -191,7 +191,7 @@ async fn drive(rt: &Rt, device: Rc<dyn Device>, load: Load) -> (Outcome, Load, O
     (run.into_outcome(), load, cpu)
 }
 
-/// Keeps a bar on standard error up to date, on a terminal, until it is cancelled.
+/// Updates a progress bar on standard error, if that is a terminal, until the task is cancelled.
 fn show_progress(rt: &Rt, run: &Rc<Run>) -> bimetal_rt::Task<()> {
     const STEPS: u64 = 1000;
     let style = ProgressStyle::with_template("{bar:40} {percent:>3} %  {msg}")
@@ -213,7 +213,7 @@ fn show_progress(rt: &Rt, run: &Rc<Run>) -> bimetal_rt::Task<()> {
     })
 }
 
-/// A bar that leaves nothing behind.
+/// A progress bar that is cleared from the screen when dropped.
 struct ClearedBar(ProgressBar);
 
 impl Drop for ClearedBar {
@@ -222,8 +222,8 @@ impl Drop for ClearedBar {
     }
 }
 
-/// User and system time of this process with all its threads, those of the kernel's I/O workers
-/// included (proc(5), fields 14 and 15 of `stat`, in ticks that are always a hundredth of a second
+/// Returns the user and system time of this process and all its threads, including the kernel's I/O
+/// workers (proc(5), fields 14 and 15 of `stat`, in ticks that are always a hundredth of a second
 /// for user space).
 fn cpu_time() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
@@ -233,7 +233,7 @@ fn cpu_time() -> Option<Duration> {
     Some(Duration::from_millis(10 * (ticks(11)? + ticks(12)?)))
 }
 
-/// Refuses devices that exist in real time only.
+/// Returns an error if a device below `device` works in real time only.
 pub(crate) fn check_virtual(config: &Config, device: &str) -> Result<()> {
     for name in config.graph.below(device) {
         let node = &config.graph.nodes()[name];

@@ -1,5 +1,5 @@
-//! `bimetal cache`: what a buffer cache of a running server holds, and the word of the operator
-//! that what it has lost is known.
+//! `bimetal cache`: shows the content and counters of a buffer cache of a running server, and lets
+//! the operator accept a data loss that the cache has reported.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb. Status 1 when there was no loss to accept.
+/// Runs the verb. The exit status is 1 when there was no loss to accept.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = Config::load(&args.file)?;
     let does = if args.accept_loss {

@@ -1,22 +1,22 @@
-//! How much memory the cgroup of this process lets it have, in either version of the kernel's
-//! interface (`Documentation/admin-guide/cgroup-v1/memory.rst` and `cgroup-v2.rst`).
+//! The memory limit of this process's cgroup, in both versions of the kernel's interface
+//! (`Documentation/admin-guide/cgroup-v1/memory.rst` and `cgroup-v2.rst`).
 //!
-//! A process that takes more is killed without a word, so what a server takes by default is fitted
-//! to it.
+//! A process that exceeds the limit is killed without a message, so a server's default memory use
+//! is fitted to it.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// Version 1 says "no limit" by the largest whole number of pages.
+/// Smallest value that means "no limit": version 1 writes the largest whole number of pages.
 const UNLIMITED_MIN: u64 = 1 << 60;
 
-/// The least limit of the groups that this process is in, in bytes; `None` where there is none, or
-/// where the kernel does not say.
+/// Returns the lowest limit, in bytes, of the cgroups of this process; `None` if no limit is set or
+/// the kernel does not report one.
 pub(crate) fn memory_limit_bytes() -> Option<u64> {
     limit_below(Path::new("/"))
 }
 
-/// The same of a system whose `/proc` and `/sys` lie below `root`.
+/// Returns the lowest limit for a system whose `/proc` and `/sys` lie below `root`.
 fn limit_below(root: &Path) -> Option<u64> {
     let groups = read_to_string(root.join("proc/self/cgroup")).ok()?;
     let mounted = root.join("sys/fs/cgroup");
@@ -36,9 +36,9 @@ fn limit_below(root: &Path) -> Option<u64> {
     limits.min()
 }
 
-/// The least limit in files called `name` from the group at `path` up to the root of its hierarchy.
-/// In a container the path may be that of the host, which is not there: then the root alone counts,
-/// which is the container's own group.
+/// Returns the lowest limit in the files called `name` from the group at `path` up to the root of
+/// its hierarchy. In a container `path` may be the host's path, which does not exist there: then
+/// only the root counts, which is the container's own group.
 fn least_on_the_way(mount: &Path, path: &str, name: &str) -> Option<u64> {
     let group = mount.join(path.trim_start_matches('/'));
     let inside = group.ancestors().take_while(|dir| dir.starts_with(mount));
@@ -51,7 +51,7 @@ fn least_on_the_way(mount: &Path, path: &str, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A system with these files.
+    /// Returns the limit found in a system that has these files.
     fn limit(name: &str, files: &[(&str, &str)]) -> Option<u64> {
         let root = format!("bimetal-cgroup-{name}-{}", std::process::id());
         let root = std::env::temp_dir().join(root);
@@ -90,7 +90,7 @@ mod tests {
             limit("v1", &[("proc/self/cgroup", groups), (file, bytes)])
         };
         assert_eq!(of("134217728\n"), Some(128 << 20));
-        // What the kernel shows where nothing was set: LONG_MAX in whole pages.
+        // The kernel shows LONG_MAX in whole pages where no limit was set.
         assert_eq!(of("9223372036854771712\n"), None);
     }
 

@@ -1,5 +1,5 @@
-//! `bimetal check`: reads a configuration, looks at what it names without opening anything for
-//! writing, and shows the devices as a tree.
+//! `bimetal check`: reads a configuration, inspects the files and devices that it names without
+//! opening anything for writing, and shows the devices as a tree.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = Config::load(&args.file)?;
     let mut facts = facts::find(&config)?;
     if facts::any_active(&facts) {
-        // That nobody answers is what there is to say then.
+        // If no server answers, its facts are simply missing.
         let status = control::ask(&config.server.control, &json!({ "verb": "status" })).ok();
         facts::hear_server(&config, status.as_ref(), &mut facts);
     }
@@ -94,7 +94,7 @@ fn to_dot(config: &Config, facts: &AllFacts) -> String {
     text + "}\n"
 }
 
-/// The devices that no other uses, each with what is below it.
+/// Formats the devices that no other device uses, each with the devices below it.
 fn to_tree(config: &Config, facts: &AllFacts, terminal: Terminal) -> String {
     let mut tree = Tree {
         graph: &config.graph,
@@ -117,7 +117,7 @@ fn to_tree(config: &Config, facts: &AllFacts, terminal: Terminal) -> String {
     tree.text
 }
 
-/// The facts that are sentences: each has a line of its own after everything else.
+/// Facts that are full sentences: each is shown on its own line after all other facts.
 const SENTENCES: [&str; 3] = ["next", "operations", "exposure"];
 
 struct Tree<'a> {
@@ -128,7 +128,8 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Adds `name` after `first` and what is below it, each line after `rest`.
+    /// Adds `name` after the prefix `first`, and the devices below it, each line after the prefix
+    /// `rest`.
     fn add(&mut self, name: &str, first: &str, rest: &str) {
         let node = &self.graph.nodes()[name];
         let facts = &self.facts[name];
@@ -152,9 +153,9 @@ impl Tree<'_> {
             let word = match key.as_str() {
                 "path" | "state" => shown,
                 "data_offset_bytes" => format!("data from {shown} on"),
-                // As every side that is formatted now.
+                // Every newly formatted side uses this digest, so it is not shown.
                 "digest" if shown == BlockDigest::Xxh3.name() => continue,
-                // For machines: too long for a line, or said by the state.
+                // For programs only: too long for a line, or implied by the state.
                 "volume" | "side" | "data_path" | "not_formatted" | "not_seen" => continue,
                 _ => format!("{} {shown}", crate::figures::label(key)),
             };

@@ -1,4 +1,4 @@
-//! A configuration file as the verbs need it: devices, exports and the options of the server.
+//! A parsed configuration file as the verbs need it: devices, exports and the server's options.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,20 +14,20 @@ use serde::Deserialize;
 
 use crate::cgroup;
 
-/// Threads of connections, at most: more than machines have cores for.
+/// Maximum number of connection threads: more than machines have cores.
 const CONNECTION_THREADS_MAX: u32 = 256;
-/// Memory for buffers besides what delayed writes may hold.
+/// Default buffer memory, in addition to the exposure bounds of the mirrors.
 const POOL_BYTES: u64 = 64 << 20;
-/// Heap that is made resident, where there is room for it.
+/// Heap that is made resident, if the memory limit allows it.
 const HEAP_RESERVE_BYTES: u64 = 64 << 20;
-/// What the program, its stacks and its tables take besides (13 MiB were measured).
+/// Memory that the program, its stacks and its tables need in addition (13 MiB were measured).
 const PROGRAM_BYTES: u64 = 24 << 20;
-/// The least that memory is fitted to.
+/// Lower bound of the fitted buffer memory.
 const MEMORY_BYTES_MIN: u64 = 4 << 20;
-/// How long a stop may drain.
+/// Default deadline for draining when the server stops.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
-/// A configuration that has been read and checked; nothing is open.
+/// A configuration that has been read and validated; no device is open.
 pub(crate) struct Config {
     /// The file.
     pub(crate) path: PathBuf,
@@ -45,25 +45,25 @@ pub(crate) struct ServerOptions {
     pub(crate) control: PathBuf,
     /// Size of the buffer pool.
     pub(crate) memory_bytes: u64,
-    /// How much of it is for the data of clients' requests in flight; the rest is for what waits
-    /// for a late side of a mirror.
+    /// Part of `memory_bytes` for the data of clients' requests in flight; the rest is for writes
+    /// that wait for a late side of a mirror.
     pub(crate) data_bytes: u64,
-    /// Heap that is made resident before the first request, for the small allocations of serving
-    /// and what is kept in memory of each change in the logs.
+    /// Heap that is made resident before the first request, for small allocations while serving and
+    /// for the in-memory entry of each change in the logs.
     pub(crate) heap_reserve_bytes: usize,
-    /// What the operator should know of how much memory the process may have.
+    /// Message for the operator about the memory available to the process, if there is one.
     pub(crate) memory_line: Option<String>,
     /// Whether to lock the process into memory.
     pub(crate) lock_memory: bool,
-    /// Who carries operations of the kernel out.
+    /// Driver that executes the kernel's I/O operations.
     pub(crate) driver: DriverChoice,
-    /// How long a thread looks for something to do before it sleeps.
+    /// Time for which a thread busy-polls before it sleeps.
     pub(crate) spin: Duration,
-    /// Threads that carry the connections; with none, that of the server does.
+    /// Number of threads that carry connections; if 0, the server's thread carries them.
     pub(crate) connection_threads: u32,
-    /// How long a stop may drain before it gives up.
+    /// Time after which a stop ends even if requests have not drained.
     pub(crate) stop_deadline: Duration,
-    /// The command that is told what happens to volumes.
+    /// Command that is run for each event of a volume.
     pub(crate) alert: Option<String>,
 }
 
@@ -80,7 +80,7 @@ struct ServerSection {
     alert: Option<String>,
 }
 
-/// The word for a driver.
+/// Name of a driver in the configuration.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "String")]
 struct Driver(DriverChoice);
@@ -93,7 +93,7 @@ impl TryFrom<String> for Driver {
     }
 }
 
-/// A number of threads that some machine may have cores for.
+/// Number of connection threads, validated against [`CONNECTION_THREADS_MAX`].
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "i64")]
 struct ConnectionThreads(u32);
@@ -115,17 +115,17 @@ impl Config {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// The first mistake in it, with its place.
+    /// The first mistake in the file, with its position.
     pub(crate) fn load(path: &Path) -> Result<Config> {
         Config::read_within(path, &read_text(path)?, cgroup::memory_limit_bytes())
     }
 
-    /// Reads `text` as the content of the file at `path`, for a process with all memory there is.
+    /// Reads `text` as the content of the file at `path`, for a process without a memory limit.
     pub(crate) fn read(path: &Path, text: &str) -> Result<Config> {
         Config::read_within(path, text, None)
     }
 
-    /// As [`Config::read`], for a process that may have so much memory.
+    /// Works like [`Config::read`], for a process limited to `process_bytes_max` bytes of memory.
     fn read_within(path: &Path, text: &str, process_bytes_max: Option<u64>) -> Result<Config> {
         let document = Document::parse(path, text)?;
         let graph = Graph::read(&document)?;
@@ -149,10 +149,10 @@ impl Config {
         })
     }
 
-    /// The device `name`.
+    /// Returns the device `name`.
     ///
     /// # Errors
-    /// When there is none; the message names those that exist.
+    /// If there is no such device; the message names the existing ones.
     pub(crate) fn device(&self, name: &str) -> Result<&str> {
         match self.graph.nodes().get_key_value(name) {
             Some((name, _)) => Ok(name),
@@ -169,7 +169,7 @@ impl Config {
 }
 
 impl ServerOptions {
-    /// The runtime that these ask for, with random numbers from `seed`.
+    /// Returns the runtime options of this configuration, with random numbers from `seed`.
     pub(crate) fn runtime(&self, seed: u64) -> UringOptions {
         UringOptions {
             pool_bytes: self.memory_bytes as usize,
@@ -180,13 +180,13 @@ impl ServerOptions {
         }
     }
 
-    /// How much heap is made resident by a server that locks itself into memory; `None` for one
-    /// that does not.
+    /// Returns the heap bytes that a server makes resident when it locks itself into memory; `None`
+    /// for a server that does not.
     pub(crate) fn memory_to_lock(&self) -> Option<usize> {
         self.lock_memory.then_some(self.heap_reserve_bytes)
     }
 
-    /// What the server of the exports may use.
+    /// Returns the resource limits of the exports' server.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             connection_threads: self.connection_threads,
@@ -225,7 +225,7 @@ impl ServerOptions {
             memory_bytes,
             heap_reserve_bytes: heap_bytes as usize,
             memory_line: line,
-            // With less than the exposure bounds both take from the same half.
+            // If the memory is smaller than the exposure bounds, both share the same half.
             data_bytes: memory_bytes
                 .saturating_sub(exposure_bytes)
                 .max(memory_bytes / 2),
@@ -239,7 +239,7 @@ impl ServerOptions {
     }
 }
 
-/// How much memory a server takes of what its process may have.
+/// Memory that a server uses out of the memory available to its process.
 #[derive(Debug, PartialEq, Eq)]
 struct Fitted {
     memory_bytes: u64,
@@ -247,8 +247,8 @@ struct Fitted {
     line: Option<String>,
 }
 
-/// Fits the memory of a server to what its process may have in all, `limit` bytes. What is asked
-/// for is taken as it is, with a warning where it does not fit.
+/// Fits a server's memory to the process's total limit, `limit` bytes. A configured size is used
+/// unchanged, with a warning if it does not fit.
 fn fit(asked_for: Option<u64>, default_bytes: u64, limit: Option<u64>) -> Fitted {
     let wanted = asked_for.unwrap_or(default_bytes);
     let heap_bytes = limit.map_or(HEAP_RESERVE_BYTES, |all| HEAP_RESERVE_BYTES.min(all / 4));
@@ -276,7 +276,7 @@ fn fit(asked_for: Option<u64>, default_bytes: u64, limit: Option<u64>) -> Fitted
             ..whole
         };
     }
-    // A quarter is left for the page cache and for what is not foreseen.
+    // Leave a quarter for the page cache and for unforeseen use.
     let memory_bytes = (((room / 4 * 3) >> 20) << 20).max(MEMORY_BYTES_MIN);
     let line = format!(
         "the memory cgroup of this process allows {all} in all: `memory` is {} in place of {wanted}; \
@@ -290,8 +290,8 @@ fn fit(asked_for: Option<u64>, default_bytes: u64, limit: Option<u64>) -> Fitted
     }
 }
 
-/// What the delay queues of all mirrors together may hold. The experimental policies have no bound
-/// of their own; they get what the others have by default, and the heap beyond.
+/// Returns the bound on the delay queues of all mirrors together. The experimental policies have no
+/// bound of their own; they get the default bound of the others, and use the heap beyond it.
 fn exposure_bytes(graph: &Graph) -> u64 {
     let mirrors = graph.nodes().values().filter_map(|node| match node {
         Node::Mirror(mirror) => Some(mirror.exposure.bytes.0),
@@ -300,7 +300,7 @@ fn exposure_bytes(graph: &Graph) -> u64 {
     mirrors.fold(0, u64::saturating_add)
 }
 
-/// The path in `unix:PATH`.
+/// Returns the path in `unix:PATH`.
 fn unix_path(address: &str) -> Result<PathBuf> {
     match address.strip_prefix("unix:") {
         Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
@@ -339,10 +339,10 @@ mod tests {
             line: None,
         };
         assert_eq!(fitted(None, None), whole);
-        // 128 MiB, 64 of heap and 24 of the program are just had.
+        // 128 MiB of buffers, 64 MiB of heap and 24 MiB for the program just fit.
         assert_eq!(fitted(None, Some(256 * MIB)), whole);
         let half = fitted(None, Some(128 * MIB));
-        // A quarter of it is heap; three quarters of the 72 MiB beside that and the program.
+        // A quarter of the limit is heap; the buffers get three quarters of the remaining 72 MiB.
         assert_eq!((half.memory_bytes, half.heap_bytes), (54 * MIB, 32 * MIB));
         let line = half.line.expect("it is said");
         assert!(
@@ -351,7 +351,7 @@ mod tests {
         );
         let tiny = fitted(None, Some(16 * MIB));
         assert_eq!((tiny.memory_bytes, tiny.heap_bytes), (4 * MIB, 4 * MIB));
-        // What the operator asks for is not changed.
+        // A configured size is not changed.
         let asked = fitted(Some(96 * MIB), Some(128 * MIB));
         assert_eq!(asked.memory_bytes, 96 * MIB);
         assert!(asked.line.is_some_and(|line| line.contains("at most 72")));
@@ -365,7 +365,7 @@ mod tests {
         // 64 MiB for requests and 16 MiB of exposure.
         let server = read(text).unwrap().server;
         assert_eq!(server.memory_bytes, 80 << 20);
-        // What waits for a late side is not for the data of requests in flight.
+        // Memory for writes that wait for a late side is not available to requests in flight.
         assert_eq!(server.data_bytes, 64 << 20);
     }
 

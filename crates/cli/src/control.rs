@@ -1,8 +1,8 @@
-//! The control socket: one line of JSON asks, one line of JSON answers.
+//! The control socket: each request is one line of JSON, and so is each answer.
 //!
-//! It is served by the runtime that serves the volumes, so it costs them nothing while nobody asks
-//! and it answers as long as they do. It must never wait for a device. The protocol is described
-//! in docs/control.md.
+//! The runtime that serves the volumes also serves this socket. It therefore costs nothing while no
+//! client asks, and it answers as long as the volumes are served. It must never wait for a device.
+//! The protocol is described in docs/control.md.
 
 use std::cell::RefCell;
 use std::fs;
@@ -19,19 +19,19 @@ use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rt, Task};
 use serde_json::{Value, json};
 
-/// Longest request line, its end included.
+/// Longest request line in bytes, including its newline.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Connections served at a time; further ones wait to be accepted.
+/// Maximum number of connections served at a time; further connections wait to be accepted.
 const CONNECTIONS_MAX: usize = 16;
-/// A connection that asks nothing for this long is closed.
+/// Time after which a connection without requests is closed.
 const IDLE_MAX: Duration = Duration::from_secs(30);
-/// How long a client waits for an answer.
+/// Time for which a client waits for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// Bytes of an answer, at most.
+/// Maximum length of an answer in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// How often the server is asked whether an operation is over.
+/// Interval at which a client polls whether an operation has ended.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// A volume of a running server, as verbs name it on the command line.
@@ -45,7 +45,7 @@ pub(crate) struct VolumeArgs {
     pub(crate) volume: String,
 }
 
-/// Answers requests.
+/// Function that answers a request.
 pub(crate) type Answer = Rc<dyn Fn(&Value) -> Value>;
 
 /// A listening control socket.
@@ -60,8 +60,8 @@ impl Control {
     /// replaced.
     ///
     /// # Errors
-    /// When another server answers at `path`, something else than a socket is there, or it cannot
-    /// be made.
+    /// If another server answers at `path`, if another kind of file is there, or if the socket
+    /// cannot be created.
     pub(crate) fn start(rt: &Rt, path: &Path, answer: Answer) -> Result<Control> {
         let place = || format!("control socket {}", path.display());
         refuse_used(path).with_context(place)?;
@@ -84,12 +84,12 @@ impl Control {
     pub(crate) async fn stop(self) {
         self.accepting.cancel().await;
         self.connections.cancel().await;
-        // Nothing is lost when somebody else has removed it already.
+        // The file may have been removed already; that is no error.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Fails unless a socket may be made at `path`.
+/// Returns an error unless a socket may be created at `path`.
 fn refuse_used(path: &Path) -> Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else {
         return Ok(());
@@ -97,8 +97,8 @@ fn refuse_used(path: &Path) -> Result<()> {
     if !found.file_type().is_socket() {
         bail!("something else than a socket is there; set `control` in [server] to another path");
     }
-    // It may take a connection and yet be dead: of a server that was killed the socket goes a
-    // little later than the process. So it is asked, not only called.
+    // A socket may accept a connection although its server is dead: the socket of a killed server
+    // disappears a little later than the process. So send a request instead of only connecting.
     match ask(path, &json!({ "verb": "status" })) {
         Ok(_) => bail!("another server answers there; stop it first"),
         Err(error) if is_timeout(&error) => bail!("another server hangs there; end it first"),
@@ -111,8 +111,8 @@ fn is_timeout(error: &anyhow::Error) -> bool {
     error.is_some_and(|e| e.kind() == io::ErrorKind::TimedOut)
 }
 
-/// Makes the socket in place of one that a dead server left. It is its owner's alone from its
-/// first moment on: its mode is set before it has a name.
+/// Creates the socket, replacing the one that a dead server left. Only the owner can ever access
+/// it: its mode is set before it has a name.
 fn bind_private(rt: &Rt, path: &Path) -> io::Result<Listener> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -125,16 +125,17 @@ async fn accept(rt: Rt, listener: Listener, connections: Rc<TaskGroup>, answer: 
         connections.at_most(CONNECTIONS_MAX - 1).await;
         match listener.accept().await {
             Ok(stream) => connections.spawn(converse(rt.clone(), stream, Rc::clone(&answer))),
-            // A peer that is gone again, or no descriptors left: the next one may do better.
+            // The peer has closed already, or no descriptors are left: a later accept may succeed.
             Err(_) => rt.sleep(Duration::from_millis(100)).await,
         }
     }
 }
 
-/// Answers the requests of one connection until it closes, breaks the rules or falls silent.
+/// Answers the requests of one connection until it closes, violates the protocol or is idle too
+/// long.
 async fn converse(rt: Rt, stream: Stream, answer: Answer) {
     let pending = RefCell::new(Vec::new());
-    // An elapsed time, an end and an error are the same here: the connection is over.
+    // A timeout, the end of the stream and an error all end the connection.
     while let Ok(Some(line)) = rt
         .timeout(IDLE_MAX, next_line(&rt, &stream, &pending))
         .await
@@ -163,7 +164,7 @@ async fn converse(rt: Rt, stream: Stream, answer: Answer) {
 #[derive(Debug, PartialEq)]
 struct LineTooLong;
 
-/// The next line without its end; `None` at the end of the stream.
+/// Returns the next line without its newline; `None` at the end of the stream.
 async fn next_line(
     rt: &Rt,
     stream: &Stream,
@@ -181,8 +182,8 @@ async fn next_line(
     }
 }
 
-/// The first line without its end, if it is all there. A line that is too long is one also while
-/// its end has not come.
+/// Returns the first line without its newline, if the line is complete. A line that is too long is
+/// reported even before its newline has arrived.
 fn take_line(pending: &mut Vec<u8>) -> Option<Result<Vec<u8>, LineTooLong>> {
     let end = pending.iter().position(|byte| *byte == b'\n');
     if end.unwrap_or(pending.len()) >= LINE_BYTES_MAX {
@@ -201,15 +202,15 @@ fn answer_line(line: &[u8], answer: &Answer) -> Value {
     }
 }
 
-/// Asks the server behind the control socket at `path`.
+/// Sends a request to the server behind the control socket at `path`, and returns the answer.
 ///
 /// # Errors
-/// When it cannot be reached, does not answer in time, or refuses.
+/// If the server cannot be reached, does not answer in time, or refuses the request.
 pub(crate) fn ask(path: &Path, request: &Value) -> Result<Value> {
     Asker::connect(path)?.ask(request)
 }
 
-/// A connection for several questions, one after another.
+/// A connection for several requests, one after another.
 pub(crate) struct Asker {
     answers: BufReader<UnixStream>,
 }
@@ -218,7 +219,7 @@ impl Asker {
     /// Connects to the server behind the control socket at `path`.
     ///
     /// # Errors
-    /// When it cannot be reached.
+    /// If the server cannot be reached.
     pub(crate) fn connect(path: &Path) -> Result<Asker> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
@@ -228,17 +229,18 @@ impl Asker {
         })
     }
 
-    /// Asks.
+    /// Sends a request and returns the answer.
     ///
     /// # Errors
-    /// When the server does not answer in time, or refuses.
+    /// If the server does not answer in time, or refuses the request.
     pub(crate) fn ask(&mut self, request: &Value) -> Result<Value> {
         let question = format!("{request}\n");
-        // Not as an error of I/O: a broken pipe means at the top that nobody reads our output.
+        // Not reported as an I/O error: the caller at the top takes a broken pipe to mean that the
+        // reader of standard output is gone.
         let asked = self.answers.get_mut().write_all(question.as_bytes());
         asked.map_err(|error| anyhow!("the server does not listen any more: {error}"))?;
         let mut line = String::new();
-        // Answers grow with the number of devices; this bound is only against nonsense.
+        // Answers grow with the number of devices; this bound only guards against a faulty server.
         let mut answers = (&mut self.answers).take(ANSWER_BYTES_MAX);
         answers.read_line(&mut line).map_err(|e| match e.kind() {
             io::ErrorKind::WouldBlock => io::Error::new(
@@ -258,11 +260,11 @@ impl Asker {
     }
 }
 
-/// Asks the server behind the control socket at `path` for an operation, and waits until it is
-/// over. Returns what the server says of it then.
+/// Starts an operation through the control socket at `path`, and waits until it has ended. Returns
+/// the server's description of its outcome.
 ///
 /// # Errors
-/// When the server cannot be reached, or refuses, or the operation fails.
+/// If the server cannot be reached or refuses the request, or if the operation fails.
 pub(crate) fn carry_out(path: &Path, request: &Value) -> Result<Value> {
     let asked = |request: &Value| -> Result<Value> { Ok(ask(path, request)?["operation"].take()) };
     let mut operation = asked(request)?;
@@ -277,7 +279,7 @@ pub(crate) fn carry_out(path: &Path, request: &Value) -> Result<Value> {
     Ok(operation)
 }
 
-/// Lets time pass before the server is asked again.
+/// Sleeps before the server is polled again.
 #[expect(
     clippy::disallowed_methods,
     reason = "a client without a runtime: nothing else waits on this thread"
@@ -311,7 +313,7 @@ mod tests {
         let room = 107 - folder.as_os_str().len() - 1;
         let path = folder.join("c".repeat(room));
         assert_eq!(path.as_os_str().len(), 107);
-        // A socket at which nobody answers is replaced.
+        // A socket without a server behind it is replaced.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let control = Control::start(&rt, &path, Rc::new(|_| json!({})));
         let mode = fs::symlink_metadata(&path).map(|found| found.permissions().mode() & 0o777);
@@ -330,7 +332,7 @@ mod tests {
         let longer = [&longest[..], b"x"].concat();
         assert_eq!(take_line(&mut ended(&longer)), Some(Err(LineTooLong)));
         assert_eq!(take_line(&mut longer.clone()), Some(Err(LineTooLong)));
-        // What is received behind the end of a line may pass the limit.
+        // The bytes received after the end of a line may exceed the limit.
         let mut two = ended(&longest);
         two.extend_from_slice(&longest);
         assert_eq!(take_line(&mut two), Some(Ok(longest)));

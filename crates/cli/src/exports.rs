@@ -1,4 +1,4 @@
-//! `bimetal exports`: what a BRP target has.
+//! `bimetal exports`: lists the exports of a BRP target.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use crate::runtime;
 use crate::table::{Align, Table};
 use crate::tls::TlsArgs;
 
-/// Buffers of a list.
+/// Buffer memory for fetching the list.
 const POOL_BYTES: usize = 1 << 20;
 
 /// Whom to ask.
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an export is besides its size.
+/// Returns the properties of an export other than its size, as words.
 fn words(rights: u32) -> Vec<&'static str> {
     let all = [
         (right::READ_ONLY, "read-only"),

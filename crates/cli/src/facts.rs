@@ -1,5 +1,5 @@
-//! What can be known of devices without opening them: sizes, and what the superblocks of sides
-//! say. Everything here only reads, also while a server uses the same files.
+//! Facts about devices that can be found without opening them: sizes, and the content of the sides'
+//! superblocks. This module only reads, even while a server uses the same files.
 
 mod remembered;
 
@@ -22,22 +22,22 @@ use serde_json::{Map, Value, json};
 use crate::config::Config;
 use crate::exposure;
 
-/// What is known of one device.
+/// Facts about one device.
 #[derive(Default)]
 pub(crate) struct Facts {
-    /// Its size, where it can be told.
+    /// Size of the device, if it can be determined.
     pub(crate) size_bytes: Option<u64>,
-    /// What it is, without what the kernel says of requests to it; of media that were looked at and
-    /// what passes them on.
+    /// Geometry without the kernel's request limits; known for inspected media and for layers that
+    /// pass requests on to them.
     geometry: Option<Geometry>,
-    /// More, by name, in the order in which it reads best.
+    /// Further facts by name, in display order.
     pub(crate) more: Map<String, Value>,
 }
 
 /// The facts of every device, by name.
 pub(crate) type AllFacts = BTreeMap<String, Facts>;
 
-/// Looks at every device, children before parents.
+/// Inspects every device, children before parents.
 ///
 /// # Errors
 /// The first file that cannot be used, or side that does not belong where it is.
@@ -45,7 +45,8 @@ pub(crate) fn find(config: &Config) -> Result<AllFacts> {
     let mut all = AllFacts::new();
     let used = used(config);
     let place = |error| anyhow!("{}: {error}", config.path.display());
-    // What is opened together must not be one device twice: what is exported, and each stack.
+    // Exported devices and each separate stack are opened together, so none may contain a device
+    // twice.
     let exported: Vec<&str> = config.exports.iter().map(|e| e.device.as_str()).collect();
     let roots = config.graph.roots();
     let together = roots
@@ -71,8 +72,8 @@ pub(crate) fn find(config: &Config) -> Result<AllFacts> {
     Ok(all)
 }
 
-/// The devices that an export uses, or all where there are no exports: then a device is attached or
-/// mounted by its name.
+/// Returns the devices that an export uses, or all devices if there are no exports: then a device
+/// is attached or mounted by its name.
 fn used(config: &Config) -> BTreeSet<&str> {
     let graph = &config.graph;
     if config.exports.is_empty() {
@@ -82,7 +83,7 @@ fn used(config: &Config) -> BTreeSet<&str> {
     devices.flat_map(|device| graph.below(device)).collect()
 }
 
-/// The state of a device that nothing uses yet, as before `side add`, and whose file is not there.
+/// State of a device that is not in use yet, as before `side add`, and whose file does not exist.
 const MISSING: &str = "missing";
 
 fn of_device(graph: &Graph, name: &str, is_used: bool, all: &mut AllFacts) -> Result<Facts> {
@@ -136,7 +137,7 @@ fn of_device(graph: &Graph, name: &str, is_used: bool, all: &mut AllFacts) -> Re
     Ok(facts)
 }
 
-/// The facts of a mirror; those of its sides are added to them.
+/// Returns the facts of a mirror, and adds the facts of its sides to theirs.
 fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result<Facts> {
     let sides = &config.sides;
     let mut facts = Facts::default();
@@ -164,7 +165,7 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
     let of_found = volume_state(&found);
     let state = match of_found {
         _ if !not_formatted.is_empty() => NOT_FORMATTED,
-        // What the others say of themselves may be outdone by a side that was not looked at.
+        // A side that was not inspected may have newer state than the others report.
         known if not_seen.is_empty() || known == ACTIVE && !found.is_empty() => known,
         _ => "unknown",
     };
@@ -211,9 +212,9 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
     Ok(facts)
 }
 
-/// What the server that runs, if one does, says of its volumes, in place of what their superblocks
-/// say: those of a volume in use are those of one that was not stopped. `status` is the server's
-/// answer to that verb; `None` where no server answers.
+/// Replaces the facts from superblocks by the running server's statement about its volumes: on
+/// media, a volume in use looks like one that was not stopped cleanly. `status` is the server's
+/// answer to that verb; `None` if no server answers.
 pub(crate) fn hear_server(config: &Config, status: Option<&Value>, all: &mut AllFacts) {
     let graph = &config.graph;
     let active = |facts: &Facts| facts.more.get("state") == Some(&json!(ACTIVE));
@@ -259,12 +260,13 @@ pub(crate) fn hear_server(config: &Config, status: Option<&Value>, all: &mut All
     }
 }
 
-/// True when a volume is in use or was not stopped, so that only a server can tell.
+/// Returns true if a volume is in use or was not stopped cleanly, so that only a server can tell
+/// which.
 pub(crate) fn any_active(all: &AllFacts) -> bool {
     let active = |facts: &Facts| facts.more.get("state") == Some(&json!(ACTIVE));
     all.values().any(active)
 }
-/// What `format` refuses to overwrite on the media of sides.
+/// Returns the content of the sides' media that `format` refuses to overwrite.
 fn what_is_lost(graph: &Graph, sides: &[String], all: &AllFacts) -> Option<String> {
     let media = sides
         .iter()
@@ -283,16 +285,16 @@ fn what_is_lost(graph: &Graph, sides: &[String], all: &AllFacts) -> Option<Strin
 /// The state of a mirror with a side that holds no volume.
 const NOT_FORMATTED: &str = "not formatted";
 
-/// The state of a volume in use, or of one that was not stopped; a file does not tell which.
+/// State of a volume that is in use or was not stopped cleanly; its files do not tell which.
 const ACTIVE: &str = "in use or not cleanly stopped";
 
-/// The state of a volume of which two sides each ran without the other.
+/// State of a volume with two diverged sides (split brain): each accepted writes without the other.
 const SPLIT: &str = "split";
 
-/// The state of a volume that needs nothing but its newest sides.
+/// State of a volume that can be opened from its newest sides alone.
 const STALE_SIDES: &str = "clean, with stale sides";
 
-/// What `serve` is going to do about a state, for whoever wonders.
+/// Returns how `serve` will handle a state, as an explanation for the operator.
 fn what_comes_next(state: &str) -> Option<&'static str> {
     match state {
         ACTIVE => Some(
@@ -321,17 +323,18 @@ fn volume_state(found: &[(&String, Superblock)]) -> &'static str {
     }
 }
 
-/// False for a side that was left behind: the others have gone on without it. A side that is being
-/// rebuilt has nothing to say.
+/// Returns false for an out-of-sync side, one that lacks writes that other sides have. A side that
+/// is being rebuilt is not consulted.
 fn is_newest(superblock: &Superblock, found: &[(&String, Superblock)]) -> bool {
     let heard = found.iter().filter(|(_, s)| s.state != State::Inconsistent);
     let descends = |s: &Superblock| superblock.history.contains(&s.history.current().id);
     superblock.state != State::Inconsistent && heard.into_iter().all(|(_, s)| descends(s))
 }
 
-/// The newest superblock on a side, if there is one and it lies in a file where it can be found.
+/// Returns the newest superblock on a side, if the side has one and it lies in a file that can be
+/// found.
 fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Superblock>> {
-    // The copies lie in the first and in the last block.
+    // The copies are in the first and in the last block.
     let last = all[side].size_bytes.map(|bytes| bytes - BLOCK_BYTES);
     let offsets = [Some(0), last].into_iter().flatten();
     let places = offsets.filter_map(|offset| place_of(graph, side, offset, all));
@@ -339,7 +342,7 @@ fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Sup
     for (path, offset) in places {
         let place = || format!("side {side}: {}", path.display());
         let mut file = match File::open(path) {
-            // Of a device that nothing uses: elsewhere it was an error before.
+            // The device is not in use: for a used device a missing file was reported earlier.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             opened => opened.with_context(place)?,
         };
@@ -351,7 +354,7 @@ fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Sup
     superblock::newest(copies).map_err(|why| anyhow!("side {side}: {why}"))
 }
 
-/// True when the first block of a device lies behind another server, which is not asked.
+/// Returns true if the first block of a device is on another server, which is not queried.
 fn is_remote(graph: &Graph, name: &str) -> bool {
     match &graph.nodes()[name] {
         Node::Remote(_) | Node::Brp(_) => true,
@@ -363,7 +366,7 @@ fn is_remote(graph: &Graph, name: &str) -> bool {
     }
 }
 
-/// The file in which a byte of a device lies, and where in it.
+/// Returns the file that holds a byte of a device, and the offset in it.
 fn place_of<'g>(
     graph: &'g Graph,
     name: &str,
@@ -395,7 +398,7 @@ fn place_of<'g>(
     place_of(graph, child, offset, all)
 }
 
-/// Where the bytes of an adopted disk lie; `None` when the size of a device is not known.
+/// Returns the layout of an adopted disk; `None` if the size of a device is not known.
 fn adopted_layout(config: &AdoptedConfig, all: &AllFacts) -> Result<Option<adopted::Layout>> {
     let sizes = [&config.data, &config.metadata].map(|name| all[name].size_bytes);
     let [Some(data_bytes), Some(metadata_bytes)] = sizes else {

@@ -11,7 +11,7 @@ pub(crate) fn to_json(device: &dyn Device) -> Value {
     of(seen)
 }
 
-/// The same of figures that were taken before.
+/// Works like [`to_json`], for statistics that were collected before.
 pub(crate) fn of(seen: Vec<(String, String, Figure)>) -> Value {
     let (mut own, mut parts) = (Map::new(), Map::new());
     for (part, name, figure) in seen {
@@ -25,7 +25,8 @@ pub(crate) fn of(seen: Vec<(String, String, Figure)>) -> Value {
     json!({ "figures": own, "parts": parts })
 }
 
-/// One figure: a gauge that is not finite becomes `null`, for JSON has no number for it.
+/// Converts one statistic; a gauge that is not finite becomes `null`, since JSON has no number for
+/// it.
 pub(crate) fn value(figure: &Figure) -> Value {
     match figure {
         Figure::Counter(count) => json!(count),
@@ -34,11 +35,11 @@ pub(crate) fn value(figure: &Figure) -> Value {
     }
 }
 
-/// The name of the state by which a device says whether it is whole, and its good value.
+/// Name of the state by which a device reports its health, and the value of a healthy device.
 const HEALTH: (&str, &str) = ("health", "healthy");
 
-/// The health of everything in a status answer, in a word: `stopped` when a device takes no
-/// requests, `degraded` when one says that it is not healthy.
+/// Returns the overall health in a status answer as one word: `stopped` if a device accepts no
+/// requests, `degraded` if a device reports that it is not healthy.
 pub(crate) fn health(devices: &Map<String, Value>) -> &'static str {
     let stopped = |device: &Value| device["figures"]["state"] == "stopped";
     if devices.values().any(stopped) {
@@ -59,15 +60,15 @@ fn all_healthy(devices: &Map<String, Value>) -> bool {
     })
 }
 
-/// What may stand behind the unit in the name of a figure.
+/// Suffixes that may follow the unit in the name of a statistic.
 const WHICH: [&str; 3] = ["_peak", "_max", "_min"];
 
-/// One figure for people, by the unit that its name ends in.
+/// Formats one statistic for people, by the unit at the end of its name.
 pub(crate) fn show(name: &str, value: &Value) -> String {
     let Some(number) = value.as_f64() else {
         return value.as_str().unwrap_or("-").to_owned();
     };
-    // A figure may say which one of its values it is, behind its unit.
+    // The suffix after the unit tells which value (peak, maximum, minimum) is meant.
     let name = WHICH
         .iter()
         .find_map(|which| name.strip_suffix(which))
@@ -96,9 +97,9 @@ pub(crate) fn show(name: &str, value: &Value) -> String {
     }
 }
 
-/// The name of a figure for people: words, without the unit that the value shows.
+/// Returns the name of a statistic for people: words, without the unit that the value shows.
 pub(crate) fn label(name: &str) -> String {
-    // Beside `exposed_bytes` this is the age of those bytes.
+    // Next to `exposed_bytes`, this is the age of those bytes.
     if name == "exposed_seconds" {
         return "exposed for".to_owned();
     }

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     check_file_sizes(&config)?;
     let rt = runtime::start_quietly(UringOptions::default())?;
     let mut out = std::io::stdout().lock();
-    // With --adopt only one mirror is looked at.
+    // With `--adopt`, only one mirror is considered.
     let created = match &args.adopt {
         None => create_files(&config.graph),
         Some(_) => Ok(Vec::new()),

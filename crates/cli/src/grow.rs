@@ -1,4 +1,4 @@
-//! `bimetal grow`: has a running server make a volume as large as its sides have room for.
+//! `bimetal grow`: makes a running server grow a volume to the size that its sides have room for.
 
 use std::io::Write;
 use std::process::ExitCode;

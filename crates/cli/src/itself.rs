@@ -1,7 +1,7 @@
-//! Runs this program once more, for what the process that serves must not do itself: wait for the
-//! kernel while the kernel waits for an answer of the server. A thread is not enough: it could wait
-//! for good, and as long as a thread of the server waits, not even the end of the server breaks
-//! that off.
+//! Runs this program as a child process, for work that the serving process must not do itself:
+//! waiting for the kernel while the kernel waits for an answer of the server. A thread is not
+//! enough: it could block forever, and while a thread of the server is blocked, even the server's
+//! exit does not interrupt it.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
@@ -17,13 +17,13 @@ use bimetal_rt::mailbox::mailbox;
 
 use crate::said::say;
 
-/// The program that runs, also when its file has been replaced since.
+/// Path of the running program, valid even if its file has been replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// Runs a verb of this program and gives what it printed. What it says on standard error is said.
+/// Runs a verb of this program and returns its standard output. Its standard error is passed on.
 ///
 /// # Errors
-/// When it cannot be run, or its status is not 0.
+/// If the program cannot be run, or its exit status is not 0.
 pub(crate) async fn run(rt: &Rt, args: Vec<OsString>) -> Result<String> {
     let verb = args.first().map(|verb| verb.to_string_lossy().into_owned());
     let verb = verb.unwrap_or_default();
@@ -32,7 +32,7 @@ pub(crate) async fn run(rt: &Rt, args: Vec<OsString>) -> Result<String> {
     let mut letters = receiver.listen(rt).with_context(cannot)?;
     let thread = std::thread::Builder::new().name(verb.clone());
     let started = thread.spawn(move || {
-        // Nobody waits for it any more when the server has been told to give up.
+        // The receiver is gone if the server has been told to give up.
         let _ = sender.send(output(&args));
     });
     started.with_context(cannot)?;
@@ -44,7 +44,7 @@ pub(crate) async fn run(rt: &Rt, args: Vec<OsString>) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The words that have a mount taken away by a process of its own.
+/// Returns the arguments that make a child process remove a mount.
 pub(crate) fn take_away_words(folder: &Path, force: bool) -> Vec<OsString> {
     let mut words = vec!["take-away".into(), folder.into()];
     if force {
@@ -58,25 +58,25 @@ fn output(args: &[OsString]) -> io::Result<Output> {
         .args(args)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
-        // What is typed at a terminal is for the server.
+        // Terminal signals are meant for the server only.
         .process_group(0)
         .output()
 }
 
-/// This program once more, which whoever started it waits for as long as he likes.
+/// A child process running this program, for which the caller waits with a timeout.
 pub(crate) struct Worker {
     child: Child,
-    /// It tells something when the process can say nothing more, as at its end.
+    /// Receives a message once the child can write no more output, as at its exit.
     ended: Receiver<()>,
 }
 
 impl Worker {
-    /// Runs a verb of this program. What it says on standard error is said by this process: where
-    /// the kernel keeps it beyond the end of this one, nobody who reads that waits for it. Signals
-    /// from a terminal go to both.
+    /// Starts a verb of this program. This process copies the child's standard error to its own: if
+    /// the kernel keeps the child alive after this process has exited, a reader of standard error
+    /// does not wait for the child. Signals from a terminal reach both processes.
     ///
     /// # Errors
-    /// When it cannot be run.
+    /// If the program cannot be run.
     pub(crate) fn start(args: Vec<OsString>) -> Result<Worker> {
         let mut child = Command::new(PROGRAM)
             .args(args)
@@ -92,7 +92,7 @@ impl Worker {
             while let Some(Ok(line)) = lines.next() {
                 say(String::from_utf8_lossy(&line));
             }
-            // Nobody waits for it any more when this process is about to end.
+            // The receiver is gone if this process is about to exit.
             let _ = sender.send(());
         };
         let thread = std::thread::Builder::new().name("worker".to_owned());
@@ -100,10 +100,11 @@ impl Worker {
         Ok(Worker { child, ended })
     }
 
-    /// With which status it has ended; `None` when it still runs after so long.
+    /// Waits up to `patience` for the child's exit status; returns `None` if the child is still
+    /// running.
     ///
     /// # Errors
-    /// When it cannot be waited for.
+    /// If the child cannot be waited for.
     pub(crate) fn ended_within(&mut self, patience: Duration) -> Result<Option<ExitCode>> {
         match self.ended.recv_timeout(patience) {
             Ok(()) => {}
@@ -112,14 +113,14 @@ impl Worker {
         }
         let status = self.child.wait().context("cannot wait for a process")?;
         let code = status.code();
-        // Without a code it was killed.
+        // A child without an exit code was killed.
         let code = code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
         Ok(Some(ExitCode::from(code)))
     }
 
-    /// Ends it, at the latest when what it waits for has come.
+    /// Kills the child; it exits at the latest when the kernel call that it waits in returns.
     pub(crate) fn kill(&mut self) {
-        // It fails only where it has ended by itself.
+        // This fails only if the child has exited already.
         let _ = self.child.kill();
     }
 }

@@ -1,5 +1,5 @@
-//! `bimetal lab`: experiments from a file, in virtual time or on this machine, with reports and
-//! comparisons.
+//! `bimetal lab`: runs the experiments of a file, in virtual time or on this machine, and reports
+//! and compares the results.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -98,7 +98,7 @@ enum Verb {
     },
 }
 
-/// Runs the verb. Status 1 when a comparison breaks a rule.
+/// Runs the verb. The exit status is 1 when a comparison breaks a rule.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Verb::Run {
@@ -149,7 +149,7 @@ fn run_in_virtual_time(plan: &Plan, folder: &Path, threads: Option<u16>) -> Resu
     let threads = threads.map_or_else(all_cores, usize::from);
     let mut made = results.made(plan)?;
     loop {
-        // What is still to be done depends on what has come out.
+        // The missing runs depend on the results so far.
         let missing = missing(&jobs(plan, &made), &made);
         if missing.is_empty() {
             return Ok(results);
@@ -170,7 +170,7 @@ fn make_runs(results: &Results, missing: &[Job<'_>], threads: usize) -> Result<V
     Ok(made?)
 }
 
-/// Writes the three files of a report, and prints one.
+/// Writes the three files of a report, and prints one of them.
 fn write_report(results: &Results, plan: &Plan, folder: &Path, as_json: bool) -> Result<ExitCode> {
     let outcomes = results.outcomes(plan)?;
     let summary = summary(plan, &outcomes);
@@ -200,7 +200,7 @@ fn report(folder: &Path, as_json: bool, as_csv: bool) -> Result<ExitCode> {
     write_report(&results, &plan, folder, as_json)
 }
 
-/// The axes on which there is something to choose; that of the load in any case.
+/// Returns the axes that have more than one value, and always the load axis.
 fn varying(summary: &Summary) -> Vec<&'static str> {
     let varies = |axis: &&str| summary.axes[*axis].len() > 1 || *axis == "workload";
     AXES.into_iter().filter(varies).collect()
@@ -225,7 +225,7 @@ fn table_of(summary: &Summary) -> Table {
         let mut row: Vec<String> = axes.iter().map(|axis| cell.choice[*axis].clone()).collect();
         let mut figures = figures_of(cell);
         if !summary.backend.has_times() {
-            // The result, its interval, its unit and the ratio.
+            // Columns for the result, its interval, its unit and the ratio.
             figures[..4].fill("-".to_owned());
         }
         row.extend(figures);
@@ -323,7 +323,7 @@ fn runs_of_each(plan: &Plan) -> String {
     }
 }
 
-/// A time that is only guessed.
+/// Formats an estimated time.
 fn rough(ns: u64) -> String {
     let seconds = Duration::from_nanos(ns).as_secs();
     match seconds {

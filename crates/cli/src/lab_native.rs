@@ -1,5 +1,5 @@
-//! `bimetal lab` on this machine and in guests: runs one after another in a thread of their own,
-//! while this one waits for signals.
+//! `bimetal lab` on this machine and in guests: the runs are executed one after another in a
+//! dedicated thread, while the calling thread waits for signals.
 
 use std::io::Write;
 use std::path::Path;
@@ -22,10 +22,10 @@ use futures_util::future::{Either, select};
 use crate::runs::progress_bar;
 use crate::said::say;
 
-/// What preparing a run and putting everything back takes, about.
+/// Estimated time to prepare a run and to restore the machine after it.
 const AROUND_A_RUN_NS: u64 = 1_000_000_000;
 
-/// What the same takes in a guest, in a multiple of what it takes here, and its boot.
+/// Factor by which preparing and restoring are slower in a guest; its boot time is added.
 const GUEST_FACTOR: u64 = 10;
 const BOOT_NS: u64 = 5_000_000_000;
 
@@ -42,7 +42,7 @@ pub(crate) fn restore() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts back what a run has left that was killed, as far as this user may, and says so.
+/// Restores, as far as this user may, the settings that a killed run changed, and reports each.
 pub(crate) fn restore_what_is_left() -> Result<()> {
     if !native::is_left_to_us() {
         return Ok(());
@@ -53,8 +53,8 @@ pub(crate) fn restore_what_is_left() -> Result<()> {
     Ok(())
 }
 
-/// What the missing runs will take, by the runs of the same load that were made, and otherwise by
-/// guess.
+/// Estimates the duration of the missing runs, from finished runs of the same load where there are
+/// any.
 pub(crate) fn estimate_ns(missing: &[Job<'_>], made: &[Outcome]) -> u64 {
     let of = |job: &Job<'_>| {
         let load = &job.cell.settings.workload;
@@ -73,21 +73,22 @@ pub(crate) fn estimate_ns(missing: &[Job<'_>], made: &[Outcome]) -> u64 {
     missing.iter().map(of).fold(0, u64::saturating_add)
 }
 
-/// Makes the runs of a plan that are missing.
+/// Executes the missing runs of a plan.
 pub(crate) fn run(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Results> {
     native::check(plan)?;
     let results = alone_on_this_machine(plan, folder, threads, native::kernel_release)?;
     let (signal, outcome) = until_signal(|stop| make_runs(plan, &results, stop))?;
     match (signal, outcome) {
         (false, outcome) => outcome?,
-        // Whatever the interrupted run says, everything is put back unless that says otherwise.
+        // The machine is restored whatever error the interrupted run returned, unless settings are
+        // left.
         (true, Err(error)) if native::is_left_to_us() => return Err(error),
         (true, _) => bail!("interrupted; everything is put back, and the same command goes on"),
     }
     Ok(results)
 }
 
-/// Makes the runs of a plan that are missing, each in a guest.
+/// Executes the missing runs of a plan, each in a guest.
 pub(crate) fn run_in_guests(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Results> {
     let program = std::env::current_exe().context("where this program is")?;
     guest::check(plan, &program)?;
@@ -105,8 +106,8 @@ pub(crate) fn run_in_guests(plan: &Plan, folder: &Path, threads: Option<u16>) ->
     outcome.map(|()| results)
 }
 
-/// Runs `work` in a thread of its own, while this one waits for signals: `work` is told to stop by
-/// one, and it is said whether one came, with what has come of the work.
+/// Runs `work` in a dedicated thread while the calling thread waits for signals; a signal tells
+/// `work` to stop. Returns whether a signal came, and the result of `work`.
 fn until_signal(
     work: impl FnOnce(Arc<AtomicBool>) -> Result<()> + Send,
 ) -> Result<(bool, Result<()>)> {
@@ -116,7 +117,7 @@ fn until_signal(
         ..UringOptions::default()
     })
     .context("cannot start the runtime")?;
-    // Before the thread starts, which has the signals blocked with this one.
+    // Before the thread starts, since it inherits the blocked signals from this one.
     let signals = Signals::termination(&rt).context("cannot take over signals")?;
     let stop = Arc::new(AtomicBool::new(false));
     let (done, heard) = mailbox().context("a mailbox")?;
@@ -125,7 +126,7 @@ fn until_signal(
         let stop_work = Arc::clone(&stop);
         let working = scope.spawn(move || {
             let outcome = work(stop_work);
-            // The one who waits is there until this thread is joined.
+            // The receiver lives until this thread is joined.
             let _ = done.send(());
             outcome
         });
@@ -147,10 +148,10 @@ fn until_signal(
     Ok((signal, outcome))
 }
 
-/// The folder for runs of which each needs this machine for itself.
+/// Opens the results folder for runs that each need exclusive use of this machine.
 ///
 /// # Errors
-/// When it cannot have that, or there are runs of another kernel.
+/// If the machine is not available exclusively, or the folder has runs of another kernel.
 pub(crate) fn alone_on_this_machine(
     plan: &Plan,
     folder: &Path,
@@ -173,7 +174,7 @@ pub(crate) fn alone_on_this_machine(
     Ok(Results::create(folder, plan)?)
 }
 
-/// Runs of two kernels say nothing together.
+/// Refuses runs of another kernel: results of two kernels are not comparable.
 fn check_kernel(made: &[Outcome], folder: &Path, now: &str) -> Result<()> {
     let machines = made.iter().filter_map(|run| run.machine.as_ref());
     for machine in machines {
@@ -207,10 +208,10 @@ fn make_missing(
     })
 }
 
-/// Makes the runs that are missing by `run`, one after another, and keeps each.
+/// Executes the missing runs with `run`, one after another, and saves each.
 ///
 /// # Errors
-/// The first that cannot be made or kept.
+/// The first run that cannot be executed or saved.
 pub(crate) fn one_by_one(
     plan: &Plan,
     results: &Results,

@@ -1,5 +1,5 @@
-//! `bimetal lab` on devices of our own stack: runs one after another in real time, each in a
-//! runtime of its own.
+//! `bimetal lab` on devices of our own stack: the runs are executed one after another in real time,
+//! each in its own runtime.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use bimetal_rt::{Rt, UringOptions};
 
 use crate::lab_native::{alone_on_this_machine, one_by_one};
 
-/// Memory for the buffers of a run.
+/// Buffer memory of a run.
 const POOL_BYTES: usize = 256 << 20;
 
-/// Makes the runs of a plan that are missing.
+/// Executes the missing runs of a plan.
 pub(crate) fn run(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Results> {
     let results = alone_on_this_machine(plan, folder, threads, kernel_release)?;
     let mut made = results.made(plan)?;
@@ -46,19 +46,19 @@ fn run_alone(job: &Job<'_>) -> Result<Outcome, RunError> {
     let rt = Rt::real_time(UringOptions {
         pool_bytes: POOL_BYTES,
         seed: job.seed,
-        // The processor time of an experiment is that of its I/O.
+        // No busy-polling: the CPU time of an experiment must be that of its I/O.
         spin: Duration::ZERO,
         ..UringOptions::default()
     })
     .map_err(failed("cannot set up io_uring"))?;
     let signals = Signals::termination(&rt).map_err(failed("cannot take over signals"))?;
     let stop = async {
-        // Whoever cannot be told to stop is told by the end of the process.
+        // Work that cannot be told to stop ends with the process.
         let _ = signals.next().await;
     };
     let (choice, settings) = (&job.cell.choice, &job.cell.settings);
     let outcome = rt.block_on(stack::run(&rt, choice, settings, job.seed, stop));
-    // Flushers and timers have no end of their own.
+    // Flushers and timers run until the runtime ends.
     rt.end();
     outcome
 }

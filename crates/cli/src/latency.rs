@@ -1,9 +1,9 @@
-//! Latencies and how they are shown.
+//! Latency histograms and their formatting.
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// Counts of latencies, to three digits.
+/// Histogram of latencies with a precision of three digits.
 #[derive(Clone, Debug)]
 pub(crate) struct Latencies {
     histogram: Histogram<u64>,
@@ -12,44 +12,44 @@ pub(crate) struct Latencies {
 /// The percentiles that every report shows, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Percentiles {
-    /// Half of all were faster.
+    /// Median.
     pub(crate) p50_ns: u64,
-    /// 99 of 100 were faster.
+    /// 99th percentile.
     pub(crate) p99_ns: u64,
-    /// 999 of 1000 were faster.
+    /// 99.9th percentile.
     pub(crate) p999_ns: u64,
-    /// The slowest.
+    /// Maximum.
     pub(crate) max_ns: u64,
 }
 
 impl Latencies {
-    /// No latencies.
+    /// Creates an empty histogram.
     pub(crate) fn new() -> Latencies {
         let mut histogram = Histogram::new(3).expect("three digits are in the range");
         histogram.auto(true);
         Latencies { histogram }
     }
 
-    /// Counts one.
+    /// Records one latency.
     pub(crate) fn record(&mut self, latency_ns: u64) {
-        // The largest value the histogram can hold; a latency of centuries is as good as that.
+        // Clamp to the largest value that the histogram can hold, which is centuries.
         let latency_ns = latency_ns.min(u64::MAX >> 2);
         self.histogram
             .record(latency_ns)
             .expect("a histogram that grows takes every value");
     }
 
-    /// How many were counted.
+    /// Number of recorded latencies.
     pub(crate) fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// Their mean in ns.
+    /// Mean latency in ns.
     pub(crate) fn mean_ns(&self) -> f64 {
         self.histogram.mean()
     }
 
-    /// The percentiles; all zero when nothing was counted.
+    /// Returns the percentiles; all are zero if no latency was recorded.
     pub(crate) fn percentiles(&self) -> Percentiles {
         if self.histogram.is_empty() {
             return Percentiles::default();
@@ -63,7 +63,7 @@ impl Latencies {
         }
     }
 
-    /// Count, mean and percentiles for machines.
+    /// Returns count, mean and percentiles as JSON.
     pub(crate) fn to_json(&self) -> Value {
         let p = self.percentiles();
         json!({
@@ -77,7 +77,7 @@ impl Latencies {
     }
 }
 
-/// A latency for people: always a number of two to four digits and a unit.
+/// Formats a latency for people: always a number of two to four digits and a unit.
 pub(crate) fn show_latency(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),

@@ -1,5 +1,5 @@
-//! The limits of the process, looked at before anything is opened: each one that is in the way is a
-//! line that says which limit it is, what is needed, and what raises it.
+//! Checks of the process's resource limits before any device is opened: for each limit that is too
+//! low, a message names the limit, the value needed, and how to raise it.
 
 use std::fs::metadata;
 
@@ -12,16 +12,17 @@ use crate::config::Config;
 use crate::runtime;
 use crate::said::say;
 
-/// Descriptors of a server besides devices and clients: standard streams, the ring, the control
-/// socket and who asks there, threads and signals.
+/// Descriptors of a server other than those of devices and clients: standard streams, the ring, the
+/// control socket and its connections, threads and signals.
 const FILES_BESIDES: u64 = 48;
-/// Descriptors of a device, at most: a stripe of files has one for each, remote media up to 16.
+/// Descriptors assumed for a device: a stripe of files has one for each file, remote media up
+/// to 16.
 const FILES_OF_DEVICE: u64 = 4;
 
-/// Makes the runtime of a server within the limits of the process.
+/// Creates the runtime of a server within the limits of the process.
 ///
 /// # Errors
-/// When a limit makes serving impossible, or the runtime cannot be had.
+/// If a limit makes serving impossible, or the runtime cannot be created.
 pub(crate) fn start_server(config: &Config) -> Result<Rt> {
     check_file_sizes(config)?;
     if let Err(error) = raise_open_files() {
@@ -40,17 +41,17 @@ pub(crate) fn start_server(config: &Config) -> Result<Rt> {
     runtime::start(config.server.runtime(0))
 }
 
-/// Refuses files that `RLIMIT_FSIZE` does not let this process write to their end.
+/// Refuses files that are larger than `RLIMIT_FSIZE` lets this process write.
 ///
 /// # Errors
-/// The first of them.
+/// The first such file.
 pub(crate) fn check_file_sizes(config: &Config) -> Result<()> {
     let Some(limit) = ProcessLimit::FileBytes.value() else {
         return Ok(());
     };
     for (name, node) in config.graph.nodes() {
         let Node::File(file) = node else { continue };
-        // Of a device the limit says nothing, and what is not there is created with its size.
+        // The limit does not apply to devices; a missing file is created with its configured size.
         let bytes = match metadata(&file.path) {
             Ok(found) if !found.is_file() => continue,
             Ok(found) => found.len(),
@@ -68,7 +69,7 @@ pub(crate) fn check_file_sizes(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// The line for a server that has fewer descriptors than its exports take clients.
+/// Returns the warning for a server whose descriptor limit is below its exports' client limits.
 fn too_few_files(config: &Config, limit: Option<u64>) -> Option<String> {
     let clients = config.exports.iter().map(|e| u64::from(e.connections_max));
     let devices = FILES_OF_DEVICE * config.graph.nodes().len() as u64;
@@ -92,7 +93,7 @@ mod tests {
         let text = "[device.a]\ntype = \"memory\"\nsize = \"1MiB\"\n[export.a]\ndevice = \"a\"\n\
                     protocol = \"nbd\"\nlisten = \"unix:a.sock\"\nconnections_max = 100\n";
         let config = Config::read(Path::new("vol.toml"), text).expect("it is right");
-        // 48 besides, 4 of the device, 100 clients.
+        // 48 for the process, 4 for the device, 100 for the clients.
         let line = too_few_files(&config, Some(151)).expect("one too few");
         assert!(
             line.contains("RLIMIT_NOFILE, is 151") && line.contains("152"),

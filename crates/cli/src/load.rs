@@ -1,5 +1,6 @@
-//! A load on a device: so many requests in flight, each followed by the next as soon as it is
-//! answered. Open loops, where requests arrive whatever the device does, are in `demo`.
+//! A closed-loop load on a device: a fixed number of requests in flight, where each completion
+//! starts the next request. Open loops, in which requests arrive independently of the device, are
+//! in `demo`.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,15 +11,16 @@ use bimetal_rt::{Buf, Instant, Rng, Rt, yield_now};
 
 use crate::latency::Latencies;
 
-/// Data that writes are cut from; random, so that nothing below can make it smaller, and of the
-/// largest size that still comes from the registered region.
+/// Size of the buffer from which write data is cut. Its content is random, so that no layer below
+/// can compress it, and it has the largest size that still comes from the registered region.
 const DATA_BYTES: u64 = bimetal_rt::buf::BLOCK_BYTES_MAX as u64;
-/// Requests a worker sends before it lets the others run, for devices that answer at once.
+/// Number of requests that a worker sends before it yields, for devices that complete at once.
 const REQUESTS_PER_TURN: u32 = 64;
-/// Requests answered at one instant of virtual time after which it will not pass at all.
+/// Number of requests completed at one instant of virtual time after which that time is considered
+/// stuck.
 const REQUESTS_PER_INSTANT_MAX: u64 = 1_000_000;
 
-/// Reads, writes, or both half and half; one after the other or anywhere.
+/// Access pattern: reads, writes or half of each, sequential or random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "lower")]
 pub(crate) enum Pattern {
@@ -35,7 +37,7 @@ pub(crate) enum Pattern {
 }
 
 impl Pattern {
-    /// True when it changes the device.
+    /// Returns true if the pattern contains writes.
     pub(crate) fn writes(self) -> bool {
         matches!(self, Pattern::Write | Pattern::RandWrite | Pattern::RandRw)
     }
@@ -45,43 +47,43 @@ impl Pattern {
     }
 }
 
-/// What to do.
+/// Parameters of a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Which requests.
+    /// Access pattern.
     pub(crate) pattern: Pattern,
     /// Size of a request.
     pub(crate) request_bytes: u64,
-    /// Requests in flight.
+    /// Queue depth.
     pub(crate) depth: u32,
-    /// The part of the device that is used, from its start.
+    /// Size of the region of the device that is used, from its start.
     pub(crate) region_bytes: u64,
-    /// When to end, if by time.
+    /// Duration of the load, if it is bounded by time.
     pub(crate) time: Option<Duration>,
-    /// When to end, if by the number of requests.
+    /// Number of requests, if the load is bounded by it.
     pub(crate) operations: Option<u64>,
-    /// Where the random numbers come from.
+    /// Seed of the random numbers.
     pub(crate) seed: u64,
 }
 
-/// What happened.
+/// Results of a load.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Latencies of reads that succeeded.
     pub(crate) reads: Latencies,
     /// Latencies of writes that succeeded.
     pub(crate) writes: Latencies,
-    /// Requests that failed.
+    /// Number of failed requests.
     pub(crate) errors: u64,
-    /// Why the first of them did.
+    /// Error of the first failed request.
     pub(crate) first_error: Option<IoError>,
-    /// From the first request to the last answer.
+    /// Time from the first request to the last completion.
     pub(crate) elapsed: Duration,
-    /// True when virtual time stood still, so that a bound on time would never be reached.
+    /// Whether virtual time stood still, so that a bound on time would never be reached.
     pub(crate) stuck: bool,
 }
 
-/// A load that runs.
+/// A running load.
 pub(crate) struct Run {
     rt: Rt,
     device: Rc<dyn Device>,
@@ -91,16 +93,16 @@ pub(crate) struct Run {
     start: Instant,
     sent: Cell<u64>,
     answered: Cell<u64>,
-    /// The instant of the last answer, and how many there were at that instant.
+    /// Instant of the last completion, and the number of completions at that instant.
     standstill: Cell<(Instant, u64)>,
     outcome: RefCell<Outcome>,
 }
 
 impl Run {
-    /// Prepares a load; nothing is sent yet.
+    /// Prepares a load; no request is sent yet.
     ///
     /// # Panics
-    /// When the region holds no request.
+    /// If the region is smaller than a request, or a request is empty.
     pub(crate) fn new(rt: &Rt, device: Rc<dyn Device>, load: Load) -> Rc<Run> {
         assert!(load.region_bytes >= load.request_bytes && load.request_bytes > 0);
         let mut rng = Rng::labelled(load.seed, "load");
@@ -142,13 +144,13 @@ impl Run {
         self.outcome.borrow_mut().elapsed = self.rt.now().since(self.start);
     }
 
-    /// What happened; call it after the end.
+    /// Returns the results; call it after the end of the load.
     pub(crate) fn into_outcome(self: Rc<Run>) -> Outcome {
         let run = Rc::into_inner(self).expect("every worker has ended");
         run.outcome.into_inner()
     }
 
-    /// The part that is done, 0 to 1.
+    /// Returns the completed fraction, 0 to 1.
     pub(crate) fn progress(&self) -> f64 {
         let of_time = self.load.time.map(|time| {
             let elapsed = self.rt.now().since(self.start);
@@ -162,14 +164,15 @@ impl Run {
         furthest.min(1.0)
     }
 
-    /// Requests answered so far.
+    /// Number of requests completed so far.
     pub(crate) fn answered(&self) -> u64 {
         self.answered.get()
     }
 
     async fn work(self: Rc<Run>) {
         let mut in_turn = 0;
-        // The end of one request is the beginning of the next: the clock is read once for both.
+        // A worker's next request starts when its last one ends, so the clock is read once for
+        // both.
         let mut now = self.rt.now();
         while let Some((request, read)) = self.next(now) {
             let sent = now;
@@ -185,7 +188,7 @@ impl Run {
         }
     }
 
-    /// The next request and whether it reads; `None` at the end.
+    /// Returns the next request and whether it is a read; `None` at the end of the load.
     fn next(&self, now: Instant) -> Option<(Request, bool)> {
         let load = &self.load;
         let sent = self.sent.get();
@@ -233,14 +236,14 @@ impl Run {
     }
 }
 
-/// A buffer of random bytes.
+/// Returns a buffer of random bytes.
 pub(crate) fn random_data(rt: &Rt, rng: &mut Rng, bytes: usize) -> Buf {
     let mut data = rt.pool().alloc_now(bytes);
     rng.fill(&mut data);
     data.freeze()
 }
 
-/// `bytes` of `data` from a random 4-KiB boundary.
+/// Returns `bytes` bytes of `data` from a random 4-KiB boundary.
 pub(crate) fn cut(data: &Buf, rng: &mut Rng, bytes: usize) -> Buf {
     const STEP: usize = bimetal_block::BLOCK_BYTES as usize;
     let places = (data.len() - bytes) / STEP + 1;
@@ -248,7 +251,7 @@ pub(crate) fn cut(data: &Buf, rng: &mut Rng, bytes: usize) -> Buf {
     data.slice(start..start + bytes)
 }
 
-/// The name of the operation in reports.
+/// Returns the name of the operation in reports.
 pub(crate) fn op_name(read: bool) -> &'static str {
     if read {
         Op::Read.name()
@@ -286,7 +289,7 @@ mod tests {
         let outcome = run(LOAD);
         assert_eq!(outcome.reads.count() + outcome.writes.count(), 1000);
         assert_eq!(outcome.errors, 0);
-        // Half and half: binomial(1000, 0.5), standard deviation 16.
+        // Half of each: binomial(1000, 0.5), standard deviation 16.
         assert!((400..600).contains(&outcome.reads.count()));
     }
 

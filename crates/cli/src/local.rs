@@ -1,4 +1,4 @@
-//! How a device is given to this machine itself: as a block device, or as a file.
+//! A device exposed to this machine itself, as a block device or as a file.
 
 use std::rc::Rc;
 
@@ -10,17 +10,17 @@ use bimetal_rt::Rt;
 
 use crate::itself;
 
-/// See the module.
+/// A device exposed to this machine.
 #[derive(Clone)]
 pub(crate) enum Local {
-    /// By ublk.
+    /// Block device through ublk.
     Block(Rc<Attachment>),
-    /// By FUSE.
+    /// File through FUSE.
     File(Rc<Mounted>),
 }
 
 impl Local {
-    /// The path of the block device or of the file.
+    /// Returns the path of the block device or of the file.
     pub(crate) fn path(&self) -> String {
         match self {
             Local::Block(block) => block.path(),
@@ -28,7 +28,7 @@ impl Local {
         }
     }
 
-    /// Gives its live figures.
+    /// Reports the live statistics to `out`.
     pub(crate) fn figures(&self, out: &mut dyn FigureVisitor) {
         match self {
             Local::Block(block) => block.figures(out),
@@ -36,10 +36,10 @@ impl Local {
         }
     }
 
-    /// Takes it away, also when it is in use.
+    /// Removes the block device or mount, even if it is in use.
     ///
     /// # Errors
-    /// When that cannot be done, or it could not be served any longer before.
+    /// If it cannot be removed, or serving it had failed before.
     pub(crate) async fn take_away(&self, rt: &Rt) -> Result<()> {
         match self {
             Local::Block(block) => Ok(block.detach().await?),
@@ -61,7 +61,7 @@ async fn unmount(rt: &Rt, file: &Mounted) -> Result<()> {
     let run = itself::run(rt, itself::take_away_words(folder, true)).await;
     match run {
         Ok(_) => Ok(()),
-        // It has said what could not be saved.
+        // The error already tells which data could not be saved.
         Err(error) if !fuse::is_mounted(folder) => Err(error),
         Err(error) => Err(error.context(format!("{} is still mounted", folder.display()))),
     }

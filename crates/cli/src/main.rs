@@ -1,10 +1,11 @@
-//! The `bimetal` program. It only reads the command line, runs one verb and turns its outcome into
-//! an exit status: 0, 1 for a failure, 2 for a wrong command line, and what `status` says with it.
+//! The `bimetal` program. This module only parses the command line, runs one verb and turns its
+//! outcome into an exit status: 0, 1 for a failure, 2 for a wrong command line, and the statuses of
+//! `status`.
 //!
-//! A failure is one line on standard error that says what is wrong, where, and what to do; a
-//! refused volume has a list behind it.
+//! A failure is reported as one line on standard error that states the problem, its place and the
+//! remedy; a refused volume adds a list after the line.
 
-// Both panic when nobody reads any more: results are written with `?`, and the rest is for `say`.
+// Both macros panic when the reader is gone: results are written with `?`, other output with `say`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod alerts;
@@ -163,14 +164,14 @@ fn main() -> ExitCode {
     outcome.unwrap_or_else(|error| report_failure(&error))
 }
 
-/// Help and the version go to standard output; a mistake becomes one line and status 2.
+/// Prints help and version to standard output; an error becomes one line and status 2.
 fn report_usage(error: &clap::Error) -> ExitCode {
     let asked_for = matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
     );
     if asked_for || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // Nobody is left to tell when the terminal is gone.
+        // If the terminal is gone, the failed output is ignored.
         let _ = error.print();
         return if asked_for {
             ExitCode::SUCCESS
@@ -185,7 +186,7 @@ fn report_usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The message of a usage error without the usage that follows it, as one line.
+/// Returns the message of a usage error as one line, without the usage that follows it.
 fn usage_line(rendered: &str) -> String {
     let message = rendered.split("\n\nUsage").next().unwrap_or(rendered);
     let message = message.split("\n\nFor more").next().unwrap_or(message);
@@ -199,7 +200,8 @@ fn report_failure(error: &anyhow::Error) -> ExitCode {
         .downcast_ref::<io::Error>()
         .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe);
     if reader_left {
-        // As `head` does to whoever writes into it: no more output is wanted, which is no failure.
+        // The reader has closed the pipe, as `head` does: it wants no more output, which is no
+        // failure.
         return ExitCode::SUCCESS;
     }
     say(format_args!(
@@ -209,8 +211,8 @@ fn report_failure(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// `text` as one line, behind which its indented lines with digits in front stay what they are: a
-/// list, for programs to read.
+/// Joins `text` into one line, but keeps the indented lines after it that begin with a digit: they
+/// are a list for programs to read.
 fn line_and_list(text: &str) -> String {
     let is_item = |line: &&str| {
         let item = line.strip_prefix("  ");
@@ -222,7 +224,7 @@ fn line_and_list(text: &str) -> String {
     lines.join("\n")
 }
 
-/// `text` with every run of white space as one space.
+/// Returns `text` with every run of white space replaced by one space.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

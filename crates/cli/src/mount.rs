@@ -1,6 +1,6 @@
-//! `bimetal mount`: a device of a configuration as a file in a folder of this machine, in the
-//! foreground until a signal, with a loop device over it if wanted; and `bimetal unmount`, which
-//! takes one away from outside.
+//! `bimetal mount` exposes a device of a configuration as a file in a folder of this machine, in
+//! the foreground until a signal, optionally with a loop device over it; `bimetal unmount` removes
+//! such a mount from another process.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -98,7 +98,7 @@ enum Sector {
     Physical,
 }
 
-/// The longest sector of a loop device everywhere.
+/// Largest sector size that loop devices support on every kernel.
 const SECTOR_BYTES_MAX: u32 = 4096;
 
 fn sector(text: &str) -> Result<Sector, String> {
@@ -110,7 +110,7 @@ fn sector(text: &str) -> Result<Sector, String> {
     }
 }
 
-/// The size of a sector that the kernel takes and that divides a block of a volume.
+/// Parses a sector size that the kernel accepts and that divides a block of a volume.
 fn block_bytes(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(bytes @ (512 | 1024 | 2048 | 4096)) => Ok(bytes),
@@ -129,14 +129,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         read_only: args.read_only,
     };
     mount.check()?;
-    // A volume belongs to one process, and this one serves the kernel.
+    // A volume belongs to one process, and this process serves only the kernel.
     config.exports.clear();
     let rt = limits::start_server(&config)?;
     conclude(rt.block_on(serve(&rt, config, args, &mount)))
 }
 
 async fn serve(rt: &Rt, config: Config, args: &Args, mount: &MountOptions) -> Result<(), Failure> {
-    // Before the devices are opened: a signal that comes meanwhile must stop them cleanly.
+    // Take over signals before the devices are opened: a signal during the open must stop them
+    // cleanly.
     let signals = Signals::of_server(rt)
         .context("cannot take over signals")
         .map_err(Failure::NotStarted)?;
@@ -162,17 +163,17 @@ async fn serve(rt: &Rt, config: Config, args: &Args, mount: &MountOptions) -> Re
         Err(error) => Err(error),
     };
     let stopped = running.stop_within(deadline, &signals).await;
-    // What ended it first is what whoever started it wants to know.
+    // Report the first error: it is the one that ended the mount.
     waited.and(stopped).map_err(Failure::NotStopped)
 }
 
-/// What the table of mounts shows: where the volume comes from.
+/// Returns the source of the volume as shown in the mount table.
 fn source(config: &Path) -> String {
     let whole = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
     whole.display().to_string()
 }
 
-/// From a file that is served to the end of that.
+/// Serves a mounted file until it ends or a signal comes.
 async fn served(
     rt: &Rt,
     signals: &Signals,
@@ -185,12 +186,12 @@ async fn served(
         false => file.path().display().to_string(),
     };
     let mut out = std::io::stdout();
-    // Whoever started this may not care when it is ready.
+    // The parent process may not read standard output, so a failed write is ignored.
     let _ = writeln!(out, "{path}\nready").and_then(|()| out.flush());
     until_over(signals, file).await
 }
 
-/// Has a loop device made, and gives its path.
+/// Makes a child process create a loop device, and returns its path.
 async fn loop_over(rt: &Rt, file: &Mounted, args: &Args, sector: u32) -> Result<String> {
     let block_size = format!("--block-size={sector}");
     let mut words = vec!["make-loop".into(), file.path().into(), block_size.into()];
@@ -220,8 +221,8 @@ async fn until_over(signals: &Signals, file: &Mounted) -> Result<()> {
     }
 }
 
-/// Runs the verb `unmount`: a process of its own does the work, for that may wait so that no signal
-/// ends it.
+/// Runs the verb `unmount`: a child process does the work, since it may block in a way that no
+/// signal interrupts.
 pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     let within = args.within.0;
     let folder = args.folder.display();
@@ -231,7 +232,8 @@ pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     }
     let seconds = within.as_secs_f64();
     if !args.force {
-        // What it waits for does not end sooner, and it does nothing more then.
+        // The kill takes effect when the blocked kernel call returns; the child then does nothing
+        // more.
         worker.kill();
         if !fuse::is_mounted(&args.folder) {
             bail!("{folder} is unmounted, but that has not come to its end within {seconds} s");
@@ -247,7 +249,7 @@ pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     ));
     fuse::abort(&args.folder)?;
     match worker.ended_within(within)? {
-        // Something was given up.
+        // The exit status tells that data was lost or requests were abandoned.
         Some(_) => Ok(ExitCode::FAILURE),
         None => bail!(
             "{folder}: every request on it has failed, but what uses it has not let it go within {seconds} s"
@@ -255,7 +257,7 @@ pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     }
 }
 
-/// Runs the verb that takes a mount away. It may wait for the server for good.
+/// Runs the verb that removes a mount. It may wait for the server forever.
 pub(crate) fn run_take_away(args: &TakeAwayArgs) -> Result<ExitCode> {
     let mut warn = |line: String| say(format_args!("bimetal: warning: {line}"));
     fuse::unmount(&args.folder, args.force, &mut warn)?;

@@ -1,23 +1,23 @@
-//! The operation on a volume that takes a while: one at a time, and what came of the last.
+//! The long-running operation on a volume: one at a time, with the outcome of the last one.
 
 use std::cell::RefCell;
 
 use bimetal_rt::Task;
 use serde_json::{Value, json};
 
-/// What came of it: what to know, or why it failed.
+/// Outcome of an operation: a message for the operator, or the reason of its failure.
 pub(crate) type Outcome = Result<String, String>;
 
-/// The operation that takes a while and of which there is one at a time: the last one.
+/// The long-running operation of a volume, current or last; only one runs at a time.
 #[derive(Default)]
 pub(crate) struct Operation {
-    /// What it does, and what has come of it: nothing yet, what to know, or why it failed.
+    /// Description of the operation, and its outcome; `None` while it is running.
     pub(crate) last: RefCell<Option<(String, Option<Outcome>)>>,
     pub(crate) task: RefCell<Option<Task<()>>>,
 }
 
 impl Operation {
-    /// What the control socket says of it.
+    /// Returns the operation as the control socket shows it.
     pub(crate) fn show(&self) -> Value {
         let last = self.last.borrow();
         let shown = last.as_ref().map(|(what, outcome)| match outcome {
@@ -28,13 +28,13 @@ impl Operation {
         json!({ "operation": shown })
     }
 
-    /// True until it has come to an end.
+    /// Returns true while the operation is running.
     pub(crate) fn is_running(&self) -> bool {
         let last = self.last.borrow();
         last.as_ref().is_some_and(|(_, outcome)| outcome.is_none())
     }
 
-    /// Ends it where it is.
+    /// Cancels the operation at its current point.
     pub(crate) async fn cancel(&self) {
         let task = self.task.borrow_mut().take();
         if let Some(task) = task {

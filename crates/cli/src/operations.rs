@@ -1,4 +1,4 @@
-//! What can be done to a volume while it is served, as the control socket asks for it. The requests
+//! Operations on a volume while it is served, as requested through the control socket. The requests
 //! and answers are described in docs/control.md.
 
 use std::rc::Rc;
@@ -14,12 +14,12 @@ use crate::figures;
 use crate::operation::Outcome;
 use crate::shown::Shown;
 
-/// The answer when something cannot be done.
+/// Returns the answer to a request that cannot be executed.
 fn refusal(why: &str) -> Value {
     json!({ "error": why })
 }
 
-/// The volume that a request names.
+/// Returns the volume that a request names.
 fn mirror_of<'s>(stack: &'s Stack, request: &Value) -> Result<(&'s str, &'s Mirror), Value> {
     let Some(asked) = request["volume"].as_str() else {
         return Err(refusal("expected the name of a mirror as `volume`"));
@@ -33,7 +33,7 @@ fn mirror_of<'s>(stack: &'s Stack, request: &Value) -> Result<(&'s str, &'s Mirr
     }
 }
 
-/// Begins a scrub, ends it, or says how it stands.
+/// Starts a scrub, ends it, or reports its progress.
 pub(crate) fn scrub(stack: &Stack, request: &Value) -> Value {
     let (name, mirror) = match mirror_of(stack, request) {
         Ok(found) => found,
@@ -54,7 +54,7 @@ pub(crate) fn scrub(stack: &Stack, request: &Value) -> Value {
     json!({ "scrub": mirror.status().scrub })
 }
 
-/// Shows how fast the rebuilds of a volume are, or sets it until the server ends.
+/// Shows the rebuild rates of a volume, or sets them until the server ends.
 pub(crate) fn rebuild(stack: &Stack, request: &Value) -> Value {
     let (name, mirror) = match mirror_of(stack, request) {
         Ok(found) => found,
@@ -78,7 +78,7 @@ pub(crate) fn rebuild(stack: &Stack, request: &Value) -> Value {
     } })
 }
 
-/// Puts the rates that a request names in the place of those before.
+/// Replaces the rates that a request names.
 fn read_rates(request: &Value, rates: &mut RebuildRates) -> Result<(), String> {
     let rate = |key: &str| match &request[key] {
         Value::Null => Ok(None),
@@ -100,7 +100,7 @@ fn read_rates(request: &Value, rates: &mut RebuildRates) -> Result<(), String> {
     Ok(())
 }
 
-/// Shows a cache, or takes note that the operator knows of what it has lost.
+/// Shows a cache, or records that the operator has accepted its data loss.
 pub(crate) fn cache(stack: &Stack, request: &Value) -> Value {
     let asked = request["device"].as_str().unwrap_or_default();
     let accepted = match request["do"].as_str() {
@@ -115,8 +115,7 @@ pub(crate) fn cache(stack: &Stack, request: &Value) -> Value {
     json!({ "cache": figures["figures"], "accepted": accepted })
 }
 
-/// What came of an operation, in words.
-/// What is asked of the sides of a volume.
+/// A requested change to the sides of a volume.
 enum Change {
     Add { new: String },
     Remove { old: String },
@@ -138,7 +137,7 @@ impl Change {
     }
 }
 
-/// Begins to add, remove or replace a side. What comes of it is asked for with `operation`.
+/// Starts to add, remove or replace a side. The client polls the outcome with `operation`.
 pub(crate) fn change_sides(shown: &Rc<Shown>, request: &Value) -> Value {
     let (name, mirror) = match mirror_of(&shown.stack, request) {
         Ok(found) => found,
@@ -159,8 +158,8 @@ pub(crate) fn change_sides(shown: &Rc<Shown>, request: &Value) -> Value {
     })
 }
 
-/// Begins to make a volume as large as its sides have room for. What comes of it is asked for with
-/// `operation`.
+/// Starts to grow a volume to the size that its sides have room for. The client polls the outcome
+/// with `operation`.
 pub(crate) fn grow(shown: &Rc<Shown>, request: &Value) -> Value {
     let (name, mirror) = match mirror_of(&shown.stack, request) {
         Ok(found) => found,
@@ -180,8 +179,8 @@ pub(crate) fn grow(shown: &Rc<Shown>, request: &Value) -> Value {
     })
 }
 
-/// A device above this one that does not follow when it becomes larger: only layers that pass
-/// everything on do.
+/// Returns a device above this one that does not grow with it: only layers that pass every request
+/// on grow.
 fn fixed_above<'g>(graph: &'g Graph, name: &str) -> Option<&'g str> {
     let nodes = graph.nodes().iter();
     let mut parents = nodes.filter(|(_, node)| node.children().contains(&name));
@@ -207,7 +206,7 @@ fn fixed_above<'g>(graph: &'g Graph, name: &str) -> Option<&'g str> {
     })
 }
 
-/// Begins an operation, which runs by itself, unless another one does.
+/// Starts an operation in the background, unless another one is running.
 fn begin(
     shown: &Rc<Shown>,
     does: String,
@@ -231,7 +230,7 @@ fn begin(
     shown.operation.show()
 }
 
-/// Makes the change; returns what the operator should know.
+/// Executes the change; returns a message for the operator.
 async fn make(
     shown: &Shown,
     name: &str,
@@ -270,7 +269,7 @@ async fn make(
     Ok(what_to_edit(&config, name, mirror))
 }
 
-/// What the configuration should say, if it does not say so already.
+/// Returns the edit that the configuration needs, if it does not match yet.
 fn what_to_edit(config: &Config, name: &str, mirror: &Mirror) -> String {
     let Some(Node::Mirror(named)) = config.graph.nodes().get(name) else {
         return format!("the configuration has no mirror {name} any more");

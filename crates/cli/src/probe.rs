@@ -1,10 +1,10 @@
-//! `bimetal probe`: what size of writes a device likes, which is how its write buffer in a cache
-//! should be cut.
+//! `bimetal probe`: finds the write size that suits a device, which determines the unit of the
+//! write buffer of a cache over it.
 //!
-//! A drive with a page-mapped layer takes small random writes nearly as fast as large ones, once
-//! enough of them are in flight; one that maps blocks, and a disk, take each for a whole block or a
-//! seek. So random writes of growing size are timed, and the smallest size that reaches a quarter
-//! of the best rate is good enough. It must never write without having been told to.
+//! A drive with a page-mapped translation layer handles small random writes nearly as fast as large
+//! ones at a sufficient queue depth; a block-mapped drive or a disk spends a whole block or a seek
+//! on each. So the probe times random writes of growing size and chooses the smallest size that
+//! reaches a quarter of the best rate. It must never write without explicit permission.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -26,15 +26,15 @@ use crate::runs::progress_bar;
 use crate::runtime;
 use crate::table::{Align, Table};
 
-/// The largest write that is tried.
+/// Largest write size that is tried.
 const UNIT_BYTES_MAX: u64 = 4 << 20;
-/// Writes in flight: enough to hide what a single one waits for.
+/// Queue depth: enough to hide the latency of a single write.
 const DEPTH: u32 = 32;
-/// A size is good enough that reaches this share of the best rate. Random pages make a page-mapped
-/// drive copy, too: with 28 % of spare flash it writes 2.4 pages for one. One that maps blocks
+/// Share of the best rate that a size must reach to be good enough. Random pages make a page-mapped
+/// drive copy, too: with 28 % of spare flash it writes 2.4 pages for each. A block-mapped drive
 /// writes 64.
 const GOOD_SHARE: f64 = 0.25;
-/// Units that must fit into the part of the device that is used.
+/// Minimum number of units that must fit into the used region of the device.
 const UNITS_MIN: u64 = 16;
 
 /// What to look at.
@@ -63,16 +63,16 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What was found.
+/// Result of a probe.
 struct Found {
     region_bytes: u64,
     read_us: f64,
-    /// Sizes of random writes, ascending, and the bytes a second that they reach.
+    /// Sizes of random writes, ascending, each with the measured rate in bytes per second.
     rates: Vec<(u64, f64)>,
 }
 
 impl Found {
-    /// The smallest size that reaches a good share of the best rate.
+    /// Returns the smallest size that reaches [`GOOD_SHARE`] of the best rate.
     fn unit_bytes(&self) -> u64 {
         let best = self.rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
         let good = self
@@ -82,7 +82,7 @@ impl Found {
         good.map_or(BLOCK_BYTES, |(unit, _)| *unit)
     }
 
-    /// What a page costs that is written by itself, in microseconds.
+    /// Returns the cost of a page that is written by itself, in microseconds.
     fn page_us(&self) -> f64 {
         let pages_per_s = self
             .rates
@@ -119,7 +119,7 @@ impl Found {
             self.read_us,
             self.page_us()
         ));
-        // As a configuration writes it.
+        // In the notation of a configuration.
         let cluster = match unit >> 20 {
             0 => format!("{}KiB", unit >> 10),
             mib => format!("{mib}MiB"),
@@ -209,7 +209,7 @@ async fn probe(rt: &Rt, top: &Rc<dyn Device>, name: &str, args: &Args) -> Result
         seed: 1,
     };
     let bar = progress_bar(units.len() as u64 + 2);
-    // What was never written is taken and read in other ways than what was.
+    // Fill the region first: a device handles blocks that were never written differently.
     let fill = Load {
         time: None,
         operations: Some(region_bytes / most),
@@ -267,12 +267,12 @@ mod tests {
 
     #[test]
     fn the_smallest_size_that_reaches_a_quarter_of_the_best_rate_is_enough() {
-        // 4 KiB at 60 of 100 MB/s: a drive that maps pages.
+        // 4 KiB reach 60 of 100 MB/s: a page-mapped drive.
         let pages = found(&[(4096, 60e6), (16384, 90e6), (65536, 100e6)]);
         assert_eq!(pages.unit_bytes(), 4096);
         // 60 MB/s are 14,648 pages a second, one in 68 us.
         assert!((pages.page_us() - 68.27).abs() < 0.01);
-        // Each page costs a block of 256 KiB: the rate grows with the size up to there.
+        // Each page costs a block of 256 KiB: the rate grows with the size up to that.
         let blocks = found(&[
             (4096, 1e6),
             (16384, 4e6),

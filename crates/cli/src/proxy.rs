@@ -1,6 +1,5 @@
-//! `bimetal proxy`: offers an export that is reached by BRP to any NBD client, until a signal. The
-//! session behind it outlives broken connections and restarts of the target, which NBD clients do
-//! not.
+//! `bimetal proxy`: offers an export of a BRP target to any NBD client, until a signal. The BRP
+//! session survives broken connections and restarts of the target, which NBD clients do not.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -19,7 +18,7 @@ use crate::alerts;
 use crate::runtime;
 use crate::tls::TlsArgs;
 
-/// Buffers of requests.
+/// Buffer memory for requests.
 const POOL_BYTES: usize = 64 << 20;
 
 /// What to offer where.
@@ -73,7 +72,7 @@ impl Args {
         Ok(config)
     }
 
-    /// The name by which NBD clients may ask for it.
+    /// Returns the export name for NBD clients.
     fn name(&self) -> &str {
         if self.export.is_empty() {
             "default"
@@ -103,7 +102,7 @@ async fn serve(rt: &Rt, args: &Args, medium: &BrpConfig) -> Result<()> {
     let server = match Server::start(rt, exports).await {
         Ok(server) => server,
         Err(error) => {
-            // Nothing was written, so there is nothing to lose by leaving.
+            // No request was served yet, so closing loses no data.
             return device
                 .close()
                 .await
@@ -114,7 +113,7 @@ async fn serve(rt: &Rt, args: &Args, medium: &BrpConfig) -> Result<()> {
     let notices = alerts::watch_notices(rt.clone(), alerts::Teller::start(None));
     let notices = rt.spawn(notices);
     let mut out = std::io::stdout();
-    // Whoever started the proxy may not care when it is ready.
+    // The parent process may not read standard output, so a failed write is ignored.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
     let waited = signals.next().await.context("cannot wait for signals");
     server.stop().await;

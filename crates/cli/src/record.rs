@@ -1,9 +1,9 @@
-//! `bimetal trace record`: the requests on a device of a running server, as a trace. Both ends of
-//! the verb `record` of the control socket are here (docs/control.md).
+//! `bimetal trace record`: records the requests on a device of a running server as a trace. This
+//! module has both ends of the verb `record` of the control socket (docs/control.md).
 //!
-//! The server only hands out what the tap of the device has noted, so much at a time that no
-//! request waits for it; the file is written by the program that asked. A server that ends, or a
-//! recorder that dies, must leave neither a recording that goes on nor a file without its end.
+//! The server only hands out requests that the device's tap has recorded, in batches small enough
+//! that no request is delayed; the client program writes the file. A server that ends, or a
+//! recorder that dies, must leave neither a running recording nor a file without its end.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -27,11 +27,11 @@ use crate::control::Asker;
 use crate::runtime;
 use crate::said::say;
 
-/// Records of an answer: some 80 KB of text, made in a fraction of a millisecond.
+/// Maximum number of records in an answer: some 80 KB of text, made in a fraction of a millisecond.
 const TAKEN_MAX: usize = 2048;
-/// How long the recorder waits when there was nothing more to take.
+/// Time for which the recorder sleeps when no records were left.
 const PAUSE: Duration = Duration::from_millis(20);
-/// A recording without an end in seconds.
+/// Duration of a recording without a time limit.
 const WITHOUT_END: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// What to record.
@@ -108,7 +108,7 @@ fn take(tap: &Tap, number: u64) -> Result<Value, String> {
     }}))
 }
 
-/// `TIME_NS OP OFFSET LENGTH;` for each.
+/// Formats each record as `TIME_NS OP OFFSET LENGTH;`.
 fn to_text(records: &[Record]) -> String {
     let mut text = String::with_capacity(records.len() * 40);
     for record in records {
@@ -156,13 +156,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let recorder = match recorder {
         Ok(recorder) => recorder,
         Err(error) => {
-            // It is empty; the first error is the one to tell.
+            // The file is empty; report the first error, not one of its removal.
             let _ = std::fs::remove_file(&args.out);
             return Err(error);
         }
     };
     let recorded = record(recorder, &mut to, args);
-    // What has come so far is worth keeping, whatever ended it.
+    // Keep the records received so far, whatever ended the recording.
     to.finish().with_context(about)?;
     let so_far = |error: anyhow::Error| {
         error.context(format!("{}: the trace ends early", args.out.display()))
@@ -171,7 +171,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what was recorded; lost requests on standard error as well.
+/// Prints a summary of the recording, and reports lost requests on standard error as well.
 fn report(seen: &Seen, args: &Args) -> Result<()> {
     let [reads, writes, trims] = seen.written;
     let mut out = std::io::stdout().lock();
@@ -201,25 +201,25 @@ fn report(seen: &Seen, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What a recording came to.
+/// Counters of a recording.
 #[derive(Default)]
 struct Seen {
-    /// Reads, writes and trims in the file.
+    /// Number of reads, writes and trims in the file.
     written: [u64; 3],
-    /// Requests that found no room.
+    /// Number of requests that were lost because the tap's buffer was full.
     dropped: u64,
-    /// Flushes and questions for extents.
+    /// Number of flushes and extent queries.
     others: u64,
 }
 
-/// A recording on a server.
+/// A recording on a server, seen from the client.
 struct Recorder {
     asker: Asker,
     device: String,
     number: u64,
 }
 
-/// What is known after an answer.
+/// State of the recording after an answer.
 struct Answered {
     left: u64,
     is_stopped: bool,
@@ -245,7 +245,7 @@ impl Recorder {
         Ok(self.asker.ask(&request)?["record"].take())
     }
 
-    /// Takes what has been noted and writes it.
+    /// Fetches recorded requests and writes them to the file.
     fn take(&mut self, to: &mut Writer, seen: &mut Seen) -> Result<Answered> {
         let answer = self.ask("take")?;
         let text = answer["requests"].as_str().unwrap_or_default();
@@ -264,7 +264,7 @@ impl Recorder {
     }
 }
 
-/// Records until it is time to end.
+/// Records until the time is over or a signal comes.
 fn record(mut recorder: Recorder, to: &mut Writer, args: &Args) -> Result<Seen> {
     let rt = runtime::start_quietly(UringOptions {
         pool_bytes: 1 << 20,
@@ -299,7 +299,8 @@ async fn take_until(
         if answered.is_stopped && answered.left == 0 {
             return Ok(seen);
         }
-        // A moment between two answers in any case: a signal must be seen under any load.
+        // Poll for a signal between two answers in any case: a signal must be noticed under any
+        // load.
         let pause = if answered.left > 0 {
             Duration::ZERO
         } else {
@@ -317,7 +318,7 @@ async fn take_until(
     }
 }
 
-/// Writes records in the form that the name of the file asks for.
+/// Writer of records, in the format that the file name selects.
 enum Writer {
     Compact(Option<CompactWriter<BufWriter<File>>>),
     Csv(BufWriter<File>),
@@ -360,8 +361,8 @@ impl Writer {
     }
 }
 
-/// A line as of the MSR Cambridge traces, without a response time: 100 ns, host, disk, type, offset
-/// and length in bytes.
+/// Formats a line like those of the MSR Cambridge traces, without a response time: time in 100 ns,
+/// host, disk, type, offset and length in bytes.
 fn csv_line(record: &Record) -> String {
     let op = match record.op {
         Op::Read => "Read",

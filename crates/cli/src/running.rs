@@ -1,5 +1,5 @@
-//! A configuration that is being served: its devices, its exports and its control socket, from
-//! start to an orderly end. `serve`, `attach`, `mount` and `demo` all run one.
+//! A configuration that is being served: its devices, exports and control socket, from start to an
+//! orderly end. The verbs `serve`, `attach`, `mount` and `demo` each run one.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -29,11 +29,11 @@ use crate::record;
 use crate::said::say;
 use crate::shown::{Attached, Shown};
 
-/// How long, and how often, an address in use is tried again.
+/// Time for which listening on an address in use is retried, and the interval of the retries.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
 const ADDRESS_RETRY: Duration = Duration::from_millis(50);
 
-/// See the module.
+/// A configuration that is being served.
 pub(crate) struct Running {
     shown: Rc<Shown>,
     control: Control,
@@ -42,10 +42,10 @@ pub(crate) struct Running {
 
 impl Running {
     /// Opens the devices `roots` and all below them, then the control socket, then every export.
-    /// What was opened before a failure is closed again.
+    /// After a failure, everything opened before is closed again.
     ///
     /// # Errors
-    /// The first thing that cannot be opened.
+    /// The first device, socket or export that cannot be opened.
     pub(crate) async fn start(
         rt: &Rt,
         config: Config,
@@ -89,15 +89,15 @@ impl Running {
         }
     }
 
-    /// The open devices.
+    /// Returns the open devices.
     pub(crate) fn stack(&self) -> &Stack {
         &self.shown.stack
     }
 
-    /// Makes one of the open devices a block device, which the end takes away first.
+    /// Exposes one of the open devices as a block device; stopping removes it first.
     ///
     /// # Errors
-    /// When the device is not open, or the kernel does not take it.
+    /// If the device is not open, or the kernel refuses it.
     pub(crate) async fn attach(
         &self,
         device: &str,
@@ -109,10 +109,10 @@ impl Running {
         Ok(block)
     }
 
-    /// Makes one of the open devices a file, which the end takes away first.
+    /// Exposes one of the open devices as a file; stopping removes it first.
     ///
     /// # Errors
-    /// When the device is not open, or the kernel does not take it.
+    /// If the device is not open, or the kernel refuses it.
     pub(crate) async fn mount(&self, device: &str, options: &MountOptions) -> Result<Rc<Mounted>> {
         let file = Mounted::mount(&self.shown.rt, self.open(device)?, options).await?;
         let file = Rc::new(file);
@@ -126,7 +126,7 @@ impl Running {
         Ok(Rc::clone(open))
     }
 
-    /// What an open device writes at once inside, in bytes; a block of 4 KiB of one that is not
+    /// Returns the physical block size of an open device in bytes; 4 KiB for a device that is not
     /// open.
     pub(crate) fn physical_bytes(&self, device: &str) -> u32 {
         let open = self.shown.stack.get(device);
@@ -140,8 +140,8 @@ impl Running {
         });
     }
 
-    /// Says which sides of mirrors do not count, one line each: whoever starts a volume without one
-    /// of them must know.
+    /// Warns of each side of a mirror that is not in use, one line each: the operator must know
+    /// when a volume starts without it.
     pub(crate) fn warn_of_missing_sides(&self) {
         self.warn_of_other_sides();
         for (name, device) in self.shown.stack.devices() {
@@ -165,8 +165,8 @@ impl Running {
         }
     }
 
-    /// Says of which volumes the configuration names other sides than they have, one line each,
-    /// with the line to write.
+    /// Warns of each volume whose sides differ from those in the configuration, one line each, with
+    /// the line to write.
     fn warn_of_other_sides(&self) {
         for (name, mirror) in self.shown.stack.mirrors() {
             let nodes = self.shown.config.graph.nodes();
@@ -199,7 +199,7 @@ impl Running {
         }
     }
 
-    /// Says of every open mirror whose logs bound its exposure below what is configured.
+    /// Reports each open mirror whose logs bound its exposure below the configured value.
     pub(crate) fn tell_reduced_exposure(&self) {
         for (name, device) in self.shown.stack.devices() {
             let Some(Node::Mirror(config)) = self.shown.config.graph.nodes().get(name) else {
@@ -225,8 +225,7 @@ impl Running {
     /// answers until then.
     ///
     /// # Errors
-    /// The block device or file that cannot be taken away, or the first device that cannot be
-    /// closed.
+    /// The block device or file that cannot be removed, or the first device that cannot be closed.
     pub(crate) async fn stop(self) -> Result<()> {
         self.shown.stopping.set(true);
         let taken_away = self.shown.take_away().await;
@@ -239,11 +238,11 @@ impl Running {
         taken_away
     }
 
-    /// As [`stop`](Running::stop), given up after `deadline` or at the third signal. Nothing may
-    /// use the runtime after an error: requests may still be in flight.
+    /// Works like [`stop`](Running::stop), but gives up after `deadline` or at the third signal.
+    /// After an error the runtime must not be used: requests may still be in flight.
     ///
     /// # Errors
-    /// As of `stop`, or what was still to do.
+    /// The errors of `stop`, or the work that was left when it gave up.
     pub(crate) async fn stop_within(self, deadline: Duration, signals: &Signals) -> Result<()> {
         let shown = Rc::clone(&self.shown);
         let config = self.shown.config.path.clone();
@@ -256,11 +255,12 @@ impl Running {
     }
 }
 
-/// Waits until stopping has taken too long or the user has had enough, and says what is left.
+/// Waits until the deadline has passed or the user has sent enough signals, and returns the work
+/// that is left.
 async fn give_up(shown: &Shown, config: &Path, deadline: Duration, signals: &Signals) -> String {
     let patience = std::pin::pin!(shown.rt.sleep(deadline));
     let insisting = std::pin::pin!(async {
-        // The second signal of all; a failure to read one is no reason to give up.
+        // This is the second signal in total; a failure to read one is no reason to give up.
         if signals.next().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -297,8 +297,8 @@ async fn listen(rt: &Rt, config: &Config, stack: &Stack) -> Result<Server> {
         })?;
         exports.push((export.clone(), Rc::clone(device)));
     }
-    // The listening socket of a server that was killed answers until the kernel has taken down its
-    // ring, which is a little later than the process itself.
+    // The listening socket of a killed server accepts connections until the kernel has destroyed
+    // its ring, which is a little later than the exit of the process.
     let deadline = rt.now() + ADDRESS_PATIENCE;
     loop {
         match Server::start_within(rt, exports.clone(), config.server.limits()).await {
@@ -308,7 +308,7 @@ async fn listen(rt: &Rt, config: &Config, stack: &Stack) -> Result<Server> {
     }
 }
 
-/// Closes the devices again; the failure that led here is the one to report.
+/// Closes the devices again; returns the failure that led here.
 async fn undo(stack: &Stack, error: anyhow::Error) -> anyhow::Error {
     match stack.close().await {
         Ok(()) => error,
@@ -320,7 +320,7 @@ fn not_closed(device: &str, error: IoError) -> anyhow::Error {
     anyhow!("device {device}: could not be closed cleanly: {error}")
 }
 
-/// What the control socket answers to a request.
+/// Returns the control socket's answer to a request.
 fn answer(shown: &Rc<Shown>, request: &Value) -> Value {
     match request["verb"].as_str() {
         Some("status") => shown.status(),

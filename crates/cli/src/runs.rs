@@ -1,4 +1,5 @@
-//! What all verbs that make many runs share: seeds, a bar, tables, and how the program ends.
+//! Common parts of the verbs that make many runs: seeds, a progress bar, tables, and the exit
+//! status.
 
 use std::io::Write;
 use std::ops::Range;
@@ -9,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::table::Table;
 
-/// A range of seeds as it is written, `A..B`.
+/// Parses a range of seeds, written `A..B`.
 pub(crate) fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
     let expected = "expected a range of seeds such as 0..1000";
     let (from, to) = text.split_once("..").ok_or(expected)?;
@@ -21,7 +22,7 @@ pub(crate) fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
     Ok(range)
 }
 
-/// A bar for so many runs.
+/// Creates a progress bar for `length` runs.
 pub(crate) fn progress_bar(length: u64) -> ProgressBar {
     let bar = ProgressBar::new(length);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed}  eta {eta}  {msg}");

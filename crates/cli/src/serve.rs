@@ -62,7 +62,7 @@ impl OpenArgs {
     }
 }
 
-/// Says how far an opening has come that takes long.
+/// Reports the progress of an open that takes long.
 fn tell_progress(progress: &mirror::OpeningProgress) {
     let (step, of) = match progress.step {
         OpeningStep::ReadingLog => ("its log is being read", "of at most"),
@@ -91,15 +91,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     conclude(rt.block_on(serve(&rt, config, &args.open.options())))
 }
 
-/// How serving ends early.
+/// Reason why serving ended early.
 pub(crate) enum Failure {
-    /// Nothing is in flight.
+    /// No request is in flight.
     NotStarted(anyhow::Error),
     /// Requests may be in flight.
     NotStopped(anyhow::Error),
 }
 
-/// Turns the end of serving into that of the verb; the runtime must still be there.
+/// Turns the outcome of serving into that of the verb; the runtime must still exist.
 pub(crate) fn conclude(served: Result<(), Failure>) -> Result<ExitCode> {
     match served {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -107,14 +107,15 @@ pub(crate) fn conclude(served: Result<(), Failure>) -> Result<ExitCode> {
         Err(Failure::NotStopped(error)) => {
             say_notices();
             say(format_args!("bimetal: {error:#}"));
-            // Dropping the runtime would wait for a device that may never answer.
+            // Exit at once: dropping the runtime would wait for a device that may never answer.
             std::process::exit(1);
         }
     }
 }
 
 async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Failure> {
-    // Before the devices are opened: a signal that comes meanwhile must stop them cleanly.
+    // Take over signals before the devices are opened: a signal during the open must stop them
+    // cleanly.
     let signals = Signals::of_server(rt)
         .context("cannot take over signals")
         .map_err(Failure::NotStarted)?;
@@ -131,17 +132,17 @@ async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Fai
     running.warn_of_missing_sides();
     running.tell_reduced_exposure();
     let mut out = std::io::stdout();
-    // Whoever started the server may not care when it is ready.
+    // The parent process may not read standard output, so a failed write is ignored.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
-    // What the start took kept nobody waiting who could be served.
+    // Do not count the start: no client could have been delayed by it.
     rt.forget_longest_turn();
     let waited = signals.next().await.context("cannot wait for signals");
     let stopped = running.stop_within(deadline, &signals).await;
     stopped.and(waited).map(|_| ()).map_err(Failure::NotStopped)
 }
 
-/// Keeps the server fit to serve the machine it runs on, with so much heap, or says in one line why
-/// it is not.
+/// Locks the server into memory, with `heap_bytes` of resident heap, so that it can serve the
+/// machine it runs on; if that fails, prints the reason in one line.
 pub(crate) fn lock_into_memory(heap_bytes: usize) {
     let outcome = keep_memory_resident(heap_bytes);
     let reasons: Vec<String> = [

@@ -1,5 +1,5 @@
-//! What is being served, as whoever asks or watches sees it: devices, exports, and what they do
-//! now.
+//! The served configuration as clients of the control socket and alerts see it: devices, exports
+//! and their current state.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::figures;
 use crate::local::Local;
 use crate::operation::Operation;
 
-/// What the control socket answers from.
+/// Source of the control socket's answers.
 pub(crate) struct Shown {
     pub(crate) rt: Rt,
     pub(crate) started: Instant,
@@ -28,7 +28,7 @@ pub(crate) struct Shown {
     pub(crate) stopping: Cell<bool>,
 }
 
-/// A device that this machine itself has.
+/// A device that is exposed to this machine itself.
 #[derive(Clone)]
 pub(crate) struct Attached {
     pub(crate) device: String,
@@ -36,7 +36,7 @@ pub(crate) struct Attached {
 }
 
 impl Shown {
-    /// Takes away the device that this machine has.
+    /// Removes the block device or mount that is exposed to this machine.
     pub(crate) async fn take_away(&self) -> Result<()> {
         let attached = self.attached.borrow().clone();
         match attached {
@@ -45,7 +45,7 @@ impl Shown {
         }
     }
 
-    /// Everything there is to see.
+    /// Returns the complete status.
     pub(crate) fn status(&self) -> Value {
         let mut devices = Map::new();
         for seen in self.stack.beyond() {
@@ -81,7 +81,7 @@ impl Shown {
         })
     }
 
-    /// Who carries operations out, and why it is not the best there is.
+    /// Returns the I/O driver in use, and why it is not the best one.
     fn driver(&self) -> Value {
         let shown = |driven: &Driven| {
             json!({
@@ -93,7 +93,8 @@ impl Shown {
         self.rt.driven().map_or(Value::Null, shown)
     }
 
-    /// For how long the thread that serves has looked at nothing new, at most, since it was ready.
+    /// Returns the longest time, since the server became ready, for which the serving thread did
+    /// not poll for new events.
     fn longest_turn(&self) -> Value {
         let longest = self.rt.longest_turn();
         json!({ "time_ns": longest.time_ns, "steps": longest.steps })
@@ -135,7 +136,7 @@ impl Shown {
         shown
     }
 
-    /// What a stop that takes long is busy with.
+    /// Returns the work that a slow stop is waiting for.
     pub(crate) fn left_to_do(&self) -> String {
         if let Some(device) = self.stack.closing() {
             return format!("device {device} still drains");
@@ -158,7 +159,7 @@ impl Shown {
         format!("requests on device {} have no answer", devices.join(", "))
     }
 
-    /// What whoever gives up waiting must know.
+    /// Returns the consequences of giving up the wait, for the operator.
     pub(crate) fn afterwards(&self) -> &'static str {
         let is_mirror = |node: &Node| matches!(node, Node::Mirror(_));
         if self.config.graph.nodes().values().any(is_mirror) {

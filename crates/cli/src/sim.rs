@@ -81,7 +81,7 @@ enum Verb {
     },
 }
 
-/// Runs the verb. Status 1 when the tester has found something.
+/// Runs the verb. The exit status is 1 if the tester has found a bug.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     bimetal_sim::tester::name_seed_on_panic();
     match &args.verb {
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// A mirror on formatted sides, which writes everything to logs first.
+/// A mirror on formatted sides, which writes every change to logs first.
 fn logged(log_bytes: u64, span_bytes: u64) -> Scheme {
     Scheme::Logged {
         name: "logged".to_owned(),
@@ -152,8 +152,8 @@ const PAPERS_PAIRS: [Pair; 2] = [Pair::B, Pair::A];
 const PAIRS_FOR_LOGS: [Pair; 3] = [Pair::B, Pair::A, Pair::Qlc];
 
 impl Pair {
-    /// The devices, with the loads of `extent` or else those that fit them: all of the paper's; for
-    /// the QLC SSD, loads that it can just take, and not.
+    /// Returns the devices, with the loads of `extent` or, if it has none, loads that fit the
+    /// devices: all of the paper's; for the QLC SSD, loads just within and beyond its capacity.
     fn under(self, extent: &Extent) -> (Devices, Extent) {
         match self {
             Pair::B => (Devices::fit_b(), or_loads(extent, &WRITES_PER_S)),
@@ -163,7 +163,7 @@ impl Pair {
     }
 }
 
-/// The same, with these loads if it has none.
+/// Returns `extent` with these loads, if it has none.
 fn or_loads(extent: &Extent, loads: &[u64]) -> Extent {
     let mut extent = extent.clone();
     if extent.writes_per_s.is_empty() {
@@ -172,7 +172,7 @@ fn or_loads(extent: &Extent, loads: &[u64]) -> Extent {
     extent
 }
 
-/// Changed devices, at the load where the tail is compared and in saturation.
+/// Returns the modified devices, at the load where the tail is compared and in saturation.
 fn pairs_for_logs_changed(extent: &Extent) -> Vec<(Devices, Extent)> {
     let saturation = WRITES_PER_S[WRITES_PER_S.len() - 1];
     let extent = or_loads(extent, &[TAIL_WRITES_PER_S, saturation]);
@@ -180,7 +180,7 @@ fn pairs_for_logs_changed(extent: &Extent) -> Vec<(Devices, Extent)> {
     changed.map(|devices| (devices, extent.clone())).collect()
 }
 
-/// Compares with a progress bar.
+/// Runs the comparison with a progress bar.
 fn compared(devices: &Devices, schemes: &[Scheme], extent: &Extent) -> Result<Comparison> {
     let bar = progress_bar(0);
     bar.set_message(devices.name.clone());
@@ -202,7 +202,8 @@ fn hetero(pairs: &[(Devices, Extent)], schemes: &[Scheme], as_json: bool) -> Res
         if as_json {
             all.push(json!({ "comparison": comparison, "summaries": comparison.summaries() }));
         } else {
-            // Each pair as it is done: a run over long logs takes the better part of an hour.
+            // Print each pair when it is done: a run over long logs takes the better part of an
+            // hour.
             print_comparison(&mut std::io::stdout().lock(), &comparison)?;
         }
     }
@@ -233,7 +234,7 @@ fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()>
     let mut headings = vec![("scheme", Align::Left)];
     headings.extend(columns.map(|name| (name, Align::Right)));
     headings.push(("switches/s", Align::Right));
-    // How often the logs have gone round, where there are logs.
+    // Number of times that the logs have wrapped around, if the scheme has logs.
     let logs = comparison
         .rows
         .iter()
@@ -272,7 +273,7 @@ fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()>
     )
 }
 
-/// What schemes come to against the single SSD and the SSD mirror.
+/// Formats the schemes' summaries against the single SSD and the SSD mirror.
 fn summary_table<'s>(rows: impl Iterator<Item = (&'s str, &'s Summary)>) -> Table {
     let mut table = Table::new(&[
         ("against the single SSD", Align::Left),
@@ -299,7 +300,7 @@ fn summary_table<'s>(rows: impl Iterator<Item = (&'s str, &'s Summary)>) -> Tabl
     table
 }
 
-/// The results of one scheme in a point of the sweep.
+/// Function that selects the results of one scheme at a point of the sweep.
 type OfScheme = fn(&SweepPoint) -> &Summary;
 
 fn sweep_all(extent: &Extent, as_json: bool) -> Result<ExitCode> {
@@ -344,7 +345,7 @@ fn sweep_all(extent: &Extent, as_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How often sides change their mode, at the loads where they need not.
+/// Formats how often sides switch their mode, at loads where no switch is necessary.
 fn switches_table(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[
         ("mode switches/s", Align::Left),

@@ -131,7 +131,7 @@ fn print_comparison(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Throughput and mean response of each scheme by load.
+/// Formats throughput and mean response time of each scheme by load.
 fn loads_table(comparison: &Comparison, area: Area, kind: Kind) -> Table {
     let schemes = &comparison.extent.schemes;
     let done = schemes.iter().map(|s| format!("{}/s", s.name()));
@@ -155,7 +155,7 @@ fn loads_table(comparison: &Comparison, area: Area, kind: Kind) -> Table {
     table
 }
 
-/// What an operation asks of the flash.
+/// Formats the flash operations that each index operation needs.
 fn costs_table(comparison: &Comparison, area: Area) -> Table {
     let mut table = Table::new(&[
         ("an operation", Align::Left),

@@ -1,5 +1,5 @@
-//! `bimetal status`: the live figures of a running server, for people, for machines, and as an
-//! exit status for monitoring: 0 healthy, 1 degraded, 2 stopped or not to be reached.
+//! `bimetal status`: the live statistics of a running server, for people, for programs, and as an
+//! exit status for monitoring: 0 healthy, 1 degraded, 2 stopped or not reachable.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,11 +17,11 @@ use crate::said::say;
 use crate::table::{Align, Table};
 use crate::terminal::{Picture, Terminal, Tone};
 
-/// A volume works, but not everything below it does.
+/// Exit status if a volume works, but a device below it does not.
 const DEGRADED: u8 = 1;
-/// A volume takes no requests, or nobody answers.
+/// Exit status if a volume accepts no requests, or no server answers.
 const STOPPED: u8 = 2;
-/// How often `--watch` asks.
+/// Interval at which `--watch` polls.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// Whom to ask.
@@ -150,14 +150,13 @@ fn to_lines(answer: &Value, terminal: Terminal) -> Vec<String> {
     lines
 }
 
-/// The figures that say something, several to a line.
+/// Formats the statistics worth showing, several to a line.
 fn flowing(figures: &Map<String, Value>) -> Vec<String> {
     const WIDTH: usize = 96;
     let mut lines: Vec<String> = Vec::new();
     for (name, value) in figures {
         if value.as_f64() == Some(0.0) {
-            // A counter that never counted, a queue that is empty: nothing that a person need
-            // read; --json has it.
+            // Omit counters that are 0 and empty queues; `--json` has them.
             continue;
         }
         let words = format!("{} {}", figures::label(name), figures::show(name, value));
@@ -172,7 +171,7 @@ fn flowing(figures: &Map<String, Value>) -> Vec<String> {
     lines
 }
 
-/// One column for every part, one row for every figure.
+/// Formats one column for every part, one row for every statistic.
 fn part_table(parts: &Map<String, Value>) -> Vec<String> {
     let mut columns = vec![("", Align::Left)];
     columns.extend(parts.keys().map(|name| (name.as_str(), Align::Right)));

@@ -1,5 +1,5 @@
-//! Tables of text for terminals and pipes: columns as wide as their widest cell, numbers to the
-//! right. Colours are the caller's; a cell is measured by what is seen of it.
+//! Text tables for terminals and pipes: columns as wide as their widest cell, numbers aligned
+//! right. The caller adds colours; the width of a cell counts only visible characters.
 
 /// How a column is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(crate) enum Align {
     Right,
 }
 
-/// Rows under a line of headings.
+/// A table: rows under a line of headings.
 #[derive(Debug)]
 pub(crate) struct Table {
     columns: Vec<(String, Align)>,
@@ -18,7 +18,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table with these headings and no rows.
+    /// Creates a table with these headings and no rows.
     pub(crate) fn new(columns: &[(&str, Align)]) -> Table {
         Table {
             columns: columns
@@ -42,12 +42,12 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// True when the table has no rows.
+    /// Returns true if the table has no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The lines of the table, headings first, each without trailing space.
+    /// Returns the lines of the table, headings first, each without trailing space.
     pub(crate) fn lines(&self) -> Vec<String> {
         let headings = self.columns.iter().map(|(name, _)| name.clone()).collect();
         let all: Vec<&Vec<String>> = std::iter::once(&headings).chain(&self.rows).collect();
@@ -79,7 +79,7 @@ impl Table {
     }
 }
 
-/// Characters of `text` that take a place on the screen: all but colour sequences (ESC [ .. m).
+/// Returns the number of visible characters of `text`: all except colour sequences (ESC [ .. m).
 pub(crate) fn seen_width(text: &str) -> usize {
     let mut width = 0;
     let mut in_sequence = false;

@@ -1,18 +1,18 @@
-//! What the screen can show: whether it is one, colours, a picture that is drawn in place, and
-//! small curves of block characters.
+//! Capabilities of standard output: whether it is a terminal, colours, pictures that are redrawn in
+//! place, and small curves of block characters.
 
 use std::io::{self, IsTerminal, Write};
 
-/// What may be written to standard output.
+/// Capabilities of standard output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terminal {
-    /// True on a terminal: drawing in place makes sense.
+    /// Whether standard output is a terminal, so that drawing in place works.
     pub(crate) live: bool,
     colour: bool,
     unicode: bool,
 }
 
-/// A colour, by its meaning.
+/// A colour, named by its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
     /// As it should be.
@@ -28,7 +28,7 @@ pub(crate) enum Tone {
 }
 
 impl Terminal {
-    /// What standard output is.
+    /// Detects the capabilities of standard output.
     pub(crate) fn of_stdout() -> Terminal {
         let variable = |name: &str| std::env::var(name).unwrap_or_default();
         let live = io::stdout().is_terminal() && variable("TERM") != "dumb";
@@ -47,13 +47,13 @@ impl Terminal {
         }
     }
 
-    /// Columns of the screen; 100 where that cannot be told.
+    /// Returns the number of columns of the screen; 100 if it is not known.
     pub(crate) fn width(self) -> usize {
         let size = console::Term::stdout().size_checked();
         size.map_or(100, |(_rows, columns)| usize::from(columns))
     }
 
-    /// `text` in a colour, where there are colours.
+    /// Returns `text` in a colour, if colours are supported.
     pub(crate) fn paint(self, tone: Tone, text: &str) -> String {
         if !self.colour || text.is_empty() {
             return text.to_owned();
@@ -68,8 +68,8 @@ impl Terminal {
         format!("\u{1b}[{code}m{text}\u{1b}[0m")
     }
 
-    /// A curve of `values` between `low` and `high` on a logarithmic scale, one character each;
-    /// nothing was measured where a value is `None`.
+    /// Returns a curve of `values` between `low` and `high` on a logarithmic scale, one character
+    /// each; `None` stands for a step without a measurement.
     pub(crate) fn curve(self, values: &[Option<u64>], low: u64, high: u64) -> String {
         const BLOCKS: [char; 8] = [
             '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',
@@ -89,18 +89,18 @@ impl Terminal {
     }
 }
 
-/// A picture of some lines that is drawn over its last version.
+/// A picture of some lines that is redrawn over its last version.
 #[derive(Debug, Default)]
 pub(crate) struct Picture {
     lines_drawn: usize,
 }
 
 impl Picture {
-    /// Draws `lines` where the last picture stands, each cut to the width of the screen and all of
-    /// them to its height: a line that wrapped or scrolled away could not be drawn over.
+    /// Draws `lines` over the last picture. Each line is cut to the width of the screen and the
+    /// picture to its height, since a line that wrapped or scrolled away could not be drawn over.
     ///
     /// # Errors
-    /// Those of standard output.
+    /// Errors of standard output.
     pub(crate) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
         let (rows, columns) = console::Term::stdout().size_checked().unwrap_or((50, 100));
         let rows = usize::from(rows).saturating_sub(1).max(1);
@@ -112,7 +112,7 @@ impl Picture {
         for line in lines {
             text.extend([cut(line, usize::from(columns)), "\u{1b}[m\u{1b}[K\n"]);
         }
-        // What the last picture had more of.
+        // Erase the remaining lines of the last picture.
         text.push_str("\u{1b}[J");
         self.lines_drawn = lines.len();
         let mut out = io::stdout().lock();
@@ -121,8 +121,8 @@ impl Picture {
     }
 }
 
-/// The start of `line` that is seen in `columns` places. Colours that are cut off with the rest are
-/// ended by what follows every line of a picture (ESC [ m).
+/// Returns the start of `line` that is visible in `columns` columns. A colour whose end is cut off
+/// is reset by the sequence after every line of a picture (ESC [ m).
 fn cut(line: &str, columns: usize) -> &str {
     let mut seen = 0;
     let mut in_sequence = false;

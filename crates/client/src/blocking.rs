@@ -1,5 +1,5 @@
-//! A session for ordinary threads: each call waits for its answer, and the calls of all threads
-//! travel together.
+//! A session for ordinary threads: each call waits for its answer, and the requests of all threads
+//! are sent together.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 
@@ -11,8 +11,8 @@ use crate::session::Call;
 use crate::shared::Answer;
 use crate::thread::{Ended, Job, SessionThread};
 
-/// A request on its way. Every thread waits for its own answer, so there are never more than
-/// threads.
+/// A request in flight. Every thread waits for its own answer, so there are never more requests
+/// than threads.
 struct Request {
     op: Op,
     offset_bytes: u64,
@@ -35,27 +35,28 @@ impl Job for Request {
     }
 }
 
-/// Answers the threads that wait.
+/// Sends the answers to the waiting threads.
 fn deliver(ended: Vec<Ended<Request>>) {
     for (request, result) in ended {
         let data = result.map(|answer| match answer {
             Answer::Data(data) => data.to_vec(),
             Answer::Done | Answer::Runs(_) => Vec::new(),
         });
-        // A thread that gave up waiting needs no answer.
+        // A thread that no longer waits needs no answer.
         let _ = request.answer.send(data);
     }
 }
 
-/// See the module. Dropping it ends the session after what is under way; it does not flush.
+/// A session for ordinary threads; see the module documentation. Dropping it ends the session after
+/// the requests in flight; it does not flush.
 pub struct BlockingSession(SessionThread<Request>);
 
 impl BlockingSession {
     /// Connects to a target.
     ///
     /// # Errors
-    /// As of [`Session::connect`](crate::Session::connect), and what keeps a thread or a runtime
-    /// from starting.
+    /// Those of [`Session::connect`](crate::Session::connect), and errors that prevent a thread or
+    /// a runtime from starting.
     ///
     /// # Panics
     /// When the options were not [checked](Options::check).
@@ -63,33 +64,35 @@ impl BlockingSession {
         SessionThread::connect(options, deliver).map(BlockingSession)
     }
 
-    /// What the target said of the export when the session began.
+    /// Returns the target's description of the export at the beginning of the session.
     pub fn export(&self) -> &Welcome {
         self.0.export()
     }
 
-    /// Reads.
+    /// Reads a range.
     ///
     /// # Errors
-    /// Why the request failed.
+    /// The reason why the request failed.
     pub fn read(&self, offset_bytes: u64, length_bytes: u32) -> Result<Vec<u8>, Error> {
         self.run(Op::Read, offset_bytes, length_bytes, false, Vec::new())
     }
 
-    /// Writes; durable after a flush, or at once with `fua`.
+    /// Writes data. It is durable after a flush, or when this returns with `fua`.
     ///
     /// # Errors
-    /// Why the request failed; [`Error::TooLong`] for more data than the target takes at once.
+    /// The reason why the request failed; [`Error::TooLong`] for more data than the target accepts
+    /// in one request.
     pub fn write(&self, offset_bytes: u64, data: Vec<u8>, fua: bool) -> Result<(), Error> {
         let length = u32::try_from(data.len()).map_err(|_| Error::TooLong)?;
         self.run(Op::Write, offset_bytes, length, fua, data)
             .map(|_| ())
     }
 
-    /// Makes everything that was answered durable.
+    /// Makes all answered changes durable.
     ///
     /// # Errors
-    /// Why the request failed; once [`Error::Lost`] when the target has lost any of it.
+    /// The reason why the request failed; [`Error::Lost`], once, when the target has lost any of
+    /// these changes.
     pub fn flush(&self) -> Result<(), Error> {
         self.run(Op::Flush, 0, 0, false, Vec::new()).map(|_| ())
     }
@@ -97,7 +100,7 @@ impl BlockingSession {
     /// Discards a range.
     ///
     /// # Errors
-    /// Why the request failed.
+    /// The reason why the request failed.
     pub fn discard(&self, offset_bytes: u64, length_bytes: u32) -> Result<(), Error> {
         self.run(Op::Discard, offset_bytes, length_bytes, false, Vec::new())
             .map(|_| ())
@@ -106,7 +109,7 @@ impl BlockingSession {
     /// Makes a range read as zeroes.
     ///
     /// # Errors
-    /// Why the request failed.
+    /// The reason why the request failed.
     pub fn write_zeroes(
         &self,
         offset_bytes: u64,

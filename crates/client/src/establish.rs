@@ -1,4 +1,4 @@
-//! From nothing to a path: a connection and its greeting. And the list of what a target has.
+//! Establishes a path: a connection and its greeting. Also lists the exports of a target.
 
 use std::future::Future;
 use std::io;
@@ -15,15 +15,15 @@ use bimetal_rt::net::{Address, Inbox, Stream};
 use crate::error::ConnectError;
 use crate::options::TlsOptions;
 
-/// Received at a time during the greeting.
+/// Size of the receive buffer during the greeting.
 const BUFFER_BYTES: usize = 4096;
-/// The longest that one attempt may take.
+/// Maximum duration of one attempt.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 
-/// Makes a connection to the target; called again whenever one is needed.
+/// Makes a connection to the target. It is called each time a connection is needed.
 pub type Connector = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<Stream>>>>>;
 
-/// A connector for an address.
+/// Returns a connector for an address.
 pub(crate) fn connector(rt: &Rt, address: &Address, tls: Option<&TlsOptions>) -> Connector {
     let (rt, address, tls) = (rt.clone(), address.clone(), tls.cloned());
     Rc::new(move || {
@@ -32,7 +32,8 @@ pub(crate) fn connector(rt: &Rt, address: &Address, tls: Option<&TlsOptions>) ->
             let Some(tls) = tls else {
                 return connect(&rt, &address).await;
             };
-            // Before connecting: a mistake in the files is no matter of the target's.
+            // The files are loaded before connecting: a mistake in them is not an error of the
+            // target.
             let tls = tls.load(&address).map_err(io::Error::other)?;
             let below = Stream::connect(&rt, &address).await?;
             tls.connect(&rt, below).await
@@ -53,11 +54,11 @@ pub(crate) struct Established {
     pub(crate) welcome: Welcome,
     pub(crate) inbound: InitiatorInbound,
     pub(crate) outbound: Outbound,
-    /// What came behind the greeting: nothing, from a target that waits for commands.
+    /// Bytes that were received behind the greeting: none, from a target that waits for commands.
     pub(crate) early: Vec<u8>,
 }
 
-/// One attempt, at most as long as `within`.
+/// Makes one attempt, which takes at most `within`.
 pub(crate) async fn establish(
     rt: &Rt,
     connector: &Connector,
@@ -81,17 +82,17 @@ pub(crate) async fn establish(
             _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
         }
     };
-    // Dropping an attempt leaves nothing undone: no request has been sent yet.
+    // Dropping an attempt is safe: no request has been sent yet.
     match rt.timeout(within.min(ATTEMPT_MAX), attempt).await {
         Ok(result) => result,
         Err(_elapsed) => Err(ConnectError::Silent),
     }
 }
 
-/// The exports that a target has for this initiator, asked for over TLS where `tls` says so.
+/// Returns the exports that a target offers to this initiator, over TLS if `tls` is given.
 ///
 /// # Errors
-/// When the target cannot be reached, or answers with anything else.
+/// When the target cannot be reached, or answers with something other than a list.
 pub async fn list(
     rt: &Rt,
     address: &Address,
@@ -125,7 +126,7 @@ pub async fn list(
     }
 }
 
-/// A connection on which a `HELLO` was said.
+/// A connection on which a `HELLO` was sent.
 struct Greeting {
     stream: Stream,
     inbound: InitiatorInbound,

@@ -1,14 +1,14 @@
-//! A BRP initiator: a volume of a target as something to read and write, over paths that may break
-//! and a target that may die.
+//! A BRP initiator: reads and writes a volume of a target, over paths that may break and with a
+//! target that may die.
 //!
 //! - [`Session`]: for programs on this project's runtime, in real and in virtual time;
-//! - [`BlockingSession`]: for ordinary threads, any number of them at the same time;
-//! - [`SessionThread`]: the same for threads that do not wait for each answer;
-//! - [`list`]: what a target has.
+//! - [`BlockingSession`]: for any number of ordinary threads that each wait for their answer;
+//! - [`SessionThread`]: for threads that do not wait for each answer;
+//! - [`list`]: the exports of a target.
 //!
-//! What may be sent when is decided in `bimetal_proto::brp::Initiator`; this crate connects, moves
-//! bytes and keeps time. It must never answer a request before the target has, or it has been given
-//! up for good.
+//! `bimetal_proto::brp::Initiator` decides which requests may be sent when; this crate connects,
+//! moves bytes and keeps time. It must never answer a request before the target has answered it, or
+//! before the request has been abandoned for good.
 
 mod blocking;
 mod error;

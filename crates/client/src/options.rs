@@ -1,4 +1,4 @@
-//! What a session is asked to be.
+//! Options of a session.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use bimetal_proto::brp::wire::{DATA_BYTES_MAX, NAME_BYTES_MAX};
 use bimetal_rt::net::Address;
 use bimetal_tls::{ClientTls, TlsError, TlsFiles};
 
-/// The most paths of a session.
+/// Maximum number of paths of a session.
 pub const PATHS_MAX: u32 = 16;
 
-/// How TLS is spoken with a target. The files are read anew for each connection, so that new ones
-/// are used from the next on.
+/// TLS options of the connections to a target. The files are read for each connection, so that
+/// replaced files are used from the next connection on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// The authority of the target, and the certificate and key of this end.
+    /// The certificate authority of the target, and the certificate and key of this end.
     pub files: TlsFiles,
-    /// What the target's certificate must be for, a DNS name or an IP address; by default the
-    /// address that is connected to.
+    /// Name that the target's certificate must have, a DNS name or an IP address. The default is
+    /// the address that is connected to.
     pub name: Option<String>,
 }
 
 impl TlsOptions {
-    /// Reads the files, for a connection to `address`.
+    /// Loads the files for a connection to `address`.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The first mistake in them.
     pub fn load(&self, address: &Address) -> Result<ClientTls, TlsError> {
         let name = match (&self.name, address) {
             (Some(name), _) => name.clone(),
@@ -36,30 +36,30 @@ impl TlsOptions {
     }
 }
 
-/// What a session is asked to be.
+/// Options of a session.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the target listens; the paths take turns.
+    /// Addresses of the target; the paths use them in turn.
     pub addresses: Vec<Address>,
-    /// The export; empty for the target's default one.
+    /// Name of the export; empty for the target's default one.
     pub export: String,
-    /// Connections.
+    /// Number of paths, each with its own connection.
     pub paths: u32,
     /// How requests are merged.
     pub mode: Mode,
-    /// Entries and data are checked end to end.
+    /// Whether entries and data are protected by end-to-end checks.
     pub crc: bool,
-    /// TLS is spoken with the target; only over TCP.
+    /// TLS options; `None` connects without TLS. Only for TCP.
     pub tls: Option<TlsOptions>,
-    /// How long a target may be away before requests fail; above zero.
+    /// Time for which a target may be away before requests fail; above zero.
     pub patience: Duration,
-    /// What is kept at most of the changes that a volatile target has answered; with 0 they are
-    /// lost with the target, and the next flush fails.
+    /// Maximum bytes of changes that are kept after a volatile target has answered them. With 0
+    /// these changes are lost with the target, and the next flush fails.
     pub keep_bytes: u64,
 }
 
 impl Options {
-    /// One path to the default export.
+    /// Creates the options of one path to the default export.
     pub fn new(address: Address) -> Options {
         Options {
             addresses: vec![address],
@@ -73,10 +73,10 @@ impl Options {
         }
     }
 
-    /// Holds the values against their limits.
+    /// Checks the values against their limits.
     ///
     /// # Errors
-    /// The first that is outside of them.
+    /// The first value outside its limits.
     pub fn check(&self) -> Result<(), OptionsError> {
         if self.addresses.is_empty() || self.addresses.len() > PATHS_MAX as usize {
             return Err(OptionsError("1 to 16 addresses are needed"));
@@ -103,7 +103,7 @@ impl Options {
         Ok(())
     }
 
-    /// The target in words.
+    /// Returns a description of the target for messages.
     pub(crate) fn target(&self) -> String {
         let addresses: Vec<String> = self.addresses.iter().map(Address::to_string).collect();
         let addresses = addresses.join(", ");
@@ -115,7 +115,7 @@ impl Options {
     }
 }
 
-/// A value that cannot be.
+/// An option value that is not permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct OptionsError(pub &'static str);

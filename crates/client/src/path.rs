@@ -1,5 +1,5 @@
-//! One path at a time, and the paths after it: a task that connects, sends what may be sent,
-//! receives what comes, and begins anew when the path breaks.
+//! The paths of a session, one connection after another: a task that connects, sends the permitted
+//! requests, receives responses, and reconnects when the path breaks.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -19,13 +19,13 @@ use futures_util::future::{Either, select};
 use crate::establish::{Established, establish};
 use crate::shared::{Answer, Bytes, Shared, check};
 
-/// Received at a time: more than a UNIX socket holds by default.
+/// Size of the receive buffer: more than a UNIX socket holds by default.
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
-/// The pause before the second attempt to connect, doubled up to the maximum.
+/// Pause before the second attempt to connect. It doubles with each attempt up to the maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// A path that the machine knows of.
+/// A path that the state machine knows.
 pub(crate) struct Opened {
     number: u32,
     stream: Stream,
@@ -35,7 +35,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Tells the machine of a path.
+    /// Reports a new path to the state machine.
     pub(crate) fn new(
         shared: &Shared,
         number: u32,
@@ -80,7 +80,7 @@ impl Opened {
     }
 }
 
-/// Why a path ended.
+/// Reason why a path ended.
 #[derive(Debug, thiserror::Error)]
 enum End {
     #[error("the session is closed")]
@@ -97,7 +97,7 @@ enum End {
     GivenUp,
 }
 
-/// A path that is cut when this is dropped, also where the session gave it up in the middle.
+/// A path that is up. Dropping this cuts the connection, also when the session abandons it midway.
 struct Up<'a> {
     shared: &'a Shared,
     stream: Stream,
@@ -138,13 +138,13 @@ pub(crate) async fn run(shared: Rc<Shared>, index: usize, first: Option<Opened>)
         shared.paths_broken.set(shared.paths_broken.get() + 1);
         shared.initiator.borrow_mut().path_down(number);
         shared.answer_failed();
-        // Another path may have to fence this one, and take over what it carried.
+        // Another path may have to fence this one and take over its requests.
         shared.changed.notify();
         shared.trouble.notify();
     }
 }
 
-/// Tries to connect until it succeeds; `None` when the session ends.
+/// Tries to connect until it succeeds. Returns `None` when the session ends.
 async fn reconnect(shared: &Rc<Shared>, index: usize) -> Option<Opened> {
     let mut pause = PAUSE_MIN;
     for attempt in index.. {
@@ -174,12 +174,13 @@ async fn reconnect(shared: &Rc<Shared>, index: usize) -> Option<Opened> {
                     why.into()
                 }
             },
-            // Also where another path of the session was faster: the next number is higher.
+            // This includes the case that another path of the session was faster: the next number
+            // is higher.
             Err(why) => why,
         };
         *shared.cause.borrow_mut() = why.to_string();
         let closing = shared.changed.until(|| shared.closing.get());
-        // Only the pause is cut short; whether to go on is decided above.
+        // Closing only cuts the pause short; the check above decides whether to continue.
         if shared.rt.timeout(pause, closing).await.is_ok() {
             shared.rt.sleep(PAUSE_MIN).await;
         }
@@ -224,7 +225,7 @@ impl Traffic<'_> {
         self.shared.given_up.borrow().contains(&self.number)
     }
 
-    /// True when the session is closed and everything has ended.
+    /// Whether the session is closed and all requests have ended or been abandoned.
     fn is_closed(&self) -> bool {
         let shared = self.shared;
         shared.closing.get() && (shared.initiator.borrow().under_way() == 0 || shared.is_over())
@@ -245,7 +246,7 @@ impl Traffic<'_> {
             if self.is_closed() {
                 let goodbye = shared.initiator.borrow_mut().goodbye(number);
                 let goodbye = shared.rt.pool().copy_of(&goodbye);
-                // Whether the target hears it or not, nothing is left to be done.
+                // Whether or not the target receives it, nothing is left to do.
                 let _ = self.stream.send(goodbye.into()).await;
                 return End::Closed;
             }
@@ -301,12 +302,12 @@ impl Traffic<'_> {
                     return Err(ProtocolError::UnexpectedFrame(kind::WELCOME).into());
                 }
             }
-            // What was answered may let something go that had to wait for it.
+            // The answers may release requests that had to wait for them.
             shared.changed.notify();
         }
     }
 
-    /// Takes one result with its data.
+    /// Processes one result with its data.
     async fn completion(&self, inbox: &mut Inbox, completion: &Completion) -> Result<(), End> {
         let initiator = &self.shared.initiator;
         let request = *initiator.borrow().expect(self.number, completion)?;
@@ -349,7 +350,8 @@ fn answer(request: &Request, completion: &Completion, data: Payload) -> Result<A
     })
 }
 
-/// One send as one payload: heads carved from one buffer, data by reference.
+/// Combines one send into one payload: heads are carved from one buffer, data is included by
+/// reference.
 fn gather(rt: &Rt, sending: &mut Sending<Bytes>) -> Payload {
     let heads = rt.pool().copy_of(&sending.heads);
     let mut payload = Payload::empty();

@@ -1,4 +1,4 @@
-//! A session on the runtime: requests in, answers out, whatever happens to the paths.
+//! A session on the runtime: takes requests and returns answers, even when paths break.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,28 +15,28 @@ use crate::options::Options;
 use crate::path;
 use crate::shared::{Answer, Bytes, Outcome, Shared, Waiting};
 
-/// Requests of a session at the same time; further ones wait.
+/// Maximum number of concurrent requests of a session; further ones wait.
 const REQUESTS_MAX: u64 = 1024;
 
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// First byte of the range.
     pub offset_bytes: u64,
-    /// Length of the range; that of the payload in a write.
+    /// Length of the range; for a write, the length of the payload.
     pub length_bytes: u32,
-    /// The change is durable when it is answered.
+    /// Whether the change must be durable when it is answered.
     pub fua: bool,
-    /// Write-zeroes keeps the space allocated.
+    /// Whether a write-zeroes keeps the space allocated.
     pub keep_allocated: bool,
-    /// The data of a write, else empty.
+    /// Data of a write; empty for other operations.
     pub payload: Payload,
 }
 
 impl Call {
-    /// A request without data and flags.
+    /// Creates a request without data and flags.
     pub fn new(op: Op, offset_bytes: u64, length_bytes: u32) -> Call {
         Call {
             op,
@@ -48,12 +48,12 @@ impl Call {
         }
     }
 
-    /// A read.
+    /// Creates a read.
     pub fn read(offset_bytes: u64, length_bytes: u32) -> Call {
         Call::new(Op::Read, offset_bytes, length_bytes)
     }
 
-    /// A write.
+    /// Creates a write.
     ///
     /// # Panics
     /// When the payload is longer than 4 GiB.
@@ -66,7 +66,7 @@ impl Call {
         }
     }
 
-    /// A flush.
+    /// Creates a flush.
     pub fn flush() -> Call {
         Call::new(Op::Flush, 0, 0)
     }
@@ -85,25 +85,26 @@ impl Call {
     }
 }
 
-/// What happened to a session.
+/// Statistics of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Paths that are up.
+    /// Number of paths that are up.
     pub paths: usize,
-    /// Paths that broke.
+    /// Number of paths that broke.
     pub paths_broken: u64,
-    /// Instances of the target that were seen after the first.
+    /// Number of target instances that were seen after the first one.
     pub instances: u64,
-    /// Requests that have not been answered.
+    /// Number of requests that have not been answered.
     pub requests: usize,
-    /// Sends, whose ratio to the requests shows how well they merge.
+    /// Number of sends. Its ratio to the requests shows how well they merge.
     pub sends: u64,
-    /// Requests fail at once: the target is away for too long, or is another one.
+    /// Whether requests fail at once because the target has been away for too long, or is another
+    /// one.
     pub is_over: bool,
 }
 
-/// Gives up what has been waiting for the target for too long, and lets requests in again when it
-/// is back.
+/// Fails the requests that have waited for the target for too long, and admits requests again when
+/// the target is back.
 async fn mind_patience(shared: Rc<Shared>) {
     let (rt, patience) = (shared.rt.clone(), shared.options.patience);
     loop {
@@ -133,7 +134,7 @@ async fn mind_patience(shared: Rc<Shared>) {
     }
 }
 
-/// A volume of a target. Cloning gives another handle to the same session.
+/// A session with a volume of a target. Cloning creates another handle to the same session.
 #[derive(Clone)]
 pub struct Session {
     shared: Rc<Shared>,
@@ -144,7 +145,7 @@ impl Session {
     /// Connects to a target.
     ///
     /// # Errors
-    /// When it cannot be reached at any of its addresses, or refuses.
+    /// When the target cannot be reached at any of its addresses, or refuses.
     ///
     /// # Panics
     /// When the options were not [checked](Options::check).
@@ -157,11 +158,11 @@ impl Session {
         Session::over(rt, connectors, options).await
     }
 
-    /// As [`connect`](Self::connect), through connections made by other means; the addresses are
-    /// only shown.
+    /// Connects as [`connect`](Self::connect) does, through connections made by other means. The
+    /// addresses are only shown in messages.
     ///
     /// # Errors
-    /// As of `connect`.
+    /// Those of `connect`.
     ///
     /// # Panics
     /// As `connect`.
@@ -207,7 +208,7 @@ impl Session {
         let Some((path, established)) = first else {
             return Err(failed);
         };
-        // The machine has to know the export before the first request; the path itself is run
+        // The state machine must know the export before the first request. The path itself is run
         // below.
         let mut opened = Some(path::Opened::new(&shared, path, established)?);
         let mut tasks: Vec<_> = (0..shared.options.paths)
@@ -220,7 +221,7 @@ impl Session {
         })
     }
 
-    /// What the target says of the export.
+    /// Returns the target's latest description of the export.
     pub fn export(&self) -> Welcome {
         let initiator = self.shared.initiator.borrow();
         *initiator
@@ -228,7 +229,7 @@ impl Session {
             .expect("a session begins with a welcome")
     }
 
-    /// What happened so far.
+    /// Returns the current statistics.
     pub fn figures(&self) -> Figures {
         let shared = &self.shared;
         let initiator = shared.initiator.borrow();
@@ -242,10 +243,10 @@ impl Session {
         }
     }
 
-    /// Carries out a request. It goes on when the future is dropped.
+    /// Carries out a request. The request continues even if the future is dropped.
     ///
     /// # Errors
-    /// Why it failed.
+    /// The reason why it failed.
     pub async fn call(&self, call: Call) -> Result<Answer, Error> {
         let shared = &self.shared;
         let place = match shared.places.try_acquire(1) {
@@ -271,7 +272,8 @@ impl Session {
         outcome.wait().await
     }
 
-    /// The data of a write: a copy where it has to be kept beyond the answer.
+    /// Returns the data of a write to be sent: a copy, if the data has to be kept beyond the
+    /// answer.
     fn to_send(&self, payload: Payload) -> Bytes {
         if payload.is_empty() || !self.shared.initiator.borrow().is_kept() {
             return Bytes(payload);
@@ -281,10 +283,10 @@ impl Session {
         Bytes(copy.freeze().into())
     }
 
-    /// Reads.
+    /// Reads a range.
     ///
     /// # Errors
-    /// As of [`call`](Self::call).
+    /// Those of [`call`](Self::call).
     pub async fn read(&self, offset_bytes: u64, length_bytes: u32) -> Result<Payload, Error> {
         match self.call(Call::read(offset_bytes, length_bytes)).await? {
             Answer::Data(data) => Ok(data),
@@ -292,41 +294,43 @@ impl Session {
         }
     }
 
-    /// Writes; not durable before a flush.
+    /// Writes data, which is not durable before a flush.
     ///
     /// # Errors
-    /// As of [`call`](Self::call).
+    /// Those of [`call`](Self::call).
     pub async fn write(&self, offset_bytes: u64, payload: impl Into<Payload>) -> Result<(), Error> {
         self.call(Call::write(offset_bytes, payload))
             .await
             .map(|_| ())
     }
 
-    /// Makes everything that was answered durable.
+    /// Makes all answered changes durable.
     ///
     /// # Errors
-    /// As of [`call`](Self::call), and once [`Error::Lost`] when the target has lost any of it.
+    /// Those of [`call`](Self::call), and [`Error::Lost`], once, when the target has lost any of
+    /// these changes.
     pub async fn flush(&self) -> Result<(), Error> {
         self.call(Call::flush()).await.map(|_| ())
     }
 
-    /// Gives up every request that has no answer, as if the target had been away for too long:
-    /// they fail, and so do further ones.
+    /// Fails every unanswered request and every later one, as if the target had been away for too
+    /// long.
     pub(crate) fn give_up(&self) {
         *self.shared.cause.borrow_mut() = "no answer to what was asked before the end".to_owned();
         self.shared.give_up();
     }
 
-    /// How long a target may be away.
+    /// Returns the time for which a target may be away.
     pub(crate) fn patience(&self) -> Duration {
         self.shared.options.patience
     }
 
-    /// Ends the session: waits for what is under way, and says goodbye. It does not flush.
+    /// Ends the session: waits for the requests in flight, and closes the paths in order. It does
+    /// not flush.
     ///
-    /// A target that answers nothing, be it away or connected and stopped, is waited for as long as
-    /// it [may be away](Options::patience). What has no answer then fails, and the connections are
-    /// cut.
+    /// If the target does not answer, whether it is away or connected but stopped, this waits as
+    /// long as the target [may be away](Options::patience). The requests without an answer then
+    /// fail, and the connections are cut.
     pub async fn close(&self) {
         let shared = &self.shared;
         shared.closing.set(true);
@@ -338,7 +342,7 @@ impl Session {
                 path.await;
             }
         };
-        // Nothing is waited for any more where all has been given up already.
+        // If the session has already been abandoned, do not wait.
         let within = if shared.is_over() {
             Duration::ZERO
         } else {

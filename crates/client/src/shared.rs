@@ -1,5 +1,5 @@
-//! What a session and its paths share: the machine, who waits for what, and what has become of the
-//! target.
+//! State that a session shares with its paths: the state machine, the waiting requests, and the
+//! condition of the target.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,14 +18,14 @@ use crate::error::{Error, Final};
 use crate::establish::Connector;
 use crate::options::Options;
 
-/// What a request is answered with.
+/// Answer to a request.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// Done, without data.
+    /// Success without data.
     Done,
     /// The bytes of a read.
     Data(Payload),
-    /// The beginning of what was asked about.
+    /// Runs that cover the beginning of the requested range.
     Runs(Vec<Run>),
 }
 
@@ -39,23 +39,23 @@ impl Data for Bytes {
     }
 }
 
-/// CRC-32C of a payload; of none it is the same as no check.
+/// Returns the CRC-32C of a payload. For an empty payload it is 0, the value that means no check.
 pub(crate) fn check(payload: &Payload) -> u32 {
     let slices = payload.slices().iter();
     slices.fold(check_of(&[]), |check, slice| check_appended(check, slice))
 }
 
-/// Where an answer is waited for.
+/// The cell through which a caller waits for its answer.
 pub(crate) type Outcome = Rc<OnceValue<Result<Answer, Error>>>;
 
-/// Somebody who waits for a request. The request outlives the future that waits: the target may
-/// still carry it out.
+/// A caller that waits for a request. The request outlives the waiting future, because the target
+/// may still carry it out.
 pub(crate) struct Waiting {
     pub(crate) outcome: Outcome,
     pub(crate) _place: Permit,
 }
 
-/// What the paths share.
+/// State that the paths share.
 pub(crate) struct Shared {
     pub(crate) rt: Rt,
     pub(crate) options: Options,
@@ -65,11 +65,12 @@ pub(crate) struct Shared {
     pub(crate) initiator: RefCell<Initiator<Bytes>>,
     pub(crate) waiting: RefCell<Map<u32, Waiting>>,
     pub(crate) places: Rc<Semaphore>,
-    /// Copies of what has to be kept come from the heap: the buffers of the pool are for transfers.
+    /// Allocator for copies of kept data. They come from the heap, because the buffers of the pool
+    /// are for transfers.
     pub(crate) copies: BufPool,
-    /// There is something to send, a path is given up, or the session ends.
+    /// Signals that there is something to send, a path is abandoned, or the session ends.
     pub(crate) changed: Event,
-    /// A path is up or down, or a fence is due or done.
+    /// Signals that a path is up or down, or a fence is due or done.
     pub(crate) trouble: Event,
     pub(crate) given_up: RefCell<Vec<u32>>,
     pub(crate) cause: RefCell<String>,
@@ -81,7 +82,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The greeting of the next path.
+    /// Returns the greeting of the next path.
     pub(crate) fn hello(&self) -> Hello {
         let path = self.next_path.get();
         self.next_path.set(path + 1);
@@ -97,7 +98,7 @@ impl Shared {
         }
     }
 
-    /// Answers whoever waits for a request.
+    /// Hands the result to the caller that waits for a request.
     pub(crate) fn answer(&self, tag: u32, result: Result<Answer, Error>) {
         let waiting = self.waiting.borrow_mut().remove(&tag);
         if let Some(waiting) = waiting {
@@ -116,7 +117,7 @@ impl Shared {
         }
     }
 
-    /// A failure in words that outlive the session.
+    /// Converts a failure to an error that outlives the session.
     pub(crate) fn error(&self, failure: Failure) -> Error {
         match failure {
             Failure::Target(status) => Error::Target(status),
@@ -137,13 +138,13 @@ impl Shared {
         })
     }
 
-    /// Tells the operator what has become of the target.
+    /// Reports the condition of the target to the operator.
     pub(crate) fn tell(&self, kind: &'static str, message: impl std::fmt::Display) {
         let target = self.options.target();
         self.rt.notices().post(&target, kind, message);
     }
 
-    /// The target will never do again.
+    /// Ends the session for good, because the target can never be used again.
     pub(crate) fn end(&self, why: Unusable) {
         self.tell(
             "connection-refused",
@@ -156,8 +157,8 @@ impl Shared {
         self.changed.notify();
     }
 
-    /// The target has been waited for long enough: every request that has no answer fails, and so
-    /// do further ones.
+    /// Fails every unanswered request and every later one, because the target has been away for too
+    /// long.
     pub(crate) fn give_up(&self) {
         let patience = self.options.patience.as_secs_f64();
         let cause = self.cause.borrow();
@@ -178,7 +179,7 @@ impl Shared {
         self.over.borrow().is_some()
     }
 
-    /// True while there is no path, or an old one has not been fenced.
+    /// Whether there is no path, or an old one has not been fenced.
     pub(crate) fn is_troubled(&self) -> bool {
         self.initiator.borrow().is_troubled()
     }

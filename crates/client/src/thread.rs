@@ -1,8 +1,9 @@
-//! A session on a thread of its own, for programs that have threads and no runtime of ours.
+//! A session on a thread of its own, for programs that have threads but do not use this project's
+//! runtime.
 //!
-//! Jobs go in from any thread, many at a time, and are sent together; what became of them is handed
-//! out together too, once for each turn of the session's thread. Nothing here may make a job wait
-//! for company.
+//! Jobs come from any thread, many at a time, and are sent together. Ended jobs are also delivered
+//! together, once for each turn of the session's thread. This module must never make a job wait for
+//! other jobs to arrive.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,35 +22,36 @@ use crate::options::Options;
 use crate::session::{Call, Session};
 use crate::shared::Answer;
 
-/// Buffers of the session's thread.
+/// Size of the buffer pool of the session's thread.
 const POOL_BYTES: usize = 32 << 20;
 
-/// Something to be done by a [`SessionThread`].
+/// A request for a [`SessionThread`].
 ///
 /// A job that is dropped without having been delivered was on a thread that panicked.
 pub trait Job: Send + 'static {
-    /// What to do, without the data of a write.
+    /// Returns the request, without the data of a write.
     fn call(&self) -> Call;
 
     /// Copies the data of a write; `into` has the length of the call.
     fn fill(&self, into: &mut [u8]);
 }
 
-/// A job and what became of it.
+/// A job and its result.
 pub type Ended<J> = (J, Result<Answer, Error>);
 
-/// Who is told of jobs that have ended.
+/// The callback that gets ended jobs.
 type Deliver<J> = Rc<RefCell<dyn FnMut(Vec<Ended<J>>)>>;
 
-/// See the module. Dropping it ends the session after what is under way, which a target has as long
-/// for as it may be away ([`Options::patience`]); it does not flush. A forked child that drops its
-/// copy leaves the session as it is.
+/// A session on a thread of its own; see the module documentation. Dropping it ends the session
+/// after the requests in flight, for which the target has as long as it may be away
+/// ([`Options::patience`]). It does not flush. If a forked child drops its copy, the session is not
+/// affected.
 pub struct SessionThread<J: Job> {
-    /// Jobs that the session's thread has not taken. Who submits them bounds them.
+    /// Jobs that the session's thread has not taken. The submitter bounds their number.
     jobs: Sender<J>,
     export: Welcome,
     thread: Option<JoinHandle<()>>,
-    /// The process that the thread is in. In a forked child there is a copy of this and no thread.
+    /// Process that the thread runs in. A forked child has a copy of this value but no thread.
     process: u32,
 }
 
@@ -58,7 +60,7 @@ impl<J: Job> SessionThread<J> {
     /// and must not wait.
     ///
     /// # Errors
-    /// As of [`Session::connect`], and what keeps a thread or a runtime from starting.
+    /// Those of [`Session::connect`], and errors that prevent a thread or a runtime from starting.
     ///
     /// # Panics
     /// When the options were not [checked](Options::check).
@@ -75,7 +77,7 @@ impl<J: Job> SessionThread<J> {
                 let deliver: Deliver<J> = Rc::new(RefCell::new(deliver));
                 let (left, outcome) = serve(options, taken, &ready, &deliver);
                 if let Err(error) = outcome {
-                    // Whoever connects hears of it, unless it has heard of success before.
+                    // The connecting caller gets the error, unless it was told of success before.
                     let _ = ready.send(Err(error));
                 }
                 let left = left.into_iter().map(|job| (job, Err(Error::Closed)));
@@ -93,21 +95,21 @@ impl<J: Job> SessionThread<J> {
         }
     }
 
-    /// What the target said of the export when the session began.
+    /// Returns the target's description of the export at the beginning of the session.
     pub fn export(&self) -> &Welcome {
         &self.export
     }
 
-    /// Hands over jobs; those of one call are given to the session in one go.
+    /// Submits jobs; the jobs of one call reach the session together.
     ///
     /// # Errors
-    /// [`Error::Closed`] when the session's thread has ended, or is not in this process because the
-    /// process was forked; then the jobs are dropped.
+    /// [`Error::Closed`] when the session's thread has ended, or when this process is a forked
+    /// child without that thread. The jobs are then dropped.
     pub fn submit(&self, jobs: impl IntoIterator<Item = J>) -> Result<(), Error> {
         if !self.is_here() {
             return Err(Error::Closed);
         }
-        // A thread that takes no more answers what is in the mailbox when it ends.
+        // A thread that stops taking jobs answers those left in the mailbox when it ends.
         if self.jobs.send_all(jobs) {
             Ok(())
         } else {
@@ -126,19 +128,20 @@ impl<J: Job> SessionThread<J> {
 impl<J: Job> Drop for SessionThread<J> {
     fn drop(&mut self) {
         if !self.is_here() {
-            // The session is the other process's, which goes on with it; here is nobody to join.
+            // The session belongs to the parent process, which continues it. This process has no
+            // thread to join.
             return;
         }
-        // What the thread takes for the end of the session.
+        // Closing the mailbox tells the thread to end the session.
         self.jobs.close();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed, and there is nobody to hand it to.
+            // A panic of the thread has been printed, and there is no caller to propagate it to.
             let _ = thread.join();
         }
     }
 }
 
-/// What the session's thread does; the jobs that it leaves are given back.
+/// Runs the session's thread. Returns the jobs that it has not taken.
 fn serve<J: Job>(
     options: Options,
     jobs: Receiver<J>,
@@ -160,7 +163,7 @@ fn serve<J: Job>(
         };
         let mut letters = match jobs.listen(&rt) {
             Ok(letters) => letters,
-            // Nobody has been told of the session, so there are no jobs.
+            // No caller has the session yet, so there are no jobs.
             Err(error) => return (VecDeque::new(), Err(error.into())),
         };
         if ready.send(Ok(session.export())).is_ok() {
@@ -171,7 +174,7 @@ fn serve<J: Job>(
     })
 }
 
-/// Starts jobs as they come until no more will, and waits for their end.
+/// Starts jobs as they arrive until the mailbox is closed, and waits until all have ended.
 async fn take_jobs<J: Job>(
     rt: &Rt,
     session: &Session,
@@ -197,12 +200,12 @@ async fn take_jobs<J: Job>(
     }
 }
 
-/// What the jobs of a session share.
+/// State that the jobs of a session share.
 struct Work<J> {
     rt: Rt,
     session: Session,
     tasks: TaskGroup,
-    /// Ended in this turn of the executor, and not handed out.
+    /// Jobs that have ended in this turn of the executor and have not been delivered.
     ended: RefCell<Vec<Ended<J>>>,
     deliver: Deliver<J>,
 }
@@ -210,7 +213,7 @@ struct Work<J> {
 async fn carry_out<J: Job>(work: Rc<Work<J>>, job: J) {
     let mut call = job.call();
     let is_write = call.op == Op::Write;
-    // What the target would refuse is refused before it takes memory.
+    // A write that the target would refuse is refused before it takes memory.
     let is_taken = !is_write || call.length_bytes <= work.session.export().transfer_bytes_max;
     if is_write && is_taken {
         let mut data = work.rt.pool().alloc_now(call.length_bytes as usize);
@@ -228,7 +231,7 @@ async fn carry_out<J: Job>(work: Rc<Work<J>>, job: J) {
         ended.len() == 1
     };
     if is_first {
-        // Tasks run in the order in which they became ready, so this one comes behind all whose
+        // Tasks run in the order in which they became ready, so this one runs after all jobs whose
         // answers arrived together.
         work.tasks.spawn(hand_out(Rc::clone(&work)));
     }

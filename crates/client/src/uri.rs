@@ -1,10 +1,9 @@
-//! A volume as one line of text: where its target is, which export, and what the session is to be
-//! like.
+//! Parsing of a volume URI: the address of its target, its export, and the options of the session.
 //!
-//! There are four forms: `brp://ADDRESS:PORT/EXPORT`, `brps://ADDRESS:PORT/EXPORT`, which is the
-//! same over TLS, `brp+rdma://ADDRESS:PORT/EXPORT`, the same over RDMA, and
-//! `brp+unix://PATH?export=EXPORT`. What is not understood is refused, never ignored: an option
-//! that is spelt wrongly would otherwise be one that is silently off.
+//! There are four forms: `brp://ADDRESS:PORT/EXPORT`; `brps://ADDRESS:PORT/EXPORT`, the same over
+//! TLS; `brp+rdma://ADDRESS:PORT/EXPORT`, the same over RDMA; and `brp+unix://PATH?export=EXPORT`.
+//! An unknown option is rejected, never ignored: otherwise a misspelt option would silently have no
+//! effect.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,14 +15,13 @@ use bimetal_tls::TlsFiles;
 use crate::options::{Options, OptionsError, TlsOptions};
 
 impl Options {
-    /// Reads a URI; the module says which forms there are. Behind `?` may stand `export`,
-    /// `connections` (1 to 16), `crc` (`0` or `1`) and `patience_s`, each once and separated by
-    /// `&`; behind `brps` must stand `ca`, `cert` and `key`, and may stand `tls_name`. `%XX` stands
-    /// for a byte.
+    /// Parses a URI; the module documentation lists its forms. After `?`, the options `export`,
+    /// `connections` (1 to 16), `crc` (`0` or `1`) and `patience_s` are permitted, each once and
+    /// separated by `&`. For `brps`, `ca`, `cert` and `key` are required, and `tls_name` is
+    /// permitted. `%XX` encodes a byte.
     ///
     /// # Errors
-    /// What is wrong with it; the options of a URI that is taken have been
-    /// [checked](Options::check).
+    /// The first mistake. The options of an accepted URI have been [checked](Options::check).
     pub fn from_uri(uri: &str) -> Result<Options, OptionsError> {
         let (place, query) = uri.split_once('?').unwrap_or((uri, ""));
         let (place, encrypted) = match place.strip_prefix("brps://") {
@@ -96,7 +94,7 @@ impl Options {
     }
 }
 
-/// TLS of which the URI has not said more yet.
+/// Returns TLS options whose files have not been set yet.
 fn no_files() -> TlsOptions {
     TlsOptions {
         files: TlsFiles {
@@ -123,7 +121,7 @@ fn unix(path: &str) -> Result<Address, OptionsError> {
     Ok(Address::Unix(PathBuf::from(path)))
 }
 
-/// An address of this kind and an export.
+/// Parses an address of the given kind, and an export.
 fn inet(kind: &str, place: &str) -> Result<Options, OptionsError> {
     let (address, export) = place.split_once('/').unwrap_or((place, ""));
     let address: Result<Address, String> = format!("{kind}:{address}").parse();
@@ -141,7 +139,7 @@ fn number(text: &str) -> Result<u32, OptionsError> {
     text.parse().map_err(|_| wrong)
 }
 
-/// The text that percent signs stand for.
+/// Decodes the percent escapes of a text.
 fn decoded(text: &str) -> Result<String, OptionsError> {
     let wrong = OptionsError("%XX stands for a byte of UTF-8");
     let mut bytes = Vec::with_capacity(text.len());
@@ -189,7 +187,7 @@ mod tests {
         assert_eq!((options.export.as_str(), options.paths), ("vol", 2));
         let impatient = Options::from_uri("brp://[::1]:7/vol?patience_s=0").unwrap_err();
         assert!(impatient.to_string().contains("longer than 0"));
-        // Without a name it is the target's default export.
+        // Without a name, the URI selects the target's default export.
         let options = Options::from_uri("brp://[::1]:7").unwrap();
         assert_eq!(options.export, "");
     }

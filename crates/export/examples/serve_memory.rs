@@ -1,6 +1,6 @@
 //! Serves a memory device of 1 GiB on the UNIX socket named on the command line (or on
-//! `tcp:ADDRESS:PORT`), over NBD or, with `brp` behind it, over BRP, for measurements against other
-//! servers. Ends on SIGTERM or SIGINT.
+//! `tcp:ADDRESS:PORT`). It serves NBD or, if `brp` follows the address, BRP. It exists for
+//! measurements against other servers, and ends on SIGTERM or SIGINT.
 
 use std::process::ExitCode;
 use std::rc::Rc;

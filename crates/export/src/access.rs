@@ -1,7 +1,7 @@
-//! Who may do what with an export: the rules of a configuration, held against who a client is.
+//! Access control of exports: the rules of a configuration, applied to the identity of a client.
 //!
-//! What is decided here is decided once, before a client is answered for the first time. An export
-//! that is hidden from a client must be to it as if it were not there at all.
+//! Each decision is made once, before a client is answered for the first time. To a client that an
+//! export is hidden from, the export must look as if it did not exist.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -9,28 +9,28 @@ use bimetal_proto::Escaped;
 use bimetal_rt::net::Peer;
 use serde::Deserialize;
 
-/// What a client may do with an export.
+/// Rights of a client to an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rights {
-    /// Nothing, not even know of it.
+    /// No access; the export is not even visible.
     Hidden,
-    /// Everything that changes nothing.
+    /// Every operation that changes nothing.
     ReadOnly,
-    /// Everything.
+    /// Every operation.
     ReadWrite,
 }
 
-/// Whom a rule is about.
+/// The clients that a rule applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Everybody.
+    /// Every client.
     Everybody,
-    /// The user of a process on this machine, by number.
+    /// Processes of a user of the local machine, by user ID.
     User(u32),
-    /// A group that this process is in, by number.
+    /// Processes in a group of the local machine, by group ID.
     Group(u32),
-    /// A name in the certificate of the client.
+    /// Clients whose certificate has this name.
     Name(String),
 }
 
@@ -38,13 +38,13 @@ pub enum Who {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "RuleKeys")]
 pub struct Rule {
-    /// Whom it is about.
+    /// The clients that the rule applies to.
     pub who: Who,
-    /// What they may do.
+    /// The rights that these clients have.
     pub rights: Rights,
 }
 
-/// The keys of a rule, as written.
+/// Keys of a rule, as written in the configuration.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RuleKeys {
@@ -70,15 +70,15 @@ impl TryFrom<RuleKeys> for Rule {
     }
 }
 
-/// Who a client is, as far as somebody vouches for it.
+/// Identity of a client, as far as it is vouched for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Client {
-    /// A process on this machine, by the word of the kernel.
+    /// A process on the local machine, identified by the kernel.
     Local(Peer),
-    /// Whoever has the key of a certificate with these names, by the word of an authority that the
-    /// configuration believes.
+    /// The holder of the key of a certificate with these names. A certificate authority that the
+    /// configuration trusts vouches for them.
     Certified(Vec<String>),
-    /// Nobody vouches for it: it reached an address that only this machine can reach.
+    /// An unidentified client. It reached an address that only the local machine can reach.
     Unknown,
 }
 
@@ -110,8 +110,8 @@ impl Client {
         }
     }
 
-    /// What it may do where no rules are written: a process of another user nothing, everybody else
-    /// all.
+    /// Returns the rights of the client where no rules are configured: none for a process of
+    /// another user (other than root), all for every other client.
     fn rights_without_rules(&self) -> Rights {
         match self {
             Client::Local(peer) if !peer.is_own_user && peer.uid != 0 => Rights::Hidden,
@@ -119,7 +119,8 @@ impl Client {
         }
     }
 
-    /// What it may do by these rules: the first that is about it says so, and without one, nothing.
+    /// Returns the rights of the client under these rules: those of the first rule that applies to
+    /// it, and none if no rule applies.
     pub(crate) fn rights(&self, rules: Option<&[Rule]>) -> Rights {
         let Some(rules) = rules else {
             return self.rights_without_rules();

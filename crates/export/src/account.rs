@@ -1,9 +1,10 @@
-//! What the requests of clients hold, from before their data is received or read until their
-//! answers have been sent.
+//! Accounting of the resources that clients' requests hold, from before their data is received or
+//! read until their replies have been sent.
 //!
-//! Two bounds hold at once: what one connection may have in flight, and what the server has of
-//! memory for the data of all of them. Every amount is held by an [`Admission`] and given back
-//! when that is dropped, whatever became of the request. Nothing may be counted in another way.
+//! Two bounds hold at once: the requests and bytes that one connection may have in flight, and the
+//! memory that the server has for the data of all connections. An [`Admission`] holds every amount
+//! and returns it when it is dropped, however the request ended. No amount may be counted in
+//! another way.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,18 +13,19 @@ use std::task::{Poll, Waker};
 use bimetal_rt::BufPool;
 use bimetal_rt::sync::{Permit, Semaphore};
 
-/// The unit in which devices read: a request that begins or ends inside a block takes all of it.
+/// The unit in which devices read: a request that begins or ends inside a block takes the whole
+/// block.
 const BLOCK_BYTES: u64 = bimetal_block::BLOCK_BYTES;
 
-/// A request that takes no more memory than this is small.
+/// Maximum memory of a small request, in bytes.
 const SMALL_BYTES_MAX: u64 = 256 << 10;
-/// This part of the memory is for small requests alone.
+/// One part in this many of the memory is reserved for small requests.
 const SMALL_SHARE: u64 = 4;
 
 /// The memory of a server for the data of requests, in bytes. Clients get it in order of arrival,
-/// so a large request is not starved by small ones that come later. Small requests have a part of
-/// it to themselves, for when the rest is not free: they do not wait for clients that ask for much
-/// and take none of it.
+/// so small requests that come later do not starve a large one. A part of the memory is reserved
+/// for small requests and used when the rest is not free. Small requests therefore do not wait for
+/// clients that request large reads and do not take the data.
 pub(crate) struct DataMemory {
     bytes: Rc<Semaphore>,
     for_small: Rc<Semaphore>,
@@ -32,7 +34,8 @@ pub(crate) struct DataMemory {
 }
 
 impl DataMemory {
-    /// `capacity` bytes. With none, requests with data are admitted one at a time.
+    /// Creates a memory of `capacity` bytes. With a capacity of 0, requests with data are admitted
+    /// one at a time.
     pub(crate) fn new(capacity: u64) -> Rc<DataMemory> {
         let capacity = capacity.max(1);
         let for_small = capacity / SMALL_SHARE;
@@ -40,13 +43,14 @@ impl DataMemory {
             bytes: Semaphore::new(capacity - for_small),
             for_small: Semaphore::new(for_small),
             capacity,
-            // Several of them at a time, or none.
+            // Either several small requests fit the reserved part at a time, or none does.
             small_bytes_max: SMALL_BYTES_MAX.min(for_small / 4),
         })
     }
 
-    /// Waits until `bytes` are free, and holds them. A request for more than there is gets all of
-    /// it: it is admitted alone, and the rest of its data is allocated beyond the capacity.
+    /// Waits until `bytes` are free, and reserves them. A request for more than the capacity
+    /// outside the part for small requests reserves all of that: it is admitted alone, and the rest
+    /// of its data is allocated beyond the capacity.
     async fn reserve(&self, bytes: u64) -> Option<Permit> {
         let is_small = bytes <= self.small_bytes_max;
         let bytes = bytes.min(self.capacity - self.capacity / SMALL_SHARE);
@@ -60,18 +64,19 @@ impl DataMemory {
         }
     }
 
-    /// Whether a request waits for memory that others hold.
+    /// Whether a request waits for memory that other requests hold.
     pub(crate) fn is_short(&self) -> bool {
         self.bytes.waiting() > 0 || self.for_small.waiting() > 0
     }
 
-    /// Bytes that requests hold.
+    /// Returns the number of bytes that requests hold.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.capacity - self.bytes.free() - self.for_small.free()
     }
 }
 
-/// What the data of a request takes of memory, in bytes: `data_bytes` of it, from `offset` on.
+/// Returns the memory, in bytes, that the data of a request takes: `data_bytes` bytes from `offset`
+/// on.
 fn memory_bytes(offset: u64, data_bytes: u64) -> u64 {
     if data_bytes == 0 {
         return 0;
@@ -81,18 +86,19 @@ fn memory_bytes(offset: u64, data_bytes: u64) -> u64 {
     BufPool::footprint_bytes(blocks_bytes)
 }
 
-/// What requests count for.
+/// The amounts that requests count for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Weight {
     requests: u32,
-    /// Data in either direction.
+    /// Data bytes in either direction.
     data_bytes: u64,
     /// Memory for that data.
     memory_bytes: u64,
 }
 
 impl Weight {
-    /// Of one request with data from `offset` on; a request without data has none.
+    /// Returns the weight of one request with data from `offset` on; `data_bytes` is 0 for a
+    /// request without data.
     pub(crate) fn of_request(offset: u64, data_bytes: u64) -> Weight {
         Weight {
             requests: 1,
@@ -101,7 +107,7 @@ impl Weight {
         }
     }
 
-    /// Of several requests.
+    /// Returns the combined weight of several requests.
     pub(crate) fn of_all(weights: impl Iterator<Item = Weight>) -> Weight {
         let none = Weight {
             requests: 0,
@@ -116,14 +122,15 @@ impl Weight {
     }
 }
 
-/// What one connection may have in flight.
+/// Bounds of what one connection may have in flight.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) requests: u32,
     pub(crate) bytes: u64,
 }
 
-/// A wake-up for the one task that waits for something. The condition lives in the caller's state.
+/// A wake-up for the single task that waits for a condition. The condition is part of the caller's
+/// state.
 #[derive(Default)]
 pub(crate) struct Signal(RefCell<Option<Waker>>);
 
@@ -146,7 +153,7 @@ impl Signal {
     }
 }
 
-/// What one connection has in flight.
+/// The requests and bytes that one connection has in flight.
 pub(crate) struct Account {
     bounds: Bounds,
     requests: Cell<u32>,
@@ -166,11 +173,12 @@ impl Account {
         })
     }
 
-    /// Counts requests, waiting until they fit the bounds of the connection and there is memory
-    /// for their data.
+    /// Waits until the requests fit the bounds of the connection and there is memory for their
+    /// data, and counts them.
     ///
     /// # Panics
-    /// When they can never fit: the codecs and the greeting bound what a client may ask for.
+    /// When the requests can never fit. This does not happen, because the codecs and the greeting
+    /// bound what a client may request.
     pub(crate) async fn admit(self: &Rc<Account>, weight: Weight) -> Admission {
         let (requests, bytes) = (weight.requests, weight.data_bytes);
         let bounds = self.bounds;
@@ -201,8 +209,8 @@ impl Account {
     }
 }
 
-/// Requests that are counted. Dropping it takes them out of the account and gives their memory
-/// back.
+/// Requests that are counted in an account. Dropping this removes them from the account and
+/// releases their memory.
 #[must_use = "dropping an admission takes the requests out of the account"]
 pub(crate) struct Admission {
     account: Rc<Account>,
@@ -212,16 +220,16 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Takes one of the requests out, to be settled on its own.
+    /// Splits one of the requests off, so that it is released separately.
     ///
     /// # Panics
-    /// When it is not one of them.
+    /// When the request is not one of those admitted.
     pub(crate) fn take_one(&mut self, weight: Weight) -> Admission {
         let fits = weight.requests == 1 && self.requests >= 1 && self.bytes >= weight.data_bytes;
         assert!(fits, "the request is one of those that were admitted");
         self.requests -= 1;
         self.bytes -= weight.data_bytes;
-        // More than all the memory was counted as all of it.
+        // Requests that need more than all the memory were counted as all of it.
         let memory = self.memory.as_mut().map(|permit| {
             let count = weight.memory_bytes.min(permit.count());
             permit.split(count)
@@ -285,14 +293,14 @@ mod tests {
         rt.block_on(async {
             let first = accounts[0].admit(large).await;
             let second = accounts[0].admit(medium).await;
-            // A quarter is for small requests.
+            // A quarter is reserved for small requests.
             assert_eq!(memory.held_bytes(), 48 << 20);
             let mut third = Box::pin(accounts[1].admit(large));
             let mut fourth = Box::pin(accounts[2].admit(medium));
             assert!(third.as_mut().now_or_never().is_none());
             assert!(fourth.as_mut().now_or_never().is_none() && memory.is_short());
             drop(second);
-            // It would fit, and does not overtake the one before it.
+            // The fourth would fit, but does not overtake the third.
             assert!(fourth.as_mut().now_or_never().is_none());
             drop(first);
             let third = third.await;
@@ -314,7 +322,7 @@ mod tests {
             let mut large = Box::pin(accounts[1].admit(Weight::of_request(0, 32 << 20)));
             assert!(large.as_mut().now_or_never().is_none());
             let of_small = accounts[2].admit(small).await;
-            // More of them than their part has room for wait for one another.
+            // Small requests that exceed the reserved part wait for one another.
             let many = Account::new(
                 Bounds {
                     requests: 64,
@@ -362,7 +370,8 @@ mod tests {
     fn requests_of_one_admission_are_settled_one_by_one() {
         let (rt, memory) = memory();
         let account = Account::new(BOUNDS, &memory);
-        // Each takes 12 KiB in two blocks more than its data: in all more than there is.
+        // Each takes two blocks (12 KiB) more than its data; together they take more than the
+        // capacity.
         let weights = [Weight::of_request(1, 21 << 20); 3];
         let mut all = rt.block_on(account.admit(Weight::of_all(weights.into_iter())));
         assert_eq!(memory.held_bytes(), 48 << 20);

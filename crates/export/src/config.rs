@@ -11,13 +11,13 @@ use serde::Deserialize;
 
 use crate::access::{Rights, Rule, Who};
 
-/// Connections to one export at the same time, unless the configuration says otherwise.
+/// Default maximum number of simultaneous connections to one export.
 const CONNECTIONS_MAX_DEFAULT: u32 = 64;
 
-/// What is wrong with another protocol at an address of RDMA.
+/// Error message for another protocol at an RDMA address.
 pub(crate) const ONLY_BRP: &str = "over RDMA only BRP is served";
 
-/// How clients reach an export.
+/// Protocol that an export is served by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -28,7 +28,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The name in configurations and figures.
+    /// Returns the name in configurations and statistics.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Nbd => "nbd",
@@ -36,8 +36,8 @@ impl Protocol {
         }
     }
 
-    /// The longest name and description in bytes (NBD, section "Conventions"; BRP, section
-    /// "Limits").
+    /// Returns the maximum length of a name or description in bytes (NBD, section "Conventions";
+    /// BRP, section "Limits").
     fn string_bytes_max(self) -> usize {
         match self {
             Protocol::Nbd => 4096,
@@ -49,37 +49,39 @@ impl Protocol {
 /// One export: a device under a name at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportConfig {
-    /// The name by which clients ask for it, the NAME of the section.
+    /// The name by which clients request the export: the NAME of the section.
     pub name: String,
-    /// The device, by its name in the configuration.
+    /// The name of the device in the configuration.
     pub device: String,
-    /// The protocol it is served by.
+    /// The protocol that the export is served by.
     pub protocol: Protocol,
-    /// Where it listens. Exports may share an address; clients then choose by name.
+    /// The address that the server listens at. Exports may share an address; clients then choose by
+    /// name.
     pub listen: Address,
-    /// Words for people who list the exports; may be empty.
+    /// Description for people who list the exports; may be empty.
     pub description: String,
-    /// Refuses changes, whatever the device would take.
+    /// Refuses requests that change the device, even if the device is writable.
     pub read_only: bool,
-    /// Who may do what; `None`: on a UNIX socket the server's own user and root, elsewhere
-    /// everybody.
+    /// Access rules. `None` admits the server's own user and root on a UNIX socket, and every
+    /// client elsewhere.
     pub clients: Option<Vec<Rule>>,
-    /// With these files TLS is spoken at its address, and nothing else.
+    /// TLS files. If present, the address accepts only TLS.
     pub tls: Option<TlsFiles>,
-    /// Listens over RDMA beyond this machine, where whoever reaches the fabric can listen in and
-    /// connect.
+    /// Permits RDMA at an address that is reachable from other machines, where every client on the
+    /// fabric can eavesdrop and connect.
     pub unprotected: bool,
-    /// Connections at the same time; further ones are closed after their handshake.
+    /// Maximum number of simultaneous connections. Further connections are closed after their
+    /// handshake.
     pub connections_max: u32,
-    /// True when this is the export of clients that ask for none by name. Without any such, it is
-    /// the first by name.
+    /// Whether this is the export of clients that request none by name. If no export at an address
+    /// is marked so, the first one by name is the default.
     pub default: bool,
-    /// What is left of the device when the server's process dies. No key of the section: whoever
-    /// knows the device says so.
+    /// The data of the device that survives the death of the server's process. It is not a key of
+    /// the section; the caller that knows the device sets it.
     pub persistence: Persistence,
 }
 
-/// The keys of a section, as written.
+/// Keys of a section, as written in the configuration.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Keys {
@@ -101,7 +103,7 @@ struct Keys {
     default: bool,
 }
 
-/// The key `tls`.
+/// Value of the key `tls`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Tls {
@@ -115,7 +117,7 @@ fn connections_max_default() -> u32 {
 }
 
 impl ExportConfig {
-    /// An export with the defaults of a configuration that says nothing else.
+    /// Creates an export with the default value of every optional key.
     pub fn new(name: &str, device: &str, listen: Address) -> ExportConfig {
         ExportConfig {
             name: name.to_owned(),
@@ -133,18 +135,18 @@ impl ExportConfig {
         }
     }
 
-    /// Whether it is meant for others than the server's own user and root, who need no mode of a
-    /// socket's file to reach it.
+    /// Whether clients other than the server's own user and root are admitted. Those two can
+    /// connect whatever the mode of the socket file is.
     pub(crate) fn is_for_others(&self) -> bool {
         let rules = self.clients.as_deref().unwrap_or_default();
         rules.iter().any(|rule| rule.rights != Rights::Hidden)
     }
 
-    /// Reads the exports of a document, by name. Whether their devices exist is for the caller to
-    /// check, who knows the graph.
+    /// Reads the exports of a document, sorted by name. The caller, which knows the graph, must
+    /// check that their devices exist.
     ///
     /// # Errors
-    /// The first mistake, with its place in the file.
+    /// The first mistake, with its position in the file.
     pub fn read(document: &Document<'_>) -> Result<Vec<ExportConfig>, ConfigError> {
         let mut exports: Vec<ExportConfig> = Vec::new();
         let mut defaults: BTreeMap<String, String> = BTreeMap::new();
@@ -177,7 +179,7 @@ impl ExportConfig {
     }
 }
 
-/// The section `[tls]`.
+/// Reads the section `[tls]`.
 fn tls_files(document: &Document<'_>) -> Result<Option<TlsFiles>, ConfigError> {
     let Some(section) = document.single("tls") else {
         return Ok(None);
@@ -267,16 +269,16 @@ fn read_one(
     })
 }
 
-/// What is wrong with an address that [is open](is_open).
+/// Error message for an address that [is open](is_open).
 pub(crate) const OPEN: &str =
     "beyond the loopback address only TLS is served: set `tls = \"required\"`";
 
-/// The same over RDMA.
+/// Error message for an RDMA address that [is open](is_open).
 pub(crate) const OPEN_RDMA: &str = "RDMA has no TLS: beyond the loopback address whoever reaches the \
      fabric could read and change everything; set `unprotected = true` if that may be";
 
-/// Whether whoever reaches the machine could listen in, and connect, without anybody having said
-/// that this may be.
+/// Whether a client from another machine could eavesdrop or connect without protection, and the
+/// configuration does not permit this explicitly.
 pub(crate) fn is_open(listen: &Address, tls: Option<&TlsFiles>, unprotected: bool) -> bool {
     match listen {
         Address::Unix(_) => false,
@@ -285,7 +287,8 @@ pub(crate) fn is_open(listen: &Address, tls: Option<&TlsFiles>, unprotected: boo
     }
 }
 
-/// What is wrong with rules at an address: those that can never be about anybody are mistakes.
+/// Returns an error message for the rules of an address, if one of them is a mistake: a rule that
+/// can never apply to a client of that address is one.
 fn mistake_in(rules: Option<&[Rule]>, listen: &Address, tls: bool) -> Option<&'static str> {
     let rules = rules?;
     let is_unix = matches!(listen, Address::Unix(_));
@@ -371,7 +374,7 @@ mod tests {
                 .unprotected
         );
         assert!(rdma("192.0.2.1", "unprotected = false\n").is_err());
-        // Nobody there has a user's number or a certificate.
+        // Clients at an RDMA address have no user ID and no certificate.
         let rules = "clients = [{ uid = 1, rights = \"read-only\" }]\n";
         assert!(
             rdma("127.0.0.1", rules)

@@ -1,24 +1,24 @@
-//! What is counted of requests, the same on every way to a device.
+//! Counters of requests, the same for every way to a device.
 
 use std::cell::Cell;
 
 use bimetal_block::{Figure, FigureVisitor, Op};
 
-/// The requests of an export, or of a block device of this machine.
+/// Request counters of an export, or of a block device of the local machine.
 #[derive(Default)]
 pub(crate) struct RequestCounters {
-    /// Those handed to the device, by operation.
+    /// Requests handed to the device, by operation.
     pub(crate) by_op: [Cell<u64>; Op::ALL.len()],
     pub(crate) read_bytes: Cell<u64>,
     pub(crate) written_bytes: Cell<u64>,
-    /// Those that the device has failed.
+    /// Requests that the device has failed.
     pub(crate) failed: Cell<u64>,
-    /// Those that were not handed to it.
+    /// Requests that were not handed to the device.
     pub(crate) refused: Cell<u64>,
 }
 
 impl RequestCounters {
-    /// Gives the figures of `part`, where these operations can be asked for.
+    /// Reports the counters of `part`, where clients can request the operations `ops`.
     pub(crate) fn figures(&self, part: &str, ops: &[Op], out: &mut dyn FigureVisitor) {
         for op in ops {
             let name = match op {

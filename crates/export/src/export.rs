@@ -1,4 +1,4 @@
-//! One export as the server holds it: its device, what clients are told about it, its counters.
+//! One served export: its device, the view of it that clients get, and its counters.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -13,25 +13,25 @@ use crate::access::{Client, Rights};
 use crate::config::{ExportConfig, Protocol};
 use crate::counters::{RequestCounters, add};
 
-/// An export that is served.
+/// A served export.
 pub(crate) struct Served {
     pub(crate) config: ExportConfig,
-    /// The device behind its atomic unit, which all connections to it share.
+    /// The device behind its atomic unit. All connections to the export share it.
     pub(crate) device: Rc<dyn Device>,
     pub(crate) counters: Counters,
     notices: Notices,
 }
 
-/// An export as one client is shown it.
+/// An export as it is presented to one client.
 #[derive(Clone)]
 pub(crate) struct Shown {
     pub(crate) export: Rc<Served>,
-    /// Whether changes are refused.
+    /// Whether requests that change the device are refused.
     pub(crate) read_only: bool,
 }
 
-/// Those of the exports that a client may know of, in their order. All that it is told, it must be
-/// told from these.
+/// Returns the exports that the client may see, in their order. Every answer to the client must be
+/// made from these exports alone.
 pub(crate) fn shown_to(client: &Client, exports: &[Rc<Served>]) -> Vec<Shown> {
     let shown = exports.iter().filter_map(|export| {
         let rights = client.rights(export.config.clients.as_deref());
@@ -43,7 +43,7 @@ pub(crate) fn shown_to(client: &Client, exports: &[Rc<Served>]) -> Vec<Shown> {
     shown.collect()
 }
 
-/// What happened to an export.
+/// Counters of one export.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) connections: Cell<u32>,
@@ -53,14 +53,14 @@ pub(crate) struct Counters {
     pub(crate) protocol_errors: Cell<u64>,
     pub(crate) receives: Cell<u64>,
     pub(crate) sends: Cell<u64>,
-    /// Messages of BRP with requests.
+    /// BRP messages that carry requests.
     pub(crate) commands: Cell<u64>,
-    /// Of connections over RDMA.
+    /// Counters of connections over RDMA.
     pub(crate) work: Rc<WorkCounters>,
 }
 
-/// A place among the connections of an export, taken before the client is told that it is let in
-/// and free again when this is dropped.
+/// One of the connection slots of an export. It is taken before the client is told that it is
+/// admitted, and dropping this releases it.
 pub(crate) struct Connected(Rc<Served>);
 
 impl Deref for Connected {
@@ -92,7 +92,7 @@ impl Served {
         })
     }
 
-    /// Takes one of the places for connections; `None` when there is none left, which is counted.
+    /// Takes a connection slot. Returns `None` when no slot is free, and counts the refusal.
     pub(crate) fn connect(self: &Rc<Served>) -> Option<Connected> {
         let counters = &self.counters;
         if counters.connections.get() >= self.config.connections_max {
@@ -106,7 +106,7 @@ impl Served {
         Some(Connected(Rc::clone(self)))
     }
 
-    /// Counts a client that is turned away, and tells the operator why.
+    /// Counts a client that is turned away, and reports the reason to the operator.
     pub(crate) fn refuse(&self, why: impl Display) {
         add(&self.counters.connections_refused, 1);
         let (name, address) = (&self.config.name, &self.config.listen);
@@ -117,7 +117,7 @@ impl Served {
         );
     }
 
-    /// Whether changes are refused, whoever asks for them.
+    /// Whether requests that change the device are refused to every client.
     fn is_read_only(&self) -> bool {
         self.config.read_only || !self.device.geometry().writable
     }

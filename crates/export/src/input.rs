@@ -1,4 +1,5 @@
-//! Why receiving ended, and bytes that are taken on account of a link. It knows of no protocol.
+//! Why receiving ended, and how bytes are taken from a stream on the account of a link. This module
+//! is independent of the protocol.
 
 use std::io;
 
@@ -9,20 +10,20 @@ use bimetal_rt::{Payload, Rt};
 
 use crate::link::{Link, Reply};
 
-/// Received at a time: more than a UNIX socket holds by default.
+/// Size of the receive buffer: more than a UNIX socket holds by default.
 pub(crate) const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
-/// Received at a time during the handshake.
+/// Size of the receive buffer during the handshake.
 pub(crate) const HANDSHAKE_BUFFER_BYTES: usize = 4096;
-/// A payload up to this size (with its header) is copied out of the receive buffer once it is
-/// complete; the rest of a larger one is received into its own buffer.
+/// Maximum size of a payload, with its header, that is copied out of the receive buffer once it is
+/// complete. The rest of a larger payload is received into a buffer of its own.
 pub(crate) const COPIED_BYTES_MAX: usize = 64 << 10;
 
-/// Why a connection ended.
+/// Reason why a connection ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// The client said so, or went away between messages.
+    /// The client ended the connection, or closed it between messages.
     Client,
-    /// The connection broke, also in the middle of a message.
+    /// The connection broke, possibly in the middle of a message.
     Broken,
     /// The client breached the protocol.
     Protocol,
@@ -46,10 +47,10 @@ impl From<io::Error> for End {
     }
 }
 
-/// Takes bytes out of an inbox into buffers of their own, on account of a link: their request was
-/// admitted before.
+/// Takes bytes out of an inbox into separate buffers, on the account of a link. The request that
+/// the bytes belong to has been admitted before.
 pub(crate) trait Take {
-    /// Takes the next `len` bytes, receiving what is not here yet.
+    /// Takes the next `len` bytes, and receives those that have not arrived yet.
     async fn take<R: Reply>(&mut self, rt: &Rt, link: &Link<R>, len: usize)
     -> Result<Payload, End>;
 
@@ -66,7 +67,8 @@ impl Take for Inbox {
     ) -> Result<Payload, End> {
         let mut payload = Payload::empty();
         while payload.len() < len {
-            // Its admission has reserved the memory. A larger piece would come from the heap.
+            // The admission has reserved the memory. A piece larger than a block would come from
+            // the heap.
             let piece_bytes = (len - payload.len()).min(BLOCK_BYTES_MAX);
             let buf = rt.pool().alloc_now(piece_bytes);
             let progress = |waiting| link.set_receiving(waiting);

@@ -1,13 +1,13 @@
-//! Exports: block devices served over a network protocol, NBD to ordinary clients and BRP, or to
-//! the kernel of the machine itself ([`ublk`], [`fuse`]).
+//! Exports: block devices served over a network protocol (NBD to ordinary clients, or BRP) or to
+//! the kernel of the local machine ([`ublk`], [`fuse`]).
 //!
-//! The server is built for batching and never waits to get a batch: one receive takes whatever the
-//! socket holds, every complete request in it is started before the next receive, and one send
-//! takes every reply that is ready. Under load the batches grow by themselves; alone, a request
-//! passes through without delay.
+//! The server is built for batching and never waits to fill a batch: one receive takes all bytes
+//! that the socket holds, every complete request among them is started before the next receive, and
+//! one send takes every reply that is ready. Under load the batches grow by themselves; a lone
+//! request passes through without delay.
 //!
-//! This crate must never understand the wire itself (`bimetal-proto` does), never drop a write that
-//! has reached a device, and never hold more of a client's than the stated bounds.
+//! This crate must never parse or encode the wire format itself (`bimetal-proto` does), never drop
+//! a write that has reached a device, and never hold more client data than the stated bounds.
 
 mod access;
 mod account;

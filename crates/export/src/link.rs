@@ -1,8 +1,9 @@
-//! One client's stream with the replies that wait to be sent and the account of what is in flight.
+//! The link to one client: its stream, the replies that wait to be sent, and the account of
+//! requests in flight.
 //!
-//! Replies gather here while a send is under way, and the next send takes all of them. The account
-//! bounds both directions: a request counts from its arrival until its reply has been sent or
-//! dropped, so a client that does not read its replies is not read from either.
+//! Replies collect here while a send is in progress, and the next send takes all of them. The
+//! account provides backpressure: a request counts from its arrival until its reply has been sent
+//! or dropped, so the server also stops receiving from a client that does not read its replies.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,21 +13,22 @@ use bimetal_rt::{Payload, yield_now};
 
 use crate::account::{Account, Admission, Signal, Weight};
 
-/// A send takes no further reply once it holds this much, so that a batch of large replies makes
-/// visible progress.
+/// Number of data bytes from which a send takes no further reply, so that a batch of large replies
+/// makes visible progress.
 const SEND_BYTES: usize = 4 << 20;
 
-/// Replies that go out before further requests are started: the client works on them meanwhile, and
-/// neither end waits for the other to be done with everything.
+/// Number of waiting replies at which they are sent before further requests are started. The client
+/// then processes replies while the server works, and neither end waits for the other to finish
+/// everything.
 const REPLIES_TOGETHER: usize = 16;
 
-/// A reply that is ready to be sent, as its protocol has it.
+/// A reply that is ready to be sent, in the form of its protocol.
 pub(crate) trait Reply {
-    /// Data that is sent with it.
+    /// Returns the number of data bytes that are sent with the reply.
     fn data_bytes(&self) -> usize;
 }
 
-/// Replies in their order, each with what its request holds until the reply is sent.
+/// Replies in order, each with the admission that its request holds until the reply is sent.
 struct Batch<R> {
     replies: Vec<R>,
     admissions: Vec<Admission>,
@@ -51,29 +53,30 @@ impl<R> Batch<R> {
         other.admissions.extend(self.admissions.drain(..count));
     }
 
-    /// Drops the replies, and with them the data and the account of their requests.
+    /// Drops the replies and their data, and releases the admissions of their requests.
     fn clear(&mut self) {
         self.replies.clear();
         self.admissions.clear();
     }
 }
 
-/// See the module.
+/// The link to one client; see the module documentation.
 pub(crate) struct Link<R> {
     pub(crate) stream: Stream,
-    /// Requests whose reply has not been sent, and their data.
+    /// Account of the requests whose replies have not been sent, and of their data.
     account: Rc<Account>,
     replies: RefCell<Batch<R>>,
-    /// No further reply comes: the sender ends when it has sent the last one.
+    /// Whether the last reply has been handed over; the sender ends when it has sent that reply.
     finished: Cell<bool>,
-    /// The client is gone or was cut off: replies are dropped.
+    /// Whether the client is gone or was cut off; if so, replies are dropped.
     dead: Cell<bool>,
     replies_changed: Signal,
-    /// True while the client keeps the server waiting in the middle of a message to it or of one
-    /// from it.
+    /// `sending` and `receiving`: whether the client keeps the server waiting in the middle of a
+    /// message to the client, or of one from it.
     sending: Cell<bool>,
     receiving: Cell<bool>,
-    /// Messages and pieces of large ones that went through, for the watch over stalled clients.
+    /// Number of messages, and pieces of large messages, that went through. The watch over stalled
+    /// clients reads it.
     progress: Cell<u64>,
 }
 
@@ -92,17 +95,17 @@ impl<R: Reply> Link<R> {
         })
     }
 
-    /// Counts requests, waiting until there is room for them ([`Account::admit`]).
+    /// Waits until there is room for the requests, and counts them ([`Account::admit`]).
     pub(crate) async fn admit(&self, weight: Weight) -> Admission {
         self.account.admit(weight).await
     }
 
-    /// Waits until every request has been answered and every answer sent or dropped.
+    /// Waits until every request has been answered and every reply has been sent or dropped.
     pub(crate) async fn until_settled(&self) {
         self.account.until_settled().await;
     }
 
-    /// Hands over the reply to an admitted request.
+    /// Queues the reply to an admitted request.
     pub(crate) fn reply(&self, reply: R, admission: Admission) {
         if self.dead.get() {
             return;
@@ -111,28 +114,28 @@ impl<R: Reply> Link<R> {
         self.replies_changed.notify();
     }
 
-    /// Lets replies go out between requests that are started one after another and answered at
-    /// once.
+    /// Yields when enough replies wait, so that they are sent between requests that are started one
+    /// after another and answered at once.
     pub(crate) async fn let_go(&self) {
         if self.replies.borrow().replies.len() >= REPLIES_TOGETHER {
             yield_now().await;
         }
     }
 
-    /// Says that no further reply comes.
+    /// Declares that no further reply will come.
     pub(crate) fn finish(&self) {
         self.finished.set(true);
         self.replies_changed.notify();
     }
 
-    /// Cuts the client off.
+    /// Cuts off the client.
     pub(crate) fn cut(&self) {
         self.dead.set(true);
         self.stream.shutdown();
         self.replies_changed.notify();
     }
 
-    /// Notes whether the client now owes the rest of a message.
+    /// Records whether the client now owes the rest of a message.
     pub(crate) fn set_receiving(&self, receiving: bool) {
         self.receiving.set(receiving);
         self.advance();
@@ -143,19 +146,20 @@ impl<R: Reply> Link<R> {
         self.advance();
     }
 
-    /// Something went through.
+    /// Records that a message or a piece of one went through.
     fn advance(&self) {
         self.progress.set(self.progress.get().wrapping_add(1));
     }
 
-    /// While the client keeps the server waiting, a number that stays the same.
+    /// Returns the progress counter while the client keeps the server waiting, and `None`
+    /// otherwise. The number stays the same as long as the client makes no progress.
     pub(crate) fn stall(&self) -> Option<u64> {
         let waiting = self.sending.get() || self.receiving.get();
         waiting.then(|| self.progress.get())
     }
 
-    /// Sends replies until [`finish`](Self::finish), all that are there at a time, at most
-    /// `batch_max`. `gather` makes the bytes of a batch; it is called once for each send.
+    /// Sends replies until [`finish`](Self::finish). Each send takes all replies that are ready, at
+    /// most `batch_max`. `gather` makes the bytes of a batch, and is called once for each send.
     pub(crate) async fn send_replies(
         &self,
         batch_max: usize,
@@ -201,12 +205,13 @@ impl<R: Reply> Link<R> {
     }
 }
 
-/// What the server needs of any client's link to watch over it.
+/// Interface through which the server watches the link of any client.
 pub(crate) trait Watchable {
-    /// While the client keeps the server waiting, a number that stays the same.
+    /// Returns the progress counter while the client keeps the server waiting, and `None`
+    /// otherwise. The number stays the same as long as the client makes no progress.
     fn stall(&self) -> Option<u64>;
 
-    /// Cuts the client off.
+    /// Cuts off the client.
     fn cut(&self);
 }
 

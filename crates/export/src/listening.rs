@@ -1,4 +1,4 @@
-//! Listening at an address of any kind. Whoever asks must never have to know which one it is.
+//! Listening at an address of any kind. The caller must never have to know which kind it is.
 
 use std::io;
 
@@ -8,19 +8,19 @@ use bimetal_rt::sync::TaskGroup;
 
 use crate::config::{ONLY_BRP, Protocol};
 
-/// What listens.
+/// A listener.
 pub(crate) enum Listening {
-    /// A socket.
+    /// A listening socket.
     Socket(Listener),
-    /// RDMA CM.
+    /// A listener of the RDMA connection manager.
     Rdma(bimetal_rdma::Listener),
 }
 
 impl Listening {
-    /// Listens at an address, for clients that will speak `protocol`.
+    /// Listens at an address for clients that will speak `protocol`.
     ///
     /// # Errors
-    /// Those of `bind(2)`, and of RDMA what is missing.
+    /// Those of `bind(2)`; over RDMA, an error that says what is missing.
     pub(crate) fn bind(rt: &Rt, address: &Address, protocol: Protocol) -> io::Result<Listening> {
         match (address, protocol) {
             (Address::Rdma(address), Protocol::Brp) => {
@@ -33,7 +33,7 @@ impl Listening {
         }
     }
 
-    /// The address in use, with the port that was chosen.
+    /// Returns the address in use, with the port that was chosen.
     pub(crate) fn address(&self) -> Address {
         match self {
             Listening::Socket(listener) => listener.address().clone(),
@@ -44,7 +44,7 @@ impl Listening {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// Why the next one could not be taken; the one after it may be.
+    /// The next connection could not be accepted. A later call may succeed.
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         match self {
             Listening::Socket(listener) => listener.accept().await,
@@ -52,8 +52,8 @@ impl Listening {
         }
     }
 
-    /// Connections that have been shut down and whose last bytes are on their way, where that is
-    /// not for the kernel to see to.
+    /// Returns the tasks of connections that have been shut down and are still sending their last
+    /// bytes. `None` where the kernel does this.
     pub(crate) fn closings(&self) -> Option<TaskGroup> {
         match self {
             Listening::Socket(_) => None,

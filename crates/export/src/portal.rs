@@ -1,7 +1,10 @@
-//! An address with its exports: how it comes to listen, and who is let in.
+//! An address with its exports: how the server comes to listen at it, and which clients are
+//! admitted.
 //!
-//! An address beyond the machine must never be listened at without TLS, and where TLS is spoken
-//! nothing may be said about an export before it is known who asks.
+//! The server must never listen without TLS at a TCP address that is reachable from other machines.
+//! RDMA has no TLS; such an RDMA address is permitted only if every export there is marked
+//! `unprotected`. Where TLS is used, no information about an export may be given before the client
+//! is identified.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -26,17 +29,17 @@ use crate::export::{Served, Shown, shown_to};
 use crate::input::End;
 use crate::listening::Listening;
 
-/// Clients of one address that have not chosen an export yet, at most; fewer over RDMA, where each
-/// holds registered memory from its first moment.
+/// Maximum number of clients at one address that have not chosen an export yet. It is lower over
+/// RDMA, where each client holds registered memory from the start.
 const GUESTS_MAX: usize = 64;
 const RDMA_GUESTS_MAX: usize = 8;
-/// The mode of a socket's file that rules open to other users: connecting takes the right to write.
+/// Mode of a socket file that rules open to other users: connecting requires write permission.
 const SHARED_MODE: u32 = 0o666;
 
-/// Why a server could not start: one line for the operator.
+/// Reason why a server could not start: one line for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Somebody answers at the address.
+    /// Another server answers at the address.
     #[error("export {export}: {address} is in use by another server")]
     InUse {
         /// The first export that wants the address.
@@ -44,7 +47,7 @@ pub enum StartError {
         /// The address.
         address: Address,
     },
-    /// The path of a UNIX socket holds something else.
+    /// The path of a UNIX socket holds a file that is not a socket.
     #[error("export {export}: {} exists and is not a socket", path.display())]
     NotASocket {
         /// The first export that wants the path.
@@ -59,10 +62,11 @@ pub enum StartError {
         export: String,
         /// The address.
         address: Address,
-        /// What the kernel said.
+        /// The error from the kernel.
         error: io::Error,
     },
-    /// Whoever reaches the machine could listen in, and connect.
+    /// The address is reachable from other machines without protection: every client that reaches
+    /// it could eavesdrop and connect.
     #[error("export {export}: {address}: {}", open_words(address))]
     Open {
         /// The first export that wants the address.
@@ -70,15 +74,15 @@ pub enum StartError {
         /// The address.
         address: Address,
     },
-    /// The files of TLS are not right.
+    /// The TLS files are missing or invalid.
     #[error("export {export}: tls: {error}")]
     Tls {
-        /// The first export that wants them.
+        /// The first export that uses the files.
         export: String,
-        /// What is wrong.
+        /// The error that was found.
         error: TlsError,
     },
-    /// There is no thread for connections.
+    /// A thread for connections could not be started.
     #[error("a thread for connections: {0}")]
     Thread(#[from] io::Error),
 }
@@ -94,17 +98,17 @@ fn open_words(address: &Address) -> &'static str {
 pub(crate) struct Portal {
     pub(crate) address: Address,
     pub(crate) protocol: Protocol,
-    /// The default one first.
+    /// Exports at the address, the default one first.
     pub(crate) exports: Vec<Rc<Served>>,
     tls_files: Option<TlsFiles>,
-    /// Loaded when it begins to listen.
+    /// TLS configuration, loaded when the server begins to listen here.
     tls: OnceCell<ServerTls>,
-    /// Who has not chosen an export yet, longest first.
+    /// Clients that have not chosen an export yet, the one that has waited longest first.
     guests: RefCell<VecDeque<Rc<Guest>>>,
 }
 
-/// A client that has not chosen an export yet. Nobody has vouched for it, or at least for what it
-/// wants.
+/// A client that has not chosen an export yet. The client, or at least its choice, has not been
+/// authorized.
 #[derive(Default)]
 pub(crate) struct Guest {
     must_leave: Cell<bool>,
@@ -112,13 +116,13 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Waits until it has to make room for others.
+    /// Waits until the client must make room for others.
     pub(crate) async fn must_leave(&self) {
         self.changed.until(|| self.must_leave.get()).await;
     }
 }
 
-/// The place of a guest, until it is dropped.
+/// The slot of a guest. Dropping this frees it.
 pub(crate) struct Place {
     portal: Rc<Portal>,
     guest: Rc<Guest>,
@@ -140,9 +144,9 @@ impl Drop for Place {
 }
 
 impl Portal {
-    /// Gives a place to one more guest. If there are too many, the one that has been there for
-    /// longest must leave: whoever means it has left by itself by then, and others cannot keep the
-    /// door shut.
+    /// Gives a slot to one more guest. If all slots are taken, the guest that has been there
+    /// longest must leave. A legitimate client has chosen an export by then, and idle clients
+    /// cannot block the address.
     pub(crate) fn place(self: &Rc<Portal>) -> Place {
         let guest = Rc::new(Guest::default());
         let mut guests = self.guests.borrow_mut();
@@ -160,7 +164,7 @@ impl Portal {
         }
     }
 
-    /// Clients that have not chosen an export.
+    /// Returns the number of clients that have not chosen an export.
     #[cfg(test)]
     pub(crate) fn guests(&self) -> usize {
         self.guests.borrow().len()
@@ -180,7 +184,7 @@ impl Portal {
     /// Begins to listen.
     ///
     /// # Errors
-    /// Why that cannot be.
+    /// The reason why the server cannot listen here.
     pub(crate) async fn listen(&self, rt: &Rt) -> Result<Listening, StartError> {
         let unprotected = self.exports.iter().all(|export| export.config.unprotected);
         if is_open(&self.address, self.tls_files.as_ref(), unprotected) {
@@ -194,21 +198,22 @@ impl Portal {
                 export: self.first_name(),
                 error,
             })?;
-            // Nobody else has set it since it was looked at: nothing was waited for.
+            // No other task can have set it since the check, because there was no await in between.
             self.tls.get_or_init(|| loaded);
         }
         bind(rt, self).await
     }
 
-    /// Whether nothing is said here before TLS has begun.
+    /// Whether clients must begin TLS before anything else is exchanged.
     pub(crate) fn speaks_tls(&self) -> bool {
         self.tls_files.is_some()
     }
 
-    /// Begins TLS with a client, and says what it may know of; always something.
+    /// Performs the TLS handshake with a client, and returns the exports that the client may see.
+    /// There is always at least one.
     ///
     /// # Errors
-    /// Why the connection has to end.
+    /// The reason why the connection has to end.
     pub(crate) async fn secure(&self, rt: &Rt, stream: Cut) -> Result<(Cut, Vec<Shown>), End> {
         let first = &self.exports[0];
         let tls = self.tls.get().ok_or(End::Broken)?;
@@ -236,7 +241,7 @@ impl Portal {
     }
 }
 
-/// A stream that is cut when it is dropped, also while it is received from.
+/// A stream that is shut down when it is dropped, even while a receive on it is in progress.
 pub(crate) struct Cut(Option<Stream>);
 
 impl Cut {
@@ -244,7 +249,7 @@ impl Cut {
         Cut(Some(stream))
     }
 
-    /// From now on it is somebody else's to cut.
+    /// Returns the stream; its new owner must shut it down.
     pub(crate) fn keep(mut self) -> Stream {
         self.0.take().expect("it is kept once")
     }
@@ -266,7 +271,7 @@ impl Drop for Cut {
     }
 }
 
-/// The exports by address, the default one of each address first.
+/// Groups the exports by address, the default export of each address first.
 pub(crate) fn portals(served: &[Rc<Served>]) -> Vec<Rc<Portal>> {
     let mut by_address: BTreeMap<String, Vec<Rc<Served>>> = BTreeMap::new();
     for export in served {
@@ -317,8 +322,8 @@ async fn bind(rt: &Rt, portal: &Portal) -> Result<Listening, StartError> {
     })
 }
 
-/// Lets every user of the machine connect to a socket whose exports have rules for more than the
-/// owner; what they may do there, the rules say.
+/// Lets every user of the machine connect to a socket if an export has rules that admit more than
+/// its owner. The rules then decide the rights of each user.
 fn open_up(portal: &Portal) -> io::Result<()> {
     let is_for_others = portal.exports.iter().any(|e| e.config.is_for_others());
     match &portal.address {
@@ -327,12 +332,12 @@ fn open_up(portal: &Portal) -> io::Result<()> {
     }
 }
 
-/// Gives the file of a socket the mode for others. The name may have come to stand for something
-/// else since it was made, a symbolic link or a file, which must keep its mode: so it is looked at
-/// and changed by one descriptor.
+/// Gives a socket file the mode for other users. Since the socket was made, its name may have been
+/// replaced by a symbolic link or another file, whose mode must not change. The check and the
+/// change therefore use one descriptor.
 ///
 /// # Errors
-/// Those of `open(2)` and `chmod(2)`; `InvalidInput` for what is no socket of this user.
+/// Those of `open(2)` and `chmod(2)`; `InvalidInput` if the file is not a socket of this user.
 fn share_socket(path: &Path) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
@@ -342,12 +347,12 @@ fn share_socket(path: &Path) -> io::Result<()> {
         let words = "the socket has been replaced by something else";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
     }
-    // chmod(2) by the descriptor itself wants one that is open for more than its path.
+    // chmod(2) on the descriptor itself fails, because the descriptor was opened with `O_PATH`.
     let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
     std::fs::set_permissions(by_descriptor, Permissions::from_mode(SHARED_MODE))
 }
 
-/// Removes the socket file of a server that is gone.
+/// Removes the socket file of a server that no longer runs.
 async fn clear_path(
     rt: &Rt,
     export: &str,
@@ -355,7 +360,7 @@ async fn clear_path(
     path: &Path,
 ) -> Result<(), StartError> {
     match std::fs::symlink_metadata(path) {
-        // What is wrong with the path, binding will say.
+        // Binding will report what is wrong with the path.
         Err(_) => return Ok(()),
         Ok(found) if !found.file_type().is_socket() => {
             return Err(StartError::NotASocket {

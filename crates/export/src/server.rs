@@ -1,4 +1,4 @@
-//! The server: listeners, the connections they bring, and their orderly end.
+//! The server: its listeners, their connections, and an orderly shutdown.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -29,30 +29,31 @@ use crate::portal::{Cut, Place, Portal, StartError, portals};
 use crate::session::{BYTES_IN_FLIGHT_MAX, Conversation, HANDSHAKE_DEADLINE};
 use crate::tasks::TaskNumbers;
 
-/// The watch looks this often whether clients that keep the server waiting make progress.
+/// Interval at which the watch checks whether clients that keep the server waiting make progress.
 const WATCH_INTERVAL: Duration = Duration::from_secs(15);
-/// Looks in a row without progress after which a client is cut off: a minute.
+/// Number of consecutive checks without progress after which a client is cut off: one minute.
 const LOOKS_MAX: u32 = 4;
-/// A stopping server waits this long for clients to take their last replies.
+/// Time for which a stopping server waits for clients to take their last replies.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// The pause after a failed accept (no file descriptors left, say).
+/// Pause after a failed accept (for example when file descriptors have run out).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The same while requests wait for memory that the client holds: at least one interval.
+/// As `LOOKS_MAX`, while requests wait for memory: the client is cut off after at least one
+/// interval.
 const LOOKS_MAX_WHEN_SHORT: u32 = 1;
-/// The watch looks this often when requests have waited for memory at two looks in a row: each
-/// client that takes nothing costs those that wait no more than two of these.
+/// Check interval after requests have waited for memory at two consecutive checks. Each client that
+/// takes no data delays the waiting requests by at most two of these intervals.
 const WATCH_INTERVAL_WHEN_SHORT: Duration = Duration::from_secs(2);
 
-/// What a server may use.
+/// Resource limits of a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// Threads that carry the connections over sockets ([`Carrier`]); with none, the server's
-    /// thread does.
+    /// Number of threads that carry the connections over sockets ([`Carrier`]). With 0, the
+    /// server's thread carries them.
     pub connection_threads: u32,
-    /// Memory for the data of all clients' requests in flight, in bytes; `None` is as much as the
-    /// pool has registered, or [`BYTES_IN_FLIGHT_MAX`] where it has nothing. A single request for
-    /// more is admitted alone.
+    /// Memory for the data of all clients' requests in flight, in bytes. `None` means the memory
+    /// that the pool has registered, or [`BYTES_IN_FLIGHT_MAX`] if it has registered none. A single
+    /// request for more is admitted alone.
     pub data_bytes: Option<u64>,
 }
 
@@ -66,16 +67,17 @@ impl Limits {
     }
 }
 
-/// A connection under the watch.
+/// A connection that the watch checks.
 struct Watched {
     link: Rc<dyn Watchable>,
-    /// What [`Watchable::stall`] said last, and how many times in a row.
+    /// Last result of [`Watchable::stall`]; `looks` counts the consecutive checks that it has
+    /// stayed the same.
     stall: Option<u64>,
     looks: u32,
 }
 
-/// A connection that is watched over until this is dropped, and cut off then: nobody converses
-/// with it any more.
+/// Registration of a connection with the watch. Dropping this ends the watch and cuts the
+/// connection off, because no task serves it any more.
 struct Watching {
     state: Rc<State>,
     key: u64,
@@ -102,33 +104,34 @@ struct State {
     target: Rc<Target>,
     tasks: Rc<TaskNumbers>,
     memory: Rc<DataMemory>,
-    /// Something of the above changed that a task may wait for.
+    /// Signals a change of any of the above that a task may wait for.
     changed: Rc<Event>,
     /// Addresses in use, with the ports that were chosen.
     bound: RefCell<Vec<Address>>,
-    /// Connections of which the last bytes are on their way.
+    /// Connections that are still sending their last bytes.
     closings: RefCell<Vec<TaskGroup>>,
     watch: RefCell<Option<Task<()>>>,
-    /// The threads of connections.
+    /// Threads that carry connections.
     carriers: RefCell<Vec<Carrier>>,
 }
 
-/// A running server. It runs until [`stop`](Server::stop), also when every handle is gone.
+/// A running server. It runs until [`stop`](Server::stop), even if every handle has been dropped.
 #[derive(Clone)]
 pub struct Server(Rc<State>);
 
 impl Server {
-    /// A server that does not listen yet; it takes connections through [`serve`](Self::serve).
+    /// Creates a server that does not listen yet. It takes connections through
+    /// [`serve`](Self::serve).
     ///
-    /// Each device is put behind one atomic unit, which every connection to it shares, also those
-    /// to other exports of the same device name: that makes `CAN_MULTI_CONN` true and unaligned
-    /// writes safe.
+    /// Each device is put behind one atomic unit. Every connection to the device shares this unit,
+    /// including connections to other exports with the same device name. This makes
+    /// `CAN_MULTI_CONN` true and unaligned writes safe.
     pub fn new(rt: &Rt, exports: Vec<(ExportConfig, Rc<dyn Device>)>) -> Server {
         Server::with_limits(rt, exports, Limits::default())
     }
 
-    /// As [`new`](Self::new), within `limits`; connection threads are started by
-    /// [`start_within`](Self::start_within) alone.
+    /// Creates a server as [`new`](Self::new) does, with the given `limits`. Connection threads are
+    /// started only by [`start_within`](Self::start_within).
     pub fn with_limits(
         rt: &Rt,
         exports: Vec<(ExportConfig, Rc<dyn Device>)>,
@@ -168,13 +171,14 @@ impl Server {
         Server(state)
     }
 
-    /// Serves the exports at their addresses; once this returns, every one of them listens.
+    /// Serves the exports at their addresses. When this returns, the server listens at all of them.
     ///
-    /// The file of a UNIX socket that nobody answers at is removed first; the new one is open to
-    /// its owner alone (mode 0600), unless the rules of an export are about others (mode 0666).
+    /// The file of a UNIX socket at which no server answers is removed first. The new socket is
+    /// open to its owner alone (mode 0600), unless the rules of an export admit other users (mode
+    /// 0666).
     ///
     /// # Errors
-    /// The first address that cannot be used; nothing listens then.
+    /// The first address that cannot be used; the server then listens nowhere.
     pub async fn start(
         rt: &Rt,
         exports: Vec<(ExportConfig, Rc<dyn Device>)>,
@@ -182,10 +186,10 @@ impl Server {
         Server::start_within(rt, exports, Limits::default()).await
     }
 
-    /// As [`start`](Self::start), within `limits`.
+    /// Serves the exports as [`start`](Self::start) does, with the given `limits`.
     ///
     /// # Errors
-    /// As of `start`, or why there is no thread for connections.
+    /// Those of `start`, or the reason why a connection thread could not be started.
     pub async fn start_within(
         rt: &Rt,
         exports: Vec<(ExportConfig, Rc<dyn Device>)>,
@@ -210,7 +214,7 @@ impl Server {
             state.closings.borrow_mut().extend(listener.closings());
             listening.push((portal, listener));
         }
-        // Where nothing is served there are no connections.
+        // Without listeners there are no connections.
         let threads = if listening.is_empty() {
             0
         } else {
@@ -228,13 +232,13 @@ impl Server {
         Ok(())
     }
 
-    /// The addresses in use, with the ports that were chosen where port 0 was asked for.
+    /// Returns the addresses in use, with the chosen port where port 0 was requested.
     pub fn addresses(&self) -> Vec<Address> {
         self.0.bound.borrow().clone()
     }
 
-    /// Serves a client of whom nothing is known on a stream that was connected by other means, as
-    /// if it had come to `address`.
+    /// Serves an unidentified client on a stream that was connected by other means, as if the
+    /// client had connected to `address`.
     ///
     /// # Panics
     /// When no export is configured at that address.
@@ -242,7 +246,8 @@ impl Server {
         self.serve_client(address, stream, &Client::Unknown);
     }
 
-    /// As [`serve`](Self::serve), for a client somebody vouches for.
+    /// Serves a client as [`serve`](Self::serve) does, with an identity that the caller vouches
+    /// for.
     ///
     /// # Panics
     /// As `serve`.
@@ -253,25 +258,25 @@ impl Server {
         admit(&self.0, portal, stream, client);
     }
 
-    /// Connections that are open, in their handshake or after it.
+    /// Returns the number of open connections, in their handshake or after it.
     pub fn connections(&self) -> usize {
         self.0.connections.len()
     }
 
-    /// Memory that the data of requests in flight holds, in bytes.
+    /// Returns the memory that the data of requests in flight holds, in bytes.
     pub fn data_bytes_held(&self) -> u64 {
         self.0.memory.held_bytes()
     }
 
-    /// Gives the live figures of every export; the part is the export's name.
+    /// Reports the live counters of every export; the part is the export's name.
     pub fn figures(&self, out: &mut dyn FigureVisitor) {
         for export in &self.0.exports {
             export.figures(out);
         }
     }
 
-    /// Ends the server: takes no more connections or requests, lets requests in flight finish and
-    /// sends their replies, disconnects the clients, and returns when every task of the server has
+    /// Stops the server. It takes no more connections or requests, lets requests in flight finish,
+    /// sends their replies, and disconnects the clients. Returns when every task of the server has
     /// ended. A client that does not take its replies is cut off after ten seconds.
     pub async fn stop(&self) {
         let state = &self.0;
@@ -280,7 +285,7 @@ impl Server {
         state.accepting.cancel().await;
         for address in state.bound.take() {
             if let Address::Unix(path) = address {
-                // Whoever removed it before has done this work.
+                // If the file has already been removed, nothing is left to do.
                 let _ = std::fs::remove_file(path);
             }
         }
@@ -308,7 +313,7 @@ async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listening) {
         match listener.accept().await {
             Ok(stream) => match who(&stream) {
                 Ok(client) => admit(&state, &portal, state.carried(stream), &client),
-                // Nobody vouches for a process that the kernel does not name.
+                // A process that the kernel does not identify cannot be vouched for.
                 Err(error) => {
                     turn_away(
                         &portal,
@@ -317,8 +322,8 @@ async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listening) {
                     );
                 }
             },
-            // The client left before it was accepted, or descriptors have run out: the next one
-            // may do better, after a pause that keeps the shard free.
+            // The client left before it was accepted, or descriptors have run out. The next accept
+            // may succeed, after a pause that keeps the shard free.
             Err(error) => {
                 if ProcessLimit::behind(&error).is_some() {
                     portal.exports[0].refuse(limit_in_words(&error));
@@ -329,7 +334,7 @@ async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listening) {
     }
 }
 
-/// Who has connected.
+/// Returns the identity of the client that has connected.
 fn who(stream: &Stream) -> io::Result<Client> {
     Ok(stream.peer()?.map_or(Client::Unknown, Client::Local))
 }
@@ -339,11 +344,11 @@ fn turn_away(portal: &Portal, stream: &Stream, why: impl Display) {
     stream.shutdown();
 }
 
-/// Starts a session with a new client, or turns it away. One that may know of no export may not
-/// speak at all: the mode of the socket's file keeps others out, and this holds where the file has
-/// another mode.
+/// Starts a session with a new client, or turns it away. A client that may see no export is turned
+/// away before it can send anything. The mode of the socket file keeps other users out, and this
+/// check also holds when the file has another mode.
 fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream, client: &Client) {
-    // Where TLS is spoken, it will say who this is.
+    // Where TLS is used, its handshake will identify the client.
     let exports = (!portal.speaks_tls()).then(|| shown_to(client, &portal.exports));
     if state.stopping.get() {
         return turn_away(portal, &stream, "the server is stopping");
@@ -356,8 +361,8 @@ fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream, client: &Client
     state.connections.spawn(session);
 }
 
-/// A client from its first byte to its end. It has its place from the call on, before it is polled;
-/// whatever it holds is given back when it is dropped, at whichever point that happens.
+/// Serves a client from its first byte to its end. The client gets its slot by this call, before
+/// the future is polled. Dropping the future at any point releases all that the client holds.
 fn session(
     state: &Rc<State>,
     portal: &Rc<Portal>,
@@ -374,8 +379,8 @@ fn session(
     }
 }
 
-/// One client from its handshake to its end; `exports` are those that it may know of, where that is
-/// known before TLS.
+/// Serves one NBD client from its handshake to its end. `exports` are the exports that the client
+/// may see, if they are known before TLS.
 async fn nbd_session(
     state: &Rc<State>,
     portal: &Portal,
@@ -395,7 +400,8 @@ async fn nbd_session(
     converse(state, &export, transmission, &early).await;
 }
 
-/// The same.
+/// Serves one BRP client from its greeting to its end. `exports` are the exports that the client
+/// may see, if they are known before TLS.
 async fn brp_session(
     state: &Rc<State>,
     portal: &Portal,
@@ -421,7 +427,8 @@ async fn brp_session(
     converse(state, &export, transmission, &early).await;
 }
 
-/// Leads a client through its handshake, which it has so long for; `None` when it does not stay.
+/// Performs the handshake with a client within the handshake deadline. Returns `None` if the client
+/// does not stay.
 async fn greet<T>(
     state: &Rc<State>,
     portal: &Portal,
@@ -442,7 +449,7 @@ async fn greet<T>(
     }
 }
 
-/// One client from the end of its handshake to its own.
+/// Serves one client from the end of its handshake to the end of the connection.
 async fn converse<C: Conversation<Reply: 'static> + 'static>(
     state: &Rc<State>,
     export: &Served,
@@ -462,7 +469,8 @@ async fn converse<C: Conversation<Reply: 'static> + 'static>(
     }
 }
 
-/// Serves requests until the client or the server ends it, and settles what is in flight.
+/// Serves requests until the client or the server ends the connection, and waits until the requests
+/// in flight are settled.
 async fn transmit<C: Conversation + 'static>(
     state: &Rc<State>,
     conversation: &Rc<C>,
@@ -483,8 +491,8 @@ async fn transmit<C: Conversation + 'static>(
             Either::Right(_) => End::Client,
         }
     };
-    // A client that breached the protocol or broke off gets no more replies; one that ended in
-    // order gets those that are due.
+    // A client that breached the protocol or broke off gets no more replies. A client that ended
+    // the connection in order gets the replies that are due.
     if !matches!(end, End::Client) {
         link.cut();
     }
@@ -497,7 +505,8 @@ async fn transmit<C: Conversation + 'static>(
 }
 
 impl State {
-    /// A connection on the thread that carries the fewest, if there are threads for them.
+    /// Moves a connection to the thread that carries the fewest connections, if there are
+    /// connection threads.
     fn carried(&self, stream: Stream) -> Stream {
         let carriers = self.carriers.borrow();
         let alive = carriers.iter().filter(|carrier| carrier.is_alive());
@@ -525,8 +534,8 @@ impl State {
 }
 
 /// Cuts off clients that keep the server waiting in the middle of a message, so that they do not
-/// hold its memory for ever; sooner while others wait for it. One task for all costs the
-/// connections no timers.
+/// hold its memory forever. It cuts them off sooner while requests wait for memory. Because one
+/// task watches all connections, the connections need no timers.
 async fn watch(state: Rc<State>) {
     let (mut was_short, mut stays_short) = (false, false);
     loop {

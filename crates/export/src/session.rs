@@ -1,4 +1,5 @@
-//! What every protocol's connection is to the server, and the bounds of one.
+//! The interface that the connections of every protocol have to the server, and the bounds of one
+//! connection.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,37 +8,37 @@ use crate::account::Bounds;
 use crate::input::End;
 use crate::link::{Link, Reply};
 
-/// Requests of one connection that have not been answered, at most; the next is not received
-/// before.
+/// Maximum number of unanswered requests of one connection. The next request is not received until
+/// one of them has been answered.
 pub const REQUESTS_IN_FLIGHT_MAX: u32 = 256;
-/// Data of those requests in bytes, at most: two of the largest.
+/// Maximum number of data bytes of these requests: two of the largest requests.
 pub const BYTES_IN_FLIGHT_MAX: u64 = 64 << 20;
-/// What one connection may hold.
+/// Bounds of what one connection may hold.
 pub(crate) const BOUNDS: Bounds = Bounds {
     requests: REQUESTS_IN_FLIGHT_MAX,
     bytes: BYTES_IN_FLIGHT_MAX,
 };
-/// A client has this long for its handshake.
+/// Time limit for the handshake of a client.
 pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A connection after its handshake. It must never give up a request that it has started: when the
-/// client is gone, requests in flight still complete, only their replies are dropped.
+/// A connection after its handshake. It must never abandon a request that it has started: when the
+/// client is gone, requests in flight still complete, and only their replies are dropped.
 pub(crate) trait Conversation {
-    /// How replies look.
+    /// Type of a reply.
     type Reply: Reply;
 
-    /// The client's stream and its account.
+    /// Returns the link: the client's stream and its account.
     fn link(&self) -> &Rc<Link<Self::Reply>>;
 
     /// Sends replies until the link is finished.
     async fn send(&self);
 
-    /// Receives and starts requests until the client ends it. `early` is what came behind the
-    /// handshake.
+    /// Receives and starts requests until the client ends the connection. `early` holds the bytes
+    /// that were received behind the handshake.
     async fn receive(self: &Rc<Self>, early: &[u8]) -> End;
 
-    /// True when somebody else has ended the connection: nothing more may be taken from it, not
-    /// even what has been received.
+    /// Whether the connection has been ended from elsewhere. If so, no further request may be taken
+    /// from it, not even one that has been received.
     fn is_revoked(&self) -> bool {
         false
     }

@@ -1,14 +1,15 @@
-//! Numbers of clients, by which a scheduler below tells them apart.
+//! Client numbers, by which a scheduler below distinguishes clients.
 //!
-//! A number is given to one connection at a time, the lowest that is free, so that they stay dense;
-//! what comes later under a number is taken for the same client. 0 is nobody and is never given.
+//! Each connection gets the lowest free number, so the numbers stay dense. A number belongs to one
+//! connection at a time; the scheduler takes a later connection with the same number for the same
+//! client. Number 0 means no client and is never given.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use bimetal_block::Origin;
 
-/// The numbers of a server.
+/// Client numbers of one server.
 #[derive(Default)]
 pub(crate) struct TaskNumbers {
     /// Whether each number from 1 on is in use.
@@ -16,7 +17,7 @@ pub(crate) struct TaskNumbers {
 }
 
 impl TaskNumbers {
-    /// The lowest number that nobody has.
+    /// Takes the lowest free number.
     pub(crate) fn take(self: &Rc<TaskNumbers>) -> TaskNumber {
         let mut taken = self.taken.borrow_mut();
         let free = taken.iter().position(|taken| !taken);
@@ -31,7 +32,7 @@ impl TaskNumbers {
         }
     }
 
-    /// Numbers that somebody has.
+    /// Returns the number of client numbers in use.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
         let taken = self.taken.borrow();
@@ -39,14 +40,14 @@ impl TaskNumbers {
     }
 }
 
-/// A number in use; free again when this is dropped.
+/// A client number in use. Dropping this frees it.
 pub(crate) struct TaskNumber {
     index: usize,
     of: Rc<TaskNumbers>,
 }
 
 impl TaskNumber {
-    /// What its requests say of where they come from.
+    /// Returns the origin that the client's requests carry.
     pub(crate) fn origin(&self) -> Origin {
         Origin::of_task(u32::try_from(self.index + 1).expect("connections are bounded"))
     }

@@ -1,4 +1,4 @@
-//! Who may do what with an export, by both protocols, in virtual time.
+//! Access rights of clients to exports, over both protocols, in virtual time.
 
 use std::future::Future;
 use std::io;
@@ -38,8 +38,8 @@ fn rule(who: Who, rights: Rights) -> Rule {
     Rule { who, rights }
 }
 
-/// `alone` is Alice's, `both` may be read by the staff, `plain` has no rules. By name `alone` is
-/// the default.
+/// Creates a server with three exports: Alice may write `alone`, the staff may read `both`, and
+/// `plain` has no rules. `alone` is the default because its name is the first.
 fn server(rt: &Rt, protocol: Protocol) -> Server {
     let alice = rule(Who::User(ALICE), Rights::ReadWrite);
     let staff = rule(Who::Group(STAFF), Rights::ReadOnly);
@@ -66,7 +66,7 @@ fn stream(rt: &Rt, server: &Server, client: &Client) -> Stream {
     ours
 }
 
-/// The data of `GO` and `INFO` for a name without further questions.
+/// Encodes the data of `GO` and `INFO` for a name, without information requests.
 fn named(name: &str) -> Vec<u8> {
     [
         &(name.len() as u32).to_be_bytes()[..],
@@ -83,7 +83,7 @@ async fn nbd(rt: &Rt, server: &Server, client: &Client) -> Raw {
     raw
 }
 
-/// The names that `LIST` (3) gives.
+/// Returns the names that `LIST` (3) reports.
 async fn nbd_names(raw: &mut Raw) -> Vec<String> {
     raw.option(3, &[]).await;
     let mut names = Vec::new();
@@ -135,7 +135,7 @@ fn nbd_answers_for_a_hidden_export_as_for_one_that_does_not_exist() {
             assert_eq!(answers[0], answers[2], "option {option}");
             assert_eq!(answers[1], answers[2], "option {option}");
         }
-        // EXPORT_NAME (1) has no error: the connection ends.
+        // EXPORT_NAME (1) has no error reply: the connection ends.
         for name in [&b"alone"[..], b"never"] {
             let mut bob = nbd(&rt, &server, &user(BOB)).await;
             bob.option(1, name).await;
@@ -158,7 +158,7 @@ fn nbd_lets_a_reader_read_and_answers_changes_with_eperm() {
         alice.expect(1, 0).await;
 
         let mut bob = nbd(&rt, &server, &user(BOB)).await;
-        // His default is the first that he may see.
+        // Bob's default is the first export that he may see.
         bob.option(1, b"").await;
         assert_eq!(bob.take(10).await[9] & 2, 2);
         bob.write(0, 2, 0, &[8; 4096]).await;
@@ -194,7 +194,7 @@ async fn session(rt: &Rt, server: &Server, client: Client, name: &str) -> Sessio
     Session::over(rt, connectors, options).await.unwrap()
 }
 
-/// All that a target answers to one `HELLO`, and the bytes of it.
+/// Returns all that a target answers to one `HELLO`, and its bytes.
 async fn answers(
     rt: &Rt,
     server: &Server,

@@ -1,5 +1,5 @@
-//! What clients may hold of a server, and that it is given back: clients that never read their
-//! answers, that do not take their welcome, and that leave in the middle. In virtual time.
+//! Resources that clients may hold of a server, and their release, in virtual time. The clients
+//! never read their answers, do not take their welcome, or leave midway.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,11 +18,11 @@ use bimetal_rt::net::PipeOptions;
 const READ_BYTES: u32 = 32 << 20;
 const CLIENTS: u32 = 30;
 const READS: u32 = 40;
-/// What a connection holds besides the data of its requests: what it receives into (256 KiB) and
-/// the heads of what it sends.
+/// Memory that a connection holds besides the data of its requests: its receive buffer (256 KiB)
+/// and the heads of its replies.
 const CONNECTION_BYTES: u64 = (256 << 10) + (8 << 10);
 
-/// A device whose every read takes memory of its own from the pool, in pieces of up to 4 MiB.
+/// A device whose every read allocates memory of its own from the pool, in pieces of up to 4 MiB.
 struct Hungry {
     rt: Rt,
     geometry: Geometry,
@@ -86,27 +86,27 @@ fn hello(session: u8, path: u32, outbound: &mut Outbound) -> Vec<u8> {
     out
 }
 
-/// Connects and says what an initiator says first.
+/// Connects and sends an initiator's greeting.
 async fn greet(rt: &Rt, server: &Server, session: u8, path: u32, options: PipeOptions) -> Raw {
     let raw = connect_with(rt, server, options);
     raw.send(&hello(session, path, &mut Outbound::new())).await;
     raw
 }
 
-/// The kind of the frame that answers a greeting; `None` when the connection ends before.
+/// Returns the kind of the frame that answers a greeting; `None` if the connection ends before.
 async fn answer_kind(raw: &mut Raw) -> Option<u8> {
     let head = raw.take(HEAD_BYTES).await;
     Head::decode(&head).map(|head| head.kind)
 }
 
-/// Whether a client that has asked for nothing yet is served a small read.
+/// Whether a client that has sent no request yet is served a small read.
 async fn reads_a_block(raw: &mut Raw) -> bool {
     raw.enter().await;
     let data = raw.read(0, BLOCK_BYTES as u32).await;
     data.len() as u64 == BLOCK_BYTES
 }
 
-/// NBD clients that ask for much and never read an answer.
+/// Connects NBD clients that send many reads and never receive an answer.
 async fn deaf_clients_of(rt: &Rt, server: &Server, count: u32) -> Vec<Raw> {
     let mut deaf = Vec::new();
     for _ in 0..count {
@@ -174,8 +174,8 @@ fn clients_that_never_read_hold_no_more_than_the_memory_for_data() {
     }
 }
 
-/// Clients that ask for much and never read, however many, do not keep small requests of others
-/// waiting, and large ones only for as long as it takes to find each of them out.
+/// Clients that send many reads and never receive do not delay the small requests of others,
+/// however many they are. They delay large requests only until each of them has been detected.
 #[test]
 fn others_are_served_beside_any_number_of_clients_that_never_read() {
     for deaf_clients in [8, CLIENTS, 2 * CLIENTS] {
@@ -186,8 +186,8 @@ fn others_are_served_beside_any_number_of_clients_that_never_read() {
             let mut raw = connect_with(&rt, &server, PipeOptions::default());
             let served = rt.timeout(Duration::from_secs(1), reads_a_block(&mut raw));
             assert_eq!(served.await.ok(), Some(true), "{deaf_clients} others");
-            // One at a time holds the memory; the first is found out after three looks at most,
-            // each other one after two of the shorter ones.
+            // One client at a time holds the memory. The first is detected after at most three
+            // checks, and each further one after two of the shorter intervals.
             let patience = Duration::from_secs(3 * 15 + u64::from(deaf_clients) * 2 * 2);
             let large = rt.timeout(patience, raw.read(0, 1 << 20));
             let bytes = large.await.map(|data| data.len());
@@ -208,8 +208,9 @@ fn a_client_that_reads_is_served_though_others_hold_all_the_memory() {
         let deaf = deaf_clients_of(&rt, &server, 4).await;
         rt.sleep(Duration::from_secs(1)).await;
         let mut raw = connect_with(&rt, &server, PipeOptions::default());
-        // The two that hold the memory are cut off after two looks without progress, and then the
-        // two that had asked before this client, which is at most another three looks.
+        // The two clients that hold the memory are cut off after two checks without progress. The
+        // two that sent their requests before this client follow after at most another three
+        // checks.
         let served = rt.timeout(Duration::from_secs(75), reads_a_block(&mut raw));
         assert_eq!(served.await.ok(), Some(true));
         drop((deaf, raw));
@@ -285,7 +286,7 @@ fn a_guest_that_is_crowded_out_leaves_no_path_behind() {
         }
         drop(guests);
         rt.sleep(Duration::from_secs(1)).await;
-        // The session has room for as many paths as ever.
+        // The session has room for as many paths as before.
         let mut paths = Vec::new();
         for path in 1001..1065 {
             let mut raw = greet(&rt, &server, 1, path, PipeOptions::default()).await;

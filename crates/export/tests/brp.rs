@@ -65,12 +65,13 @@ async fn connect(rt: &Rt, server: &Server, mode: Mode, crc: bool) -> Session {
     Session::over(rt, connectors, options).await.unwrap()
 }
 
-/// Random requests of many sizes, many at a time, against a copy of the content.
+/// Runs random requests of many sizes, many at a time, and compares the results with a copy of the
+/// content.
 async fn exercise(rt: &Rt, session: &Session) {
     let (mut rng, mut content) = (Rng::new(5), vec![0_u8; SIZE as usize]);
     for round in 0..30 {
         let group = TaskGroup::new(rt);
-        // Of one round no two overlap: the content is known whatever their order.
+        // The requests of one round do not overlap, so the content does not depend on their order.
         let area = SIZE as usize / 32;
         for index in 0..32 {
             let start = index * area + rng.below(area as u64 / 2) as usize;
@@ -298,7 +299,7 @@ fn both_kinds_of_sockets_serve_it_and_say_what_they_have() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A folder of this test, and the address of a socket in it.
+/// Creates a folder for this test, and returns it with the address of a socket in it.
 fn folder_with_socket(test: &str) -> (PathBuf, Address) {
     let folder = std::env::temp_dir().join(format!("bimetal-brp-{test}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -306,7 +307,7 @@ fn folder_with_socket(test: &str) -> (PathBuf, Address) {
     (folder, listen)
 }
 
-/// A server of memory at an address, for clients on other threads.
+/// Starts a server of a memory device at an address, for clients on other threads.
 fn listening(rt: &Rt, listen: &Address) -> Server {
     let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, SIZE));
     let exports = vec![(config(listen.clone()), device)];
@@ -350,7 +351,7 @@ fn ordinary_threads_share_a_session() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Writes zeroes to a block, or fails beyond the end.
+/// A job that writes zeroes to a block, or fails beyond the end.
 struct ZeroBlock(u64);
 
 impl Job for ZeroBlock {
@@ -382,7 +383,7 @@ fn jobs_of_one_call_leave_together() {
             .submit((1..JOBS).chain([beyond]).map(ZeroBlock))
             .unwrap();
         session.submit([]).unwrap();
-        // What is under way when the session ends is still answered.
+        // Requests in flight when the session ends are still answered.
         drop(session);
         let mut answers: Vec<_> = heard.iter().collect();
         answers.sort_unstable();
@@ -397,7 +398,8 @@ fn jobs_of_one_call_leave_together() {
     });
     clients.join().unwrap();
     let receives = figure(&server, "receives");
-    // Pieces of at least 8 requests, then the goodbye and the end; alone they would be one each.
+    // Batches of at least 8 requests, then the goodbye and the end. Unmerged requests would take
+    // one receive each.
     assert!(receives <= JOBS / 8 + 2, "{receives}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
@@ -430,11 +432,11 @@ fn whoever_sends_anything_else_is_cut_off_and_leaves_nothing() {
             server.serve(&address(), theirs);
             let mut bytes = hello.clone();
             match round % 4 {
-                // Half of a greeting, and then nothing.
+                // Half of a greeting, and nothing more.
                 0 => bytes.truncate(rng.below(hello.len() as u64) as usize),
                 // A greeting with one wrong bit.
                 1 => bytes[rng.below(hello.len() as u64) as usize] ^= 1 << rng.below(8),
-                // Commands that are none.
+                // Invalid commands.
                 2 => {
                     bytes.extend((0..200).map(|_| rng.below(256) as u8));
                     let kind = hello.len();
@@ -447,7 +449,7 @@ fn whoever_sends_anything_else_is_cut_off_and_leaves_nothing() {
             drop((sent, ours));
             good.read(0, 4096).await.unwrap();
         }
-        // What lingers of them has ended when the longest greeting has.
+        // All remaining connections have ended when the handshake deadline of the last one is over.
         rt.sleep(Duration::from_secs(20)).await;
         assert_eq!(server.connections(), 1);
         assert_eq!(rt.pool().heap_bytes_used(), before);
@@ -469,7 +471,7 @@ fn a_half_open_connection_holds_one_small_buffer_and_not_for_long() {
             held.push(ours);
         }
         rt.sleep(Duration::from_secs(5)).await;
-        // 64 of an address, at 4 KiB each; the others had to leave for those that came later.
+        // 64 clients of one address, with 4 KiB each; the others had to leave for later ones.
         assert_eq!(server.connections(), 64);
         assert_eq!(rt.pool().heap_bytes_used(), 64 * 4096);
         rt.sleep(Duration::from_secs(6)).await;
@@ -524,7 +526,7 @@ fn an_export_is_a_medium_that_does_not_notice_another_instance_of_a_durable_serv
 #[test]
 fn closing_waits_for_a_target_that_stands_still_no_longer_than_it_may_be_away() {
     let rt = virtual_rt();
-    // It takes requests, and answers none in an hour.
+    // The device accepts requests, and answers none within an hour.
     let server = server(&rt, Slow::new(&rt, Duration::from_secs(3600)));
     rt.block_on(async {
         let session = connect(&rt, &server, Mode::Adaptive, false).await;
@@ -553,7 +555,7 @@ fn a_goodbye_that_nobody_takes_does_not_keep_a_session() {
     let rt = virtual_rt();
     let server = server(&rt, Slow::new(&rt, Duration::ZERO));
     rt.block_on(async {
-        // A box between both ends that carries what comes until it is told to stand still.
+        // A relay between both ends that forwards bytes until it is told to stop.
         let still = Rc::new(Cell::new(false));
         let boxes = TaskGroup::new(&rt);
         let connector: Connector = {
@@ -583,7 +585,7 @@ fn a_goodbye_that_nobody_takes_does_not_keep_a_session() {
     assert_clean(&rt);
 }
 
-/// Carries what comes both ways until `still` is set.
+/// Forwards bytes in both directions until `still` is set.
 async fn carry(rt: Rt, still: Rc<Cell<bool>>, near: Stream, far: Stream) {
     let one_way = async |from: &Stream, to: &Stream| {
         loop {
@@ -609,8 +611,7 @@ fn a_write_that_is_too_long_fails_alone() {
     let clients = std::thread::spawn(move || {
         let session = BlockingSession::connect(Options::new(listen)).unwrap();
         let longest = session.export().transfer_bytes_max as usize;
-        // Of the second length the lower 32 bits are a length that could be written. Its memory is
-        // never touched.
+        // The lower 32 bits of the second length are a valid length. Its memory is never touched.
         for len in [longest + 1, (1 << 32) + 4096] {
             let refused = session.write(0, vec![0; len], false);
             assert!(matches!(refused, Err(Error::TooLong)), "{len}: {refused:?}");

@@ -1,10 +1,11 @@
-//! A BRP session in virtual time over links that are cut and late, against a target that dies with
-//! what it has not flushed. The real client, the real server and every byte between them.
+//! A BRP session in virtual time over links that are cut and delayed, against a target that dies
+//! and loses its unflushed data. It uses the real client and the real server, and transfers every
+//! byte between them.
 //!
-//! Checked: a read gives what was last submitted before it, a flush that succeeds has everything
-//! that was answered before it, and in the end everything is there. A box between the two ends can
-//! leave out the fence, or make the client believe that nothing has to be sent again; the same
-//! checks must then fail.
+//! The test checks that a read returns the data that was last submitted before it, that a
+//! successful flush covers every change that was answered before it, and that all data is there in
+//! the end. A relay between the two ends can leave out the fence, or make the client believe that
+//! no request has to be sent again. The same checks must then fail.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -35,14 +36,15 @@ enum Plant {
     ReplayLeftOut,
 }
 
-/// Versions of the blocks: as they are, and as they are left when the target dies.
+/// Versions of the blocks: the current ones, and the durable ones that remain when the target dies.
 #[derive(Default)]
 struct Disk {
     content: [u64; BLOCKS],
     durable: [u64; BLOCKS],
 }
 
-/// The disk in the hands of one instance of the target. After its death nothing reaches the disk.
+/// The disk as one instance of the target uses it. After the death of the instance, no write
+/// reaches the disk.
 struct Life {
     rt: Rt,
     disk: Rc<RefCell<Disk>>,
@@ -133,7 +135,7 @@ impl World {
         })
     }
 
-    /// A new link through a box that is as late as it likes, each time anew.
+    /// Creates a link through a relay with a random latency.
     fn link(self: &Rc<World>) -> Stream {
         let (client, near) = Stream::pair(&self.rt, PipeOptions::default());
         let (far, server) = Stream::pair(&self.rt, PipeOptions::default());
@@ -167,8 +169,8 @@ impl World {
         let links = std::mem::take(&mut *self.links.borrow_mut());
         for link in links {
             if self.rng.borrow_mut().chance(0.7) {
-                // The client learns of it at once; what was on its way still arrives, and the
-                // target goes on as if nothing had happened.
+                // The client notices the cut at once. Bytes in flight still arrive, and the target
+                // continues as if nothing had happened.
                 link.shutdown();
                 self.cuts.set(self.cuts.get() + 1);
             } else {
@@ -177,7 +179,7 @@ impl World {
         }
     }
 
-    /// The target dies, and another instance is there.
+    /// Kills the target and starts another instance.
     fn die(&self) {
         self.deaths.set(self.deaths.get() + 1);
         self.life.borrow().dead.set(true);
@@ -212,13 +214,13 @@ fn start(rt: &Rt, disk: &Rc<RefCell<Disk>>) -> (Server, Rc<Life>) {
     (Server::new(rt, vec![(config, device)]), life)
 }
 
-/// One direction of a box: takes frames apart and puts them together again.
+/// One direction of a relay: decodes frames and encodes them again.
 struct Carrier {
     world: Rc<World>,
     from: Rc<Stream>,
     to: Rc<Stream>,
     outbound: Rc<RefCell<Outbound>>,
-    /// The frames of the other direction, to answer in its name.
+    /// Encoder of the other direction, to answer in place of the target.
     back: Rc<RefCell<Outbound>>,
     latency: Duration,
 }
@@ -236,7 +238,7 @@ impl Carrier {
             rt.sleep(self.latency).await;
             let (there, back) = self.frames(&mut held);
             if !back.is_empty() {
-                // The link may have been cut meanwhile, which is no matter of this test's.
+                // The link may have been cut in the meantime, which does not matter here.
                 let _ = self.from.send(rt.pool().copy_of(&back).into()).await;
             }
             if self
@@ -251,7 +253,8 @@ impl Carrier {
         self.to.shutdown();
     }
 
-    /// The complete frames in front of `held`: what goes on, and what is answered here.
+    /// Takes the complete frames from the front of `held`. Returns the bytes to forward, and those
+    /// to answer here.
     fn frames(&self, held: &mut Vec<u8>) -> (Vec<u8>, Vec<u8>) {
         let (mut there, mut back) = (Vec::new(), Vec::new());
         while let Some(head) = Head::decode(held) {
@@ -277,7 +280,7 @@ impl Carrier {
     }
 }
 
-/// What the client has asked for, and been told.
+/// Record of the client's requests and their answers.
 #[derive(Default)]
 struct Book {
     next_version: u64,
@@ -343,7 +346,8 @@ async fn operate(world: Rc<World>, session: Session, book: Rc<RefCell<Book>>, se
     }
 }
 
-/// Cuts and deaths, and everything that was wrong.
+/// Runs the test. Returns the numbers of cuts, deaths and reported losses, and all violations
+/// found.
 fn run(seed: u64, plant: Plant, deaths: bool, keep_bytes: u64) -> (u32, u32, u32, Vec<String>) {
     let rt = Rt::virtual_time(VirtualOptions {
         seed,
@@ -422,7 +426,8 @@ fn nothing_is_lost_or_undone_when_links_are_cut() {
 fn nothing_is_lost_when_the_target_dies() {
     let mut died = 0;
     for seed in 0..40 {
-        // Plenty to keep, and so little that changes wait for flushes.
+        // Alternates between ample memory for kept changes, and so little that changes wait for
+        // flushes.
         let keep_bytes = if seed % 2 == 0 { 1 << 20 } else { 40_000 };
         let (_, deaths, lost, wrong) = run(seed, Plant::Nothing, true, keep_bytes);
         assert!(wrong.is_empty(), "seed {seed}: {wrong:?}");

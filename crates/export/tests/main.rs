@@ -1,5 +1,5 @@
-//! The tests of the server's protocols, one program: so it is built and linked once. What measures
-//! its own process (`sockets.rs`, `storm.rs`) is a program of its own.
+//! All tests of the server's protocols in one program, so that it is built and linked once. Tests
+//! that measure their own process (`sockets.rs`, `storm.rs`) are separate programs.
 
 mod access;
 mod bounds;

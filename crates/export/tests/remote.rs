@@ -1,5 +1,4 @@
-//! The remote medium against this crate's server, and against a server made of bytes, in virtual
-//! time.
+//! The remote medium against this crate's server, and against a scripted server, in virtual time.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -16,11 +15,11 @@ use bimetal_rt::net::{PipeOptions, Stream};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Instant, Rt};
 
-/// A way to a server that can be cut, blocked, or led to another server.
+/// A route to a server that can be cut, blocked, or redirected to another server.
 struct Way {
     server: RefCell<Server>,
     blocked: Cell<bool>,
-    /// The middle of every connection, where it can be cut.
+    /// The relay ends of every connection, where it can be cut.
     middles: RefCell<Vec<(Rc<Stream>, Rc<Stream>)>>,
     made: Cell<u32>,
 }
@@ -60,7 +59,7 @@ impl Way {
         })
     }
 
-    /// Cuts every connection, whatever is under way.
+    /// Cuts every connection, regardless of requests in flight.
     fn cut(&self) {
         for (near, far) in self.middles.take() {
             near.shutdown();
@@ -69,7 +68,7 @@ impl Way {
     }
 }
 
-/// Passes bytes on from one stream to another until either ends.
+/// Forwards bytes from one stream to another until either ends.
 fn relay(rt: &Rt, from: &Rc<Stream>, to: &Rc<Stream>) {
     let (rt2, from, to) = (rt.clone(), Rc::clone(from), Rc::clone(to));
     let pass = async move {
@@ -181,7 +180,7 @@ fn requests_are_pipelined_over_all_connections() {
             });
         }
         group.join().await;
-        // A hundred at a time: one delay of the device for all of them.
+        // A hundred requests run concurrently: one device delay for all of them.
         assert_eq!(rt.now().since(begun), Duration::from_millis(10));
         assert_eq!(slow.running_max.get(), 100);
         assert_eq!(way.made.get(), 4);
@@ -195,8 +194,8 @@ fn requests_are_pipelined_over_all_connections() {
     assert_clean(&rt);
 }
 
-/// A server that stops in the middle of everything and comes back: every request is answered, and
-/// what was read is what was written.
+/// A server that repeatedly stops midway and comes back: every request is answered, and reads
+/// return the data that was written.
 #[test]
 fn a_server_that_comes_back_is_taken_up_again() {
     let rt = virtual_rt();
@@ -233,7 +232,7 @@ fn a_server_that_comes_back_is_taken_up_again() {
         }
         group.join().await;
         assert!(way.made.get() >= 14, "{} connections", way.made.get());
-        // Changes had completed when the connection broke and no flush had covered them.
+        // When the connection broke, completed changes had not been covered by a flush.
         let flush = || remote.submit(Request::flush());
         assert_eq!(flush().await.err(), Some(IoError::Transport));
         assert!(flush().await.is_ok());
@@ -262,7 +261,7 @@ fn a_flush_fails_once_exactly_when_something_may_be_lost() {
     rt.block_on(async {
         let remote = Rc::new(open(&rt, &way, 1).await);
         let flush = || remote.submit(Request::flush());
-        // Nothing written, or everything flushed or written through: nothing is lost.
+        // If nothing was written, or everything was flushed or written through, nothing is lost.
         restart(&rt, &way, &disk).await;
         assert!(flush().await.is_ok());
         remote
@@ -285,7 +284,7 @@ fn a_flush_fails_once_exactly_when_something_may_be_lost() {
         assert_eq!(read(&*remote, 0, 1).await, [3]);
         assert_eq!(flush().await.err(), Some(IoError::Transport));
         assert!(flush().await.is_ok());
-        // A connection that breaks under the flush itself, which the next server would answer.
+        // A connection that breaks during the flush itself, which the next server would answer.
         remote
             .submit(write(&rt, 0, &[4; 4096], Flags::NONE))
             .await
@@ -325,12 +324,12 @@ fn a_server_that_stays_away_fails_requests_after_the_deadline() {
             waited <= Duration::from_secs(5) && waited >= Duration::from_secs(3),
             "{waited:?}"
         );
-        // From then on at once.
+        // Later requests fail at once.
         let begun = rt.now();
         let result = remote.submit(Request::read(0, 4096)).await;
         assert_eq!(result.err(), Some(IoError::Offline));
         assert_eq!(rt.now(), begun);
-        // It is looked for all the same, and not taken with another size.
+        // The medium still tries to reconnect, and rejects a server with another size.
         let smaller: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, SIZE / 2));
         *way.server.borrow_mut() = server(&rt, smaller);
         way.blocked.set(false);
@@ -380,11 +379,11 @@ fn a_read_only_export_is_a_read_only_medium() {
     });
 }
 
-/// Flags, command and length of the requests a server has seen.
+/// Flags, command and length of the requests that a server has received.
 type Seen = Rc<RefCell<Vec<(u16, u16, u32)>>>;
 
-/// A server made of bytes: one export of 1 MiB with these transmission flags, that answers every
-/// request with success, over simple replies, and notes the commands.
+/// Connects to a scripted server: one export of 1 MiB with these transmission flags. It answers
+/// every request with a simple reply of success, and records the commands.
 fn plain(rt: &Rt, flags: u16, seen: &Seen) -> Connector {
     let (rt, seen) = (rt.clone(), Rc::clone(seen));
     Rc::new(move || {
@@ -461,7 +460,7 @@ fn what_a_server_does_not_offer_is_made_of_what_it_does() {
     assert_clean(&rt);
 }
 
-/// A server that lets everybody in and hangs up at the first request.
+/// A server that admits every client and disconnects at the first request.
 #[test]
 fn a_request_that_breaks_every_connection_fails_in_the_end() {
     let rt = virtual_rt();
@@ -489,7 +488,7 @@ fn a_request_that_breaks_every_connection_fails_in_the_end() {
         let remote = remote.unwrap_or_else(|e| panic!("{e}"));
         let result = remote.submit(Request::read(0, 4096)).await;
         assert_eq!(result.err(), Some(IoError::Transport));
-        // Eight under the request, and perhaps the next one already.
+        // Eight connections with the request in flight, and possibly the next one already.
         assert!((8..=9).contains(&made.get()), "{} connections", made.get());
         remote.close().await.unwrap();
     });
@@ -500,8 +499,7 @@ fn a_request_that_breaks_every_connection_fails_in_the_end() {
 const FLAGS: u16 = 1 | 1 << 2;
 const MULTI_CONN: u16 = 1 << 8;
 
-/// A server that can be another one whenever a connection is made: larger or smaller, with other
-/// offers.
+/// A server that can change with each new connection: to another size, and other flags.
 struct Changing {
     size: Cell<u64>,
     flags: Cell<u16>,
@@ -509,7 +507,7 @@ struct Changing {
 }
 
 impl Changing {
-    /// Becomes another server: the old one is gone with its connections.
+    /// Replaces the server by another one: the connections of the old server are cut.
     fn become_another(&self, size: u64, flags: u16) {
         self.size.set(size);
         self.flags.set(flags);
@@ -536,7 +534,7 @@ impl Changing {
     }
 }
 
-/// Takes every request but reads and answers that it is done.
+/// Answers every request except reads with success.
 async fn answer_all(mut server: Raw, size: u64, flags: u16) {
     // No fixed newstyle: the client falls back to EXPORT_NAME (16 bytes, empty name).
     server.send(b"NBDMAGICIHAVEOPT\0\x00").await;
@@ -557,7 +555,7 @@ async fn answer_all(mut server: Raw, size: u64, flags: u16) {
     }
 }
 
-/// The figures `health` and `connections`.
+/// Returns the statistics `health` and `connections`.
 fn health(remote: &RemoteDevice) -> (String, f64) {
     let mut seen: Vec<(String, String, Figure)> = Vec::new();
     remote.figures(&mut seen);
@@ -568,15 +566,16 @@ fn health(remote: &RemoteDevice) -> (String, f64) {
     }
 }
 
-/// What was left to be told, by its kind.
+/// Returns the reports to the operator of one kind that have not been taken.
 fn told(rt: &Rt, kind: &str) -> String {
     let notices = rt.notices().take(Instant::MAX);
     let of_kind = notices.iter().filter(|notice| notice.kind == kind);
     of_kind.map(ToString::to_string).collect()
 }
 
-/// A server that comes back as another one is used as far as that goes, and what is different is
-/// said. One that cannot be used is waited for, and that is said as well.
+/// A server that comes back with different properties is used as far as possible, and the
+/// differences are reported. If a server cannot be used, the medium waits for a usable one, and
+/// reports that too.
 #[test]
 fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
     let rt = virtual_rt();
@@ -601,7 +600,7 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
         assert_eq!(health(&remote), ("healthy".to_owned(), 3.0));
         assert_eq!(told(&rt, "connection-lost"), "");
 
-        // Larger, and a flush of one connection covers no other.
+        // A larger export, and a flush on one connection covers no other connection.
         server.become_another(2 * SIZE, FLAGS);
         change().await.expect("the first connection goes on");
         wait(1_000).await;
@@ -614,7 +613,7 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
             "{words}"
         );
 
-        // As at first again.
+        // The flags are as at first again.
         server.become_another(2 * SIZE, FLAGS | MULTI_CONN);
         change().await.expect("and again");
         wait(1_000).await;
@@ -622,7 +621,7 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
         let words = told(&rt, "connection-back");
         assert!(words.contains("connected again"), "{words}");
 
-        // What was told to the layers above must still be there.
+        // The properties that the layers above rely on must not be withdrawn.
         for (size, flags, why) in [
             (SIZE / 2, FLAGS, "has shrunk"),
             (SIZE, FLAGS | 1 << 1, "read-only"),
@@ -634,7 +633,7 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
             assert_eq!(health(&remote).0, "offline", "{why}");
             let words = told(&rt, "connection-refused");
             assert!(words.contains(why), "{words}");
-            // Put right, it is used again.
+            // Once corrected, the server is used again.
             server.become_another(2 * SIZE, FLAGS | MULTI_CONN);
             wait(3_000).await;
             change().await.expect("it is back");

@@ -1,4 +1,4 @@
-//! The server against a client made of bytes, in virtual time.
+//! The server against a client that writes raw bytes, in virtual time.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn simple_replies_carry_every_command() {
         client.write(0, 1, 4096, &[7; 8192]).await;
         client.expect(1, 0).await;
         assert_eq!(client.read(4096, 8192).await, [7; 8192]);
-        // Bytes, not blocks: the neighbours stay.
+        // Bytes, not blocks: the adjacent bytes are unchanged.
         client.write(1, 2, 5000, &[8; 10]).await;
         client.expect(2, 0).await;
         let around = client.read(4999, 12).await;
@@ -143,8 +143,8 @@ fn flags_reach_the_device() {
     );
 }
 
-/// The same conversation, in pieces of every small size, with payloads below and above the size
-/// that is copied.
+/// Runs the same conversation in fragments of various small sizes, with payloads below and above
+/// the size that is copied.
 #[test]
 fn fragments_make_no_difference() {
     for buffer_bytes in [1, 7, 29, 4097, 70_000] {
@@ -196,8 +196,8 @@ fn refused_requests_are_answered_and_the_stream_goes_on() {
     rt.block_on(async {
         let mut client = connect(&rt, &open);
         client.enter().await;
-        // A payload above the maximum of 32 MiB (and beyond the end) but below what ends the
-        // connection: it is taken from the stream, and the stream goes on behind it.
+        // A payload above the maximum of 32 MiB (and beyond the end), but below the size that ends
+        // the connection. It is taken from the stream, and the stream continues behind it.
         client.request(0, WRITE, 1, 0, (32 << 20) + 1).await;
         for _ in 0..32 {
             client.send(&vec![0; 1 << 20]).await;
@@ -245,7 +245,7 @@ fn a_malformed_message_ends_its_connection_alone() {
     rt.block_on(async {
         let mut good = connect(&rt, &server);
         good.enter().await;
-        // A wrong request magic, extended headers, a payload that nobody may send.
+        // A wrong request magic, extended headers, and a payload that is never permitted.
         let mut extended = request(0, READ, 1, 0, 4096);
         extended[..4].copy_from_slice(&0x21e4_1c71u32.to_be_bytes());
         for bad in [
@@ -271,7 +271,7 @@ fn a_malformed_message_ends_its_connection_alone() {
             assert!(client.at_end().await);
         }
         assert_eq!(figure(&server, "protocol_errors"), 6);
-        // TLS is refused and the handshake goes on.
+        // TLS is refused, and the handshake continues.
         let mut client = connect(&rt, &server);
         client.take(18).await;
         client.send(&flags).await;
@@ -309,7 +309,8 @@ fn a_client_that_leaves_in_the_middle_loses_nothing_and_leaves_nothing() {
             while server.connections() > 0 {
                 rt.sleep(Duration::from_millis(1)).await;
             }
-            // Both whole writes happened, also after the client was gone; the third never began.
+            // Both complete writes were carried out, even after the client was gone; the third
+            // never began.
             assert_eq!(slow.completed.get(), started + 2);
             let mut client = connect(&rt, &server);
             client.enter().await;
@@ -334,8 +335,8 @@ fn bounds_push_back_on_the_client() {
             .flat_map(|i| request(0, READ, i, (i % 256) * 4096, 4096))
             .collect();
         client.send(&flood).await;
-        // Nobody reads the replies: the pipe takes some, the rest counts as in flight, and nothing
-        // more is started.
+        // The client does not read the replies: the pipe takes some, the rest counts as in flight,
+        // and no further request is started.
         rt.sleep(Duration::from_secs(5)).await;
         let started = slow.seen.borrow().len();
         assert!(started < 2000, "{started} started");
@@ -366,7 +367,7 @@ fn a_client_that_does_not_read_is_cut_off() {
             rt.sleep(Duration::from_secs(1)).await;
         }
         assert!(rt.now().since(begun) >= Duration::from_secs(60));
-        // One that is merely idle stays.
+        // An idle client stays connected.
         let mut client = connect(&rt, &server);
         client.enter().await;
         rt.sleep(Duration::from_secs(1000)).await;
@@ -398,7 +399,7 @@ fn silent_clients_and_crowds_are_turned_away() {
         third.option(1, &[]).await;
         assert!(third.at_end().await, "it is not told that it is let in");
         assert_eq!(first.read(0, 1).await, [0]);
-        // 64 may be in their handshake. For one more the first of them has to leave.
+        // 64 clients may be in their handshake. For one more, the first of them has to leave.
         let mut crowd: Vec<Raw> = (0..65).map(|_| connect(&rt, &server)).collect();
         for waiting in &mut crowd {
             assert_eq!(waiting.take(18).await.len(), 18);
@@ -447,7 +448,7 @@ fn stopping_finishes_what_has_begun() {
             assert!(client.at_end().await);
         }
         stopping.await;
-        // A stopped server takes nobody.
+        // A stopped server accepts no client.
         assert!(connect(&rt, &server).at_end().await);
     });
     drop(server);
@@ -470,7 +471,7 @@ fn a_flush_covers_the_writes_of_other_connections() {
         assert_eq!(b.read(0, 4096).await, [1; 4096]);
         server.stop().await;
     });
-    // One device saw both, the flush after the completed write.
+    // One device received both the write and, after its completion, the flush.
     let ops: Vec<Op> = slow.seen.borrow().iter().map(|r| r.op).collect();
     assert_eq!(ops, [Op::Write, Op::Flush, Op::Read]);
 }
@@ -514,8 +515,8 @@ fn many_clients_share_blocks() {
     assert_clean(&rt);
 }
 
-/// A connection has the lowest number that nobody has, and all that it asks carries it, also where
-/// a part of a block is read first; a number of one that has left is given again.
+/// A connection has the lowest free number, and all its requests carry it, including the reads of
+/// partial blocks. The number of a connection that has ended is given again.
 #[test]
 fn requests_carry_the_number_of_their_connection() {
     let rt = virtual_rt();
@@ -531,8 +532,8 @@ fn requests_carry_the_number_of_their_connection() {
         second.expect(1, 0).await;
         first.write(0, 1, 100, &[2; 10]).await;
         first.expect(1, 0).await;
-        // What lies before the ten bytes in their block is read, and what lies behind; then it is
-        // written.
+        // The bytes before the ten bytes in their block are read, and those behind them; then the
+        // block is written.
         assert_eq!(asked(), [2, 1, 1, 1]);
         first.request(0, DISC, 2, 0, 0).await;
         assert!(first.at_end().await);

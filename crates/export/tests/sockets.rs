@@ -58,7 +58,7 @@ async fn client(rt: &Rt, address: &Address) -> Raw {
     )
 }
 
-/// Who carries the connections: the thread of the server, or two of their own.
+/// Numbers of connection threads to test: with 0, the server's thread carries the connections.
 const CONNECTION_THREADS: [u32; 2] = [0, 2];
 
 async fn start(rt: &Rt, listen: &Address) -> Result<Server, StartError> {
@@ -157,7 +157,8 @@ fn a_socket_file_is_taken_over_only_from_the_dead() {
     });
 }
 
-/// Two hundred clients that come and go in every way leave no file and no buffer behind.
+/// Two hundred clients that connect and disconnect in various ways leave no file and no buffer
+/// behind.
 #[test]
 fn connects_and_drops_leave_nothing() {
     CONNECTION_THREADS.into_iter().for_each(connect_and_drop);
@@ -169,7 +170,7 @@ fn connect_and_drop(connection_threads: u32) {
     let address = Address::Unix(directory.socket());
     rt.block_on(async {
         let server = start_on(&rt, &address, connection_threads).await.unwrap();
-        // Threads of connections have a bell each.
+        // Each connection thread has a doorbell buffer.
         let (files, held) = (open_files(), rt.pool().region_bytes_used());
         assert_eq!(held, connection_threads as usize * 4096);
         for round in 0..200u32 {

@@ -1,8 +1,8 @@
-//! Strangers: what they can make a server hold, for how long, and that it serves on under a storm
-//! of them.
+//! Unknown clients ("strangers"): the resources that they can make a server hold, and for how long,
+//! and that the server continues to serve during a storm of them.
 //!
-//! `BIMETAL_STORM` says how many come in the storms; `docs/export.md` has the command for ten
-//! thousand.
+//! `BIMETAL_STORM` is the number of strangers in the storms; `docs/export.md` has the command for
+//! ten thousand.
 
 mod common;
 mod common_tls;
@@ -22,19 +22,19 @@ use bimetal_rt::{Rng, Rt, UringOptions};
 use common::{Raw, SIZE, address, assert_clean, connect, virtual_rt};
 use common_tls::Authority;
 
-/// Clients of an address that have not chosen an export, at most.
+/// Maximum number of clients of an address that have not chosen an export.
 const GUESTS_MAX: usize = 64;
-/// What the server keeps for each of them: its buffer, and in a pool no more than that.
+/// Memory that the server holds for each of them: its buffer, and no more than that in a pool.
 const GUEST_BYTES: usize = 4096;
-/// What a thread of connections holds of the pool: one page, into which its bell rings.
+/// Pool memory that a connection thread holds: one page for its doorbell.
 const BELL_BYTES: usize = 4096;
-/// Strangers that hold on at the same time, more than are let in.
+/// Number of strangers that stay connected at the same time: more than are admitted.
 const HELD: usize = 200;
-/// How much the process may grow while strangers come and go: nothing of theirs stays, but an
+/// Maximum growth of the process while strangers come and go. None of their memory stays, but the
 /// allocator and the ring round up.
 const GROWTH_BYTES_MAX: u64 = 4 << 20;
 
-/// One test at a time: the memory of the process is looked at.
+/// Lets only one test run at a time, because the tests measure the memory of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -75,7 +75,7 @@ fn a_crowd_of_half_open_connections_holds_what_is_stated_and_no_more() {
         rt.block_on(async {
             let crowd: Vec<Raw> = (0..HELD).map(|_| connect(&rt, &server)).collect();
             for stranger in &crowd {
-                // Those at the front have been shown out already.
+                // The strangers that came first have been disconnected already.
                 let _ = stranger.stream.send(rt.pool().copy_of(&[0]).into()).await;
             }
             while server.connections() > GUESTS_MAX {
@@ -85,7 +85,7 @@ fn a_crowd_of_half_open_connections_holds_what_is_stated_and_no_more() {
             let held = pool.heap_bytes_used() + pool.region_bytes_used();
             assert_eq!(held, GUESTS_MAX * GUEST_BYTES, "{protocol:?}");
             assert_eq!(rt.now().as_ns(), 0);
-            // Nobody has to do anything for them to go.
+            // They leave without any further action.
             rt.sleep(Duration::from_secs(10)).await;
             bimetal_rt::yield_now().await;
             assert_eq!(server.connections(), 0);
@@ -124,8 +124,8 @@ fn a_greeting_that_comes_in_drops_has_ten_seconds_like_any_other() {
                 if is_taken { (96, Some(&2)) } else { (0, None) }
             );
             let elapsed_ns = rt.now().as_ns() - began.as_ns();
-            // 59 bytes with their head and name, one each 100 ms; or ten seconds and the drop
-            // after.
+            // 59 bytes with their head and name, one each 100 ms; or ten seconds, after which the
+            // connection is dropped.
             let bounds = if is_taken {
                 5_900_000_000..=5_900_000_000
             } else {
@@ -138,8 +138,8 @@ fn a_greeting_that_comes_in_drops_has_ten_seconds_like_any_other() {
     assert_clean(&rt);
 }
 
-/// What waits in the kernel to be received at a port of this machine (`/proc/net/tcp`, column
-/// `rx_queue`).
+/// Returns the number of bytes that wait in the kernel to be received at a local port
+/// (`/proc/net/tcp`, column `rx_queue`).
 fn unreceived_bytes(port: u16) -> u64 {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("proc is mounted");
     let local = format!(":{port:04X}");
@@ -152,8 +152,8 @@ fn unreceived_bytes(port: u16) -> u64 {
     rows.sum()
 }
 
-/// A server, and the bytes of the buffers that it begins with: a bell for each of its threads, and
-/// nothing else.
+/// Starts a server. Returns it with the buffer bytes that it holds initially: only the doorbell of
+/// each connection thread.
 async fn begin(rt: &Rt, config: ExportConfig, connection_threads: u32) -> (Server, usize) {
     let exports = vec![(config, memory(rt))];
     let server = Server::start_within(
@@ -171,7 +171,7 @@ async fn begin(rt: &Rt, config: ExportConfig, connection_threads: u32) -> (Serve
     (server, held_bytes)
 }
 
-/// 60,000 bytes of a message that is never complete, from each of as many as there are places.
+/// Sends 60,000 bytes of a message that is never complete from as many clients as there are slots.
 async fn hoard(rt: &Rt, config: ExportConfig, words: &[u8], connection_threads: u32) -> u64 {
     let (server, held_bytes) = begin(rt, config, connection_threads).await;
     let address = server.addresses().remove(0);
@@ -223,7 +223,7 @@ fn as_many_strangers_as_there_are_places_hold_no_more_than_is_stated() {
             ("TLS", with_tls, tls, 260 << 10),
             ("NBD", plain, nbd, 132 << 10),
         ] {
-            // A thread that carries connections has a piece of each, and so has ours.
+            // Each connection thread holds a piece of each, and so does the server's thread.
             for (threads, besides_bytes) in [(0, 0), (2, 128 << 10)] {
                 let grown = hoard(&rt, config.clone(), &words, threads).await;
                 println!(
@@ -237,7 +237,7 @@ fn as_many_strangers_as_there_are_places_hold_no_more_than_is_stated() {
     assert_eq!(rt.live_tasks(), 0);
 }
 
-/// How many strangers come.
+/// Returns the number of strangers.
 fn storm() -> usize {
     match std::env::var("BIMETAL_STORM") {
         Ok(count) => count.parse().expect("BIMETAL_STORM is a number"),
@@ -245,19 +245,19 @@ fn storm() -> usize {
     }
 }
 
-/// Pages of the process in memory, in bytes.
+/// Returns the resident memory of the process in bytes.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("proc is mounted");
     let pages = statm.split(' ').nth(1).expect("the second field");
     pages.parse::<u64>().expect("a number of pages") * 4096
 }
 
-/// What a stranger says: nothing, half a greeting, nonsense, or a whole greeting of somebody that
-/// has no business here.
+/// Returns the bytes that a stranger sends: none, half a greeting, garbage, or the complete
+/// greeting of a client without rights.
 fn words(rng: &mut Rng, protocol: Protocol) -> Vec<u8> {
     let (whole, half) = match protocol {
         Protocol::Brp => (hello(), 20),
-        // Client flags, and an option of 60 KiB of which hardly anything comes.
+        // Client flags, and an option of 60 KiB of which only a few bytes come.
         Protocol::Nbd => (
             b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\xf0\0\0\0\0\x03vo".to_vec(),
             9,
@@ -278,8 +278,8 @@ fn words(rng: &mut Rng, protocol: Protocol) -> Vec<u8> {
     }
 }
 
-/// Strangers come one after another, and stay as long as there is room for them here, while `serve`
-/// is asked to show that the server serves on.
+/// Lets strangers connect one after another and stay as long as there is room for them here, while
+/// `serve` is used to check that the server continues to serve.
 async fn rage(
     rt: &Rt,
     server: &Server,
@@ -295,7 +295,7 @@ async fn rage(
             .expect("the server accepts");
         let words = words(&mut rng, protocol);
         if !words.is_empty() {
-            // It may have been shown out by now.
+            // The stranger may have been disconnected by now.
             let _ = stranger.send(rt.pool().copy_of(&words).into()).await;
         }
         if rng.chance(0.7) {
@@ -304,7 +304,7 @@ async fn rage(
         if held.len() > HELD {
             held.pop_front();
         }
-        // Strangers, the good client that is always there, and the one that comes.
+        // The strangers, the permanent good client, and the one that is connecting.
         assert!(
             server.connections() <= GUESTS_MAX + 3,
             "{}",
@@ -327,13 +327,13 @@ async fn rage(
     drop(held);
 }
 
-/// Buffers that are in use.
+/// Returns the number of buffer bytes in use.
 fn buffer_bytes(rt: &Rt) -> usize {
     rt.pool().heap_bytes_used() + rt.pool().region_bytes_used()
 }
 
-/// Ends a server when its clients have gone, with no more buffers than the `held_bytes` of its
-/// beginning.
+/// Stops a server when its clients have gone. It must then hold no more buffer bytes than the
+/// initial `held_bytes`.
 async fn settle(rt: &Rt, server: Server, held_bytes: usize) {
     while server.connections() > 0 {
         rt.sleep(Duration::from_millis(1)).await;
@@ -412,7 +412,7 @@ fn tls_is_served_through_a_storm() {
     tls_storm(0);
 }
 
-/// As the others, with connections and their TLS on threads of their own.
+/// As the other storms, with connections and their TLS on separate threads.
 #[test]
 fn connection_threads_serve_through_a_storm() {
     tls_storm(2);

@@ -1,5 +1,5 @@
-//! TLS 1.3 with certificates of both ends, over TCP: good clients, every kind of bad one, and what
-//! is wrong with files. The certificates are made by `openssl` for each run.
+//! TLS 1.3 with certificates of both ends, over TCP: good clients, every kind of bad client, and
+//! invalid files. `openssl` makes the certificates for each run.
 
 use crate::common;
 use std::io::{Read, Write};
@@ -33,7 +33,7 @@ fn tls(files: TlsFiles) -> Option<TlsOptions> {
     Some(TlsOptions { files, name: None })
 }
 
-/// `vol` is written by `box`, read by `reader`, and hidden from all others.
+/// Returns an export `vol` that `box` may write, `reader` may read, and no other client may see.
 fn config(protocol: Protocol, server: TlsFiles) -> ExportConfig {
     let rule = |name: &str, rights| Rule {
         who: Who::Name(name.to_owned()),
@@ -50,7 +50,7 @@ fn config(protocol: Protocol, server: TlsFiles) -> ExportConfig {
     }
 }
 
-/// Who carries the connections: the thread of the server, or two of their own.
+/// Numbers of connection threads to test: with 0, the server's thread carries the connections.
 const CONNECTION_THREADS: [u32; 2] = [0, 2];
 
 async fn start(rt: &Rt, config: ExportConfig) -> Result<(Server, Address), StartError> {
@@ -96,7 +96,7 @@ fn serve_brp(connection_threads: u32) {
     let server_files = authority.files("server", "IP:127.0.0.1");
     let (writer, reader) = (
         authority.files("writer", "DNS:box"),
-        // Without alternative names the common name is the name.
+        // Without alternative names, the common name is used.
         authority.files("reader", ""),
     );
     let stranger = authority.files("stranger", "DNS:stranger");
@@ -108,7 +108,7 @@ fn serve_brp(connection_threads: u32) {
                 .unwrap();
         let session = Session::connect(&rt, options(&address, writer.clone())).await;
         let session = session.unwrap();
-        // Longer than any buffer on the way, and of many records.
+        // Longer than any buffer on the way, and split into many records.
         let data: Vec<u8> = (0..900_000_u32).map(|i| (i % 239) as u8).collect();
         session.write(4321, rt.pool().copy_of(&data)).await.unwrap();
         let reading = Session::connect(&rt, options(&address, reader.clone())).await;
@@ -117,7 +117,7 @@ fn serve_brp(connection_threads: u32) {
         assert!(read.to_vec() == data, "what was written");
         let refused = reading.write(0, rt.pool().copy_of(&[1; 4096])).await;
         assert!(matches!(refused, Err(Error::Target(Status::ReadOnly))));
-        // Many at a time, in both directions.
+        // Many writes at a time, in both directions.
         let calls = (0..64).map(|i| session.write(i * 4096, rt.pool().copy_of(&[i as u8; 4096])));
         for written in futures_util::future::join_all(calls).await {
             written.unwrap();
@@ -134,7 +134,7 @@ fn serve_brp(connection_threads: u32) {
             let listed = list(&rt, &address, tls(files).as_ref()).await.unwrap();
             assert_eq!(listed.len(), names);
         }
-        // Certified, and still nobody here.
+        // The certificate is valid, but the name has no rights here.
         assert!(list(&rt, &address, tls(stranger).as_ref()).await.is_err());
         session.close().await;
         reading.close().await;
@@ -143,7 +143,7 @@ fn serve_brp(connection_threads: u32) {
     assert_eq!(rt.live_tasks(), 0);
 }
 
-/// A client that checks nothing of its own before it connects.
+/// A client that checks none of its own files before it connects.
 fn careless(ca: &TlsFiles, own: Option<&TlsFiles>, address: &Address) -> std::io::Result<Vec<u8>> {
     let mut roots = RootCertStore::empty();
     roots
@@ -198,7 +198,7 @@ fn refuse_bad_clients(connection_threads: u32) {
         ca: good.ca.clone(),
         ..other.files("foreign", "DNS:box")
     };
-    // Of the right authority, and not made for clients.
+    // A certificate of the right authority that is not for clients.
     let not_a_client = authority.files_for("notclient", "DNS:box", "serverAuth");
     let rt = real_rt();
     rt.block_on(async {
@@ -217,7 +217,7 @@ fn refuse_bad_clients(connection_threads: u32) {
             let error = answer.unwrap_err().to_string();
             assert!(error.contains("alert") && error.contains(alert), "{error}");
         }
-        // In words, from our own client.
+        // Our own client reports the reason as text.
         let error = Session::connect(&rt, options(&address, foreign))
             .await
             .err()
@@ -228,7 +228,7 @@ fn refuse_bad_clients(connection_threads: u32) {
             .err()
             .unwrap();
         assert!(error.to_string().contains("expired"), "{error}");
-        // Without TLS at an address that has it: cut off, whatever is said.
+        // A client without TLS at an address with TLS is cut off, whatever it sends.
         let plain = Options::new(address.clone());
         assert!(Session::connect(&rt, plain).await.is_err());
         for words in [
@@ -250,7 +250,7 @@ fn refuse_bad_clients(connection_threads: u32) {
         session.flush().await.unwrap();
         session.close().await;
         assert!(common::figure(&server, "connections_refused") >= 6);
-        // One line for all of them, which an attacker cannot make many.
+        // One report for all of them, which an attacker cannot multiply.
         let told = rt.notices().take(rt.now());
         let refused = told.iter().filter(|notice| notice.kind == "client-refused");
         let refused: Vec<String> = refused.map(ToString::to_string).collect();
@@ -279,7 +279,7 @@ fn a_client_believes_only_the_server_that_it_means() {
                 "not valid for name",
             ),
         ] {
-            // The server believes our authority in both cases.
+            // The server trusts our authority in both cases.
             let server_files = TlsFiles {
                 ca: good.ca.clone(),
                 ..server_files
@@ -421,14 +421,14 @@ fn begin_nbd_with_tls(connection_threads: u32) {
         }
         raw.option(1, b"vol").await;
         assert!(raw.at_end().await);
-        // An option put behind STARTTLS by somebody in between ends the connection.
+        // An option that an attacker has injected behind STARTTLS ends the connection.
         let mut raw = nbd(&rt, &address).await;
         let starttls = b"IHAVEOPT\0\0\0\x05\0\0\0\0";
         raw.send(&[&starttls[..], b"IHAVEOPT\0\0\0\x08\0\0\0\0"].concat())
             .await;
         assert_eq!(raw.reply().await, (1, Vec::new()));
         assert!(raw.at_end().await);
-        // A client without TLS behind its own STARTTLS.
+        // A client that continues without TLS after its own STARTTLS.
         let mut raw = nbd(&rt, &address).await;
         raw.option(STARTTLS, &[]).await;
         assert_eq!(raw.reply().await, (1, Vec::new()));
@@ -481,7 +481,7 @@ fn serve_nbd(connection_threads: u32) {
     assert_eq!(rt.live_tasks(), 0);
 }
 
-/// A medium over NBD with these files, or why there is none.
+/// Opens a medium over NBD with these files, or returns the reason why this failed.
 async fn medium(
     rt: &Rt,
     address: &Address,
@@ -505,7 +505,7 @@ async fn medium(
 
 #[test]
 fn an_nbd_medium_speaks_tls_with_the_server_that_it_means() {
-    // Of many records.
+    // Long enough for many TLS records.
     const LEN: usize = 640 << 10;
     let (authority, other) = (Authority::new("medium"), Authority::new("medium-other"));
     let server_files = authority.files("server", "IP:127.0.0.1");
@@ -531,7 +531,7 @@ fn an_nbd_medium_speaks_tls_with_the_server_that_it_means() {
         for device in [device, reading] {
             device.close().await.unwrap();
         }
-        // Another name than the server's, and an authority that has not certified it.
+        // A name other than the server's, and a certificate that the authority has not issued.
         let stranger = other.files("stranger", "DNS:box");
         for (files, name) in [(&writer, Some("vault.example")), (&stranger, None)] {
             let refused = medium(&rt, &address, files, name).await.err().unwrap();

@@ -1,4 +1,4 @@
-//! Prints the tables of docs/flash.md: analytic models beside what the layers do.
+//! Prints the tables of docs/flash.md: analytic models beside measurements of the layers.
 //!
 //! `cargo run --release -p bimetal-flash --example formulas`; about half a minute.
 
@@ -44,8 +44,8 @@ fn uniform_table() {
     }
 }
 
-/// Alpha and write amplification under skew. Measured classes first have to unmix what was filled
-/// as one, so they get longer.
+/// Returns alpha and write amplification under skew. With measured classes the drive first has to
+/// separate pages that were filled as one class, so these runs are longer.
 fn skewed(cleaning: Cleaning, streams: Streams, spare: f64, skew: Skew) -> (f64, f64) {
     let blocks = 2 * BLOCKS;
     let mut drive = drive(blocks, 64, spare, page_mapped(cleaning, streams));

@@ -1,5 +1,5 @@
-//! Prints what cleaning costs against how full a drive is: a drive with 28 % spare flash of its
-//! own, of whose pages more and more are in use, under three loads.
+//! Prints the cost of cleaning against the fullness of a drive: a drive with 28 % spare flash, of
+//! whose pages an increasing share is in use, under three loads.
 //!
 //! `cargo run --release -p bimetal-flash --example fullness`; a few seconds.
 
@@ -13,12 +13,12 @@ const BLOCKS: u32 = 2048;
 const PAGES_PER_BLOCK: u32 = 64;
 const SPARE: f64 = 0.28;
 
-/// How the pages in use are written.
+/// Write pattern on the pages in use.
 #[derive(Clone, Copy)]
 enum Writes {
     /// Single pages, uniformly.
     Uniform,
-    /// Single pages, 80 % of them in a fifth of the pages, told apart by the drive.
+    /// Single pages, 80 % of the writes to a fifth of the pages, which the drive separates.
     Skewed,
     /// Runs of 32 pages that start anywhere.
     Runs,
@@ -43,7 +43,8 @@ fn put(drive: &mut Drive, lpn: u32) {
     drive.write(&[lpn]).expect("within the drive");
 }
 
-/// Fills `used` pages and overwrites them; what eight times their number of writes cost then.
+/// Fills `used` pages and overwrites them; returns the counters of eight times as many further
+/// writes.
 fn steady(drive: &mut Drive, used: u32, writes: Writes) -> Counters {
     let mut load = Load(7);
     (0..used).for_each(|lpn| put(drive, lpn));
@@ -59,7 +60,7 @@ fn steady(drive: &mut Drive, used: u32, writes: Writes) -> Counters {
     run(drive, 8)
 }
 
-/// Write amplification, and what a written page takes in all, in microseconds.
+/// Returns the write amplification, and the total time per written page in microseconds.
 fn cost(fullness: f64, writes: Writes) -> (f64, f64) {
     let streams = match writes {
         Writes::Skewed => Streams::Measured,

@@ -1,16 +1,16 @@
-//! The write buffer inside a drive: pages that the host has written and the layer below has not.
+//! The write buffer inside a drive: pages that the host has written and that the layer below has
+//! not.
 //!
-//! Pages leave in the order in which they came. Volatile memory keeps a rewritten page in its
-//! place; the SLC log appends the new version and skips the old one when it gets there. A page is
-//! written below before its slot is used again, so a read always finds its newest version in one of
-//! the two.
+//! Pages leave in the order of arrival. Volatile memory rewrites a page in place; the SLC log
+//! appends the new version and skips the old version when its turn comes. A page is written below
+//! before its slot is reused, so a read always finds the newest version in the buffer or below.
 
 use crate::geometry::NONE;
 
-/// The ring of buffered pages. Bounded by its slots; never allocates after it was made.
+/// The ring of buffered pages. Its slots bound it; no call allocates after construction.
 #[derive(Debug)]
 pub(crate) struct WriteBuffer {
-    /// Logical page and class; NONE where the version is old.
+    /// Logical page and class; NONE if the version is outdated.
     slots: Vec<(u32, u8)>,
     /// The slot of each logical page.
     slot_of: Vec<u32>,
@@ -21,7 +21,8 @@ pub(crate) struct WriteBuffer {
 }
 
 impl WriteBuffer {
-    /// An empty buffer of `slots` pages; `appends` for a log, which cannot rewrite in place.
+    /// Creates an empty buffer of `slots` pages; `appends` is set for a log, which cannot rewrite
+    /// in place.
     pub fn new(slots: u32, logical_pages: u32, appends: bool) -> Self {
         WriteBuffer {
             slots: vec![(NONE, 0); slots as usize],
@@ -33,17 +34,17 @@ impl WriteBuffer {
         }
     }
 
-    /// Whether this is a durable log and not memory.
+    /// Returns whether this is a durable log and not memory.
     pub fn is_log(&self) -> bool {
         self.appends
     }
 
-    /// Pages it has room for.
+    /// Returns the capacity in pages.
     pub fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Pages whose newest version is here.
+    /// Returns the number of pages whose newest version is in the buffer.
     pub fn live(&self) -> u32 {
         self.live
     }
@@ -52,13 +53,13 @@ impl WriteBuffer {
         self.len as usize == self.slots.len()
     }
 
-    /// The slot of a page whose newest version is here.
+    /// Returns the slot of a page whose newest version is in the buffer.
     pub fn slot_of(&self, lpn: u32) -> Option<u32> {
         let slot = self.slot_of.get(lpn as usize).copied();
         slot.filter(|slot| *slot != NONE)
     }
 
-    /// Rewrites a page where it lies. False when it is not here, or this is a log.
+    /// Rewrites a page in place. Returns false if the page is not in the buffer, or this is a log.
     pub fn rewrite(&mut self, lpn: u32, class: u8) -> bool {
         if self.appends {
             return false;
@@ -70,7 +71,7 @@ impl WriteBuffer {
         slot.is_some()
     }
 
-    /// Appends a page and returns its slot. The buffer is not full.
+    /// Appends a page and returns its slot. The buffer must not be full.
     pub fn push(&mut self, lpn: u32, class: u8) -> u32 {
         self.forget(lpn);
         let slot = (self.oldest + self.len) % self.slots();
@@ -81,7 +82,7 @@ impl WriteBuffer {
         slot
     }
 
-    /// The page's version here is no longer the newest. True if there was one.
+    /// Marks the buffered version of a page as outdated. Returns true if there was one.
     pub fn forget(&mut self, lpn: u32) -> bool {
         let slot = std::mem::replace(&mut self.slot_of[lpn as usize], NONE);
         if slot == NONE {
@@ -92,8 +93,8 @@ impl WriteBuffer {
         true
     }
 
-    /// Frees the oldest slot: its number, and its page and class if that is still the newest
-    /// version. None of an empty buffer.
+    /// Frees the oldest slot. Returns its number, and its page and class if they are still the
+    /// newest version; `None` if the buffer is empty.
     pub fn pop(&mut self) -> Option<(u32, Option<(u32, u8)>)> {
         if self.len == 0 {
             return None;

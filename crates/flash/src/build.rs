@@ -1,4 +1,4 @@
-//! How a drive is made: the layers that a configuration names, and the flash that they need.
+//! Builds a drive: the layers that a configuration names, and the flash that they need.
 
 use crate::config::{Capacity, DriveConfig, FtlConfig};
 use crate::ftl::Ftl;
@@ -8,9 +8,9 @@ use crate::log_block::{self, Bast, BlockMapped, Fast};
 use crate::page::{self, PageMapped};
 
 impl DriveConfig {
-    /// A drive for `logical_pages` on the dies of `shape`, whose own number of blocks does not
-    /// count: as many as the spare share asks for, or as the layer needs if that is more. Errors:
-    /// out of range.
+    /// Returns a drive for `logical_pages` on the dies of `shape`. The number of blocks in `shape`
+    /// is replaced by the number that the spare share or the layer requires, whichever is more.
+    /// Errors: a value out of range.
     pub fn for_capacity(
         shape: Geometry,
         logical_pages: u32,
@@ -35,7 +35,7 @@ impl DriveConfig {
         let needed = Self::die_blocks_needed(&shape, logical_pages, ftl);
         let blocks = asked.max(needed).div_ceil(u64::from(shape.planes));
         let geometry = Geometry {
-            // Too many are refused by the geometry, whose limit is far below.
+            // The geometry refuses too many blocks; its limit is far below.
             blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
             ..shape
         };
@@ -58,7 +58,8 @@ impl DriveConfig {
             .div_ceil(u64::from(shape.total_dies()))
     }
 
-    /// The translation layer. Errors: whatever no drive can have, with the parameter's name.
+    /// Creates the translation layer. Errors: a value that no drive can have, with the parameter's
+    /// name.
     pub fn build_ftl(&self) -> Result<Box<dyn Ftl>, FlashError> {
         self.geometry.validate()?;
         let logical_pages = self.capacity.logical_pages(&self.geometry)?;

@@ -1,28 +1,28 @@
-//! What a drive is made of, as whoever makes it says.
+//! The configuration of a drive.
 
 use serde::{Deserialize, Serialize};
 
 use crate::counters::Costs;
 use crate::geometry::{FlashError, Geometry, check_range};
 
-/// Most write streams.
+/// Maximum number of write streams.
 pub const CLASSES_MAX: u8 = 16;
 
-/// How pages are put into write streams.
+/// Assignment of pages to write streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Streams {
     /// One stream for everything.
     #[default]
     One,
-    /// As many as this, named by every write.
+    /// This many streams; every write names its stream.
     Given(u8),
-    /// Two, hot and cold, told apart by counting writes.
+    /// Two streams, hot and cold, distinguished by counting writes.
     Measured,
 }
 
 impl Streams {
-    /// The number of streams.
+    /// Returns the number of streams.
     pub fn count(self) -> u8 {
         match self {
             Streams::One => 1,
@@ -50,32 +50,32 @@ pub enum Cleaning {
     Choices(u32),
 }
 
-/// How wear is evened out.
+/// Wear-levelling options.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WearLevelling {
-    /// Dynamic: of the free blocks, the one erased least is programmed next.
+    /// Dynamic: the free block with the fewest erases is programmed next.
     pub least_worn_first: bool,
-    /// Static, page-mapped only: a block that was erased this much less often than the most worn
-    /// one is emptied, so that its cold content wears another. 0 switches it off.
+    /// Static, page-mapped only: a block with this many fewer erases than the most worn block is
+    /// emptied, so that its cold content moves to a more worn block. 0 switches it off.
     pub spread_erases: u32,
 }
 
-/// A page-mapped layer.
+/// Options of a page-mapped layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PageConfig {
-    /// Which block is cleaned.
+    /// Policy that selects the block to clean.
     pub cleaning: Cleaning,
-    /// How pages are put into write streams.
+    /// Assignment of pages to write streams.
     pub streams: Streams,
     /// Whether cleaning writes into blocks of its own or into the host's.
     pub separate_copies: bool,
     /// Entries of the table in memory (DFTL). 0: the whole table.
     pub cached_map_entries: u32,
-    /// Whether the table in memory is lost with the power; see [`crate::Drive::cut_power`].
+    /// Whether the table in memory is lost on a power cut; see [`crate::Drive::cut_power`].
     pub volatile_map: bool,
-    /// Free blocks of each die that cleaning in idle time aims at, beyond the reserve.
+    /// Target number of free blocks on each die for idle cleaning, beyond the reserve.
     pub background_free_blocks: u32,
 }
 
@@ -96,7 +96,7 @@ impl Default for PageConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FtlConfig {
-    /// None: a read is a read and a write is a program, and nothing is ever erased.
+    /// No layer: a read is one read and a write is one program, and no block is ever erased.
     None,
     /// Page-mapped.
     Page(PageConfig),
@@ -118,25 +118,25 @@ pub enum FtlConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BufferConfig {
-    /// None.
+    /// No buffer.
     #[default]
     None,
-    /// Volatile memory of this many pages: it costs nothing, absorbs rewrites, and is lost with
-    /// the power.
+    /// Volatile memory of this many pages: it costs no time, absorbs rewrites, and is lost on a
+    /// power cut.
     Memory(u32),
-    /// A log of this many pages in flash programmed with one bit a cell: durable, folded into the
-    /// main flash when it is full or the drive is idle.
+    /// A log of this many pages in flash programmed with one bit per cell. It is durable, and is
+    /// moved to the main flash when it is full or the drive is idle.
     Slc(u32),
 }
 
-/// How much of the flash the host can use.
+/// Usable capacity of the flash.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Capacity {
-    /// All but a spare share, of the logical pages: physical = logical x (1 + this). Reserve, table
+    /// Spare share relative to the logical pages: physical = logical x (1 + this). Reserve, table
     /// and log blocks come out of the spare.
     OverProvisioning(f64),
-    /// This many pages; what is left is spare.
+    /// This many logical pages; the rest is spare.
     LogicalPages(u32),
 }
 
@@ -156,13 +156,13 @@ impl Capacity {
     }
 }
 
-/// A drive.
+/// Configuration of a drive.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriveConfig {
-    /// The flash.
+    /// Shape of the flash.
     pub geometry: Geometry,
-    /// How much of it the host can use.
+    /// Usable capacity.
     pub capacity: Capacity,
     /// The translation layer.
     pub ftl: FtlConfig,
@@ -170,16 +170,17 @@ pub struct DriveConfig {
     pub wear: WearLevelling,
     /// The write buffer.
     pub buffer: BufferConfig,
-    /// Pages read ahead of a sequential reader. 0 switches it off.
+    /// Number of pages read ahead of a sequential reader. 0 switches it off.
     pub prefetch_pages: u32,
-    /// What operations cost.
+    /// Time of each operation.
     pub costs: Costs,
     /// The seed of the cleaning policies that choose at random.
     pub seed: u64,
 }
 
 impl DriveConfig {
-    /// A drive with this flash and layer, without wear levelling, buffer and prefetch.
+    /// Creates a configuration with this flash and layer, without wear levelling, buffer and
+    /// prefetch.
     pub fn new(geometry: Geometry, capacity: Capacity, ftl: FtlConfig) -> Self {
         DriveConfig {
             geometry,
@@ -193,9 +194,9 @@ impl DriveConfig {
         }
     }
 
-    /// A drive for at least `logical_pages` on one die, with `spare_blocks` blocks more than they
-    /// fill: log blocks, over-provisioning and reserve come out of these. This is how a trace run
-    /// sizes a drive to its footprint. Errors: out of range.
+    /// Creates a configuration for at least `logical_pages` on one die, with `spare_blocks`
+    /// additional blocks for log blocks, over-provisioning and reserve. A trace run sizes a drive
+    /// to its footprint this way. Errors: a value out of range.
     pub fn holding(
         logical_pages: u32,
         spare_blocks: u32,

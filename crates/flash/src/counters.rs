@@ -1,7 +1,7 @@
-//! What a drive has done, and what that costs when one operation runs after the other.
+//! Counters of a drive, and the total time of the counted operations when executed sequentially.
 //!
-//! Counters only grow. They are counted where the flash is changed, once, so that they cannot
-//! disagree with the state: `verify` holds them against the array.
+//! Counters only grow. Each is incremented in one place, where the flash is changed, so that it
+//! cannot disagree with the state: `verify` compares them with the array.
 
 use std::ops::{Add, Sub};
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What a drive has done since it was made. Pages unless said otherwise.
+        /// Counters of a drive since it was created, in pages unless stated otherwise.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
@@ -18,7 +18,7 @@ macro_rules! counters {
         impl Add for Counters {
             type Output = Counters;
 
-            /// The sum of what two parts of a drive counted.
+            /// Adds the counters of two parts of a drive.
             fn add(self, other: Counters) -> Counters {
                 Counters { $($name: self.$name + other.$name,)* }
             }
@@ -27,7 +27,7 @@ macro_rules! counters {
         impl Sub for Counters {
             type Output = Counters;
 
-            /// What was done between two readings, the later one minus the earlier one.
+            /// Returns the difference between a later and an earlier reading.
             fn sub(self, earlier: Counters) -> Counters {
                 Counters { $($name: self.$name.saturating_sub(earlier.$name),)* }
             }
@@ -44,13 +44,13 @@ counters! {
     host_trims,
     /// Flush commands.
     flushes,
-    /// Host reads of pages that were never written or were trimmed; the flash is not asked.
+    /// Host reads of pages that were never written or were trimmed; the flash is not read.
     unmapped_reads,
     /// Host reads answered by the write buffer.
     buffer_hits,
     /// Host writes that replaced a page still in the write buffer.
     buffer_overwrites,
-    /// Host reads answered by what was read ahead.
+    /// Host reads answered from pages that were read ahead.
     prefetch_hits,
     /// Flash reads for the host.
     reads_host,
@@ -94,14 +94,15 @@ counters! {
     map_hits,
     /// Table look-ups that had to read the flash.
     map_misses,
-    /// Pages whose last version a power cut took.
+    /// Pages whose newest version was lost in a power cut.
     lost_pages,
     /// Power cuts.
     power_cuts,
 }
 
 impl Counters {
-    /// Programs for each page the host wrote, those of the SLC buffer included. 0 without writes.
+    /// Returns the programs per page written by the host, including those of the SLC buffer; 0
+    /// without writes.
     pub fn write_amplification(&self) -> f64 {
         if self.host_writes == 0 {
             return 0.0;
@@ -109,7 +110,7 @@ impl Counters {
         (self.programs + self.programs_buffer) as f64 / self.host_writes as f64
     }
 
-    /// All reads of the flash, without those of the SLC buffer.
+    /// Returns all reads of the flash except those of the SLC buffer.
     pub fn reads(&self) -> u64 {
         self.reads_host + self.reads_copy + self.reads_map + self.reads_prefetch
     }
@@ -120,8 +121,8 @@ impl Counters {
     }
 }
 
-/// What one operation takes. Configuration and not constants: the ratio of program to read decides
-/// which buffer policy wins.
+/// Time of each operation. It is configurable because the ratio of program to read decides which
+/// buffer policy is best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
@@ -138,8 +139,8 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// SLC flash of 2008: 25 us, 200 us and 1.5 ms (data sheets of that time; BAST, FAST and DFTL
-    /// reckon with these).
+    /// Returns the times of SLC flash of 2008: 25 us, 200 us and 1.5 ms (data sheets of that time;
+    /// BAST, FAST and DFTL assume these).
     fn default() -> Self {
         Costs {
             read_us: 25,
@@ -152,7 +153,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// The time of everything counted, one operation after the other, in microseconds.
+    /// Returns the total time of all counted operations, executed sequentially, in microseconds.
     pub fn time_us(&self, counters: &Counters) -> u64 {
         let priced = [
             (counters.reads(), self.read_us),
@@ -167,13 +168,13 @@ impl Costs {
     }
 }
 
-/// How evenly the blocks are worn, in erases of a block.
+/// Distribution of wear, in erases per block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Wear {
-    /// Of the block erased least.
+    /// Erases of the least worn block.
     pub min_erases: u32,
-    /// Of the block erased most.
+    /// Erases of the most worn block.
     pub max_erases: u32,
-    /// Over all blocks.
+    /// Mean number of erases over all blocks.
     pub mean_erases: f64,
 }

@@ -1,6 +1,6 @@
 //! Random numbers for the cleaning policies that choose at random.
 //!
-//! The crate depends on no generator, so that a seed means the same choices for ever: SplitMix64
+//! The crate has its own generator, so that a seed always gives the same choices: SplitMix64
 //! (Steele, Lea and Flood, OOPSLA 2014).
 
 /// A generator. The same seed gives the same numbers on every platform.
@@ -20,7 +20,7 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// Uniform below `limit`, which is above 0.
+    /// Returns a uniform number below `limit`, which must be above 0.
     pub fn below(&mut self, limit: u32) -> u32 {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u32
     }

@@ -1,8 +1,9 @@
-//! A whole drive as a cost model: what the host does comes in, counters and device time come out.
+//! A whole drive as a cost model: it takes the host's commands, and returns counters and device
+//! time.
 //!
-//! The drive puts its write buffer and read-ahead before a translation layer, counts what the host
-//! asks for, and adds up time as if one operation ran after the other. It holds no data, knows no
-//! clock and starts nothing by itself: idle time is given to it.
+//! The drive puts its write buffer and read-ahead in front of a translation layer, counts the
+//! host's commands, and adds up time as if all operations ran sequentially. It holds no data, reads
+//! no clock and starts no work by itself: the caller gives it idle time.
 
 use crate::buffer::WriteBuffer;
 use crate::config::{BufferConfig, DriveConfig, FtlConfig};
@@ -13,13 +14,13 @@ use crate::nand::{Inconsistent, require};
 use crate::operation::{Action, Operation, Purpose, Recorder};
 use crate::prefetch::Prefetch;
 
-/// Largest write buffer, in pages.
+/// Maximum size of the write buffer, in pages.
 const BUFFER_PAGES_MAX: u32 = 1 << 28;
 
-/// Most pages read ahead.
+/// Maximum number of pages read ahead.
 const PREFETCH_PAGES_MAX: u32 = 1 << 16;
 
-/// A drive. See the module head.
+/// A drive; see the module head.
 #[derive(Debug)]
 pub struct Drive {
     ftl: Box<dyn Ftl>,
@@ -30,19 +31,19 @@ pub struct Drive {
     buffer: Option<WriteBuffer>,
     prefetch: Option<Prefetch>,
     costs: Costs,
-    /// What the host asked for, and what the buffer did.
+    /// Counters of the host's commands and of the buffer.
     host: Counters,
     background_us: u64,
 }
 
 impl Drive {
-    /// An empty drive. Errors: whatever no drive can have, with the parameter's name.
+    /// Creates an empty drive. Errors: a value that no drive can have, with the parameter's name.
     pub fn new(config: &DriveConfig) -> Result<Self, FlashError> {
         Self::around(config.build_ftl()?, config)
     }
 
-    /// A drive around a layer of the caller's; of the configuration only the layer and the capacity
-    /// do not count. Errors: a buffer or read-ahead out of range.
+    /// Creates a drive around a layer of the caller; the layer and the capacity of the
+    /// configuration are ignored. Errors: a buffer or read-ahead out of range.
     pub fn around(ftl: Box<dyn Ftl>, config: &DriveConfig) -> Result<Self, FlashError> {
         config.geometry.validate()?;
         let logical_pages = ftl.logical_pages();
@@ -75,12 +76,12 @@ impl Drive {
         })
     }
 
-    /// Pages the host can use.
+    /// Returns the number of pages that the host can use.
     pub fn logical_pages(&self) -> u32 {
         self.logical_pages
     }
 
-    /// The host reads a page. Errors: beyond the end.
+    /// Reads a page for the host. Errors: a page beyond the end.
     pub fn read(&mut self, lpn: u32) -> Result<(), FlashError> {
         check_page(lpn, self.logical_pages)?;
         self.host.host_reads += 1;
@@ -106,15 +107,15 @@ impl Drive {
         Ok(())
     }
 
-    /// The host writes pages, in this order, in the write stream 0. Errors: a page beyond the end;
-    /// nothing is written then.
+    /// Writes pages for the host, in this order, in write stream 0. Errors: a page beyond the end;
+    /// no page is written then.
     #[inline]
     pub fn write(&mut self, lpns: &[u32]) -> Result<(), FlashError> {
         self.write_class(lpns, 0)
     }
 
-    /// As [`write`](Self::write), in the given write stream. Errors: also a stream that the drive
-    /// does not have.
+    /// Writes pages like [`write`](Self::write), in the given write stream. Errors: also a stream
+    /// that the drive does not have.
     pub fn write_class(&mut self, lpns: &[u32], class: u8) -> Result<(), FlashError> {
         if self.buffer.is_none() && self.prefetch.is_none() {
             self.ftl.store(lpns, class)?;
@@ -161,7 +162,8 @@ impl Drive {
         Ok(())
     }
 
-    /// Makes room in the buffer: memory writes its oldest page below, a log its oldest block.
+    /// Makes room in the buffer: memory writes its oldest page below, a log writes its oldest
+    /// block.
     fn destage(&mut self) -> Result<(), FlashError> {
         if !self.buffer.as_ref().is_some_and(WriteBuffer::is_log) {
             self.destage_slot()?;
@@ -169,7 +171,8 @@ impl Drive {
         }
         while let Some(slot) = self.destage_slot()? {
             if self.ends_block(slot) {
-                // What was durable in the log stays durable below, before the log forgets it.
+                // Pages that were durable in the log become durable below before the log erases
+                // them.
                 self.ftl.save_map();
                 self.host.erases_buffer += 1;
                 self.record_buffer(Action::Erase, slot, crate::NONE);
@@ -180,13 +183,14 @@ impl Drive {
         Ok(())
     }
 
-    /// Whether the log's block ends with this slot.
+    /// Returns whether this slot is the last of a block of the log.
     fn ends_block(&self, slot: u32) -> bool {
         let slots = self.buffer.as_ref().map_or(0, WriteBuffer::slots);
         (slot + 1).is_multiple_of(self.pages_per_block) || slot + 1 == slots
     }
 
-    /// Writes the page of the oldest slot below. The slot, None of an empty buffer.
+    /// Writes the page in the oldest slot below. Returns the slot, or `None` if the buffer is
+    /// empty.
     fn destage_slot(&mut self) -> Result<Option<u32>, FlashError> {
         let Some((slot, page)) = self.buffer.as_mut().and_then(WriteBuffer::pop) else {
             return Ok(None);
@@ -201,7 +205,7 @@ impl Drive {
         Ok(Some(slot))
     }
 
-    /// Reads a page of the buffer; free where it is memory.
+    /// Reads a page of the buffer, at no cost if the buffer is memory.
     fn read_buffer(&mut self, slot: u32, lpn: u32) {
         if self.buffer.as_ref().is_some_and(WriteBuffer::is_log) {
             self.host.reads_buffer += 1;
@@ -220,7 +224,7 @@ impl Drive {
         });
     }
 
-    /// The host needs the page's content no longer. Errors: beyond the end.
+    /// Trims a page, whose content the host no longer needs. Errors: a page beyond the end.
     pub fn trim(&mut self, lpn: u32) -> Result<(), FlashError> {
         check_page(lpn, self.logical_pages)?;
         self.host.host_trims += 1;
@@ -233,8 +237,8 @@ impl Drive {
         self.ftl.trim(lpn)
     }
 
-    /// Makes every write before it durable: empties a buffer of volatile memory and saves a
-    /// volatile table. Errors: none that a valid drive has.
+    /// Makes every earlier write durable: empties a buffer of volatile memory and saves a volatile
+    /// table. Errors: none in a valid drive.
     pub fn flush(&mut self) -> Result<(), FlashError> {
         self.host.flushes += 1;
         while self
@@ -249,8 +253,8 @@ impl Drive {
     }
 
     /// Gives the drive idle time, in which it empties the SLC buffer and cleans. Returns the
-    /// microseconds it used, by its costs; the last step is finished even if that takes longer than
-    /// the budget. Errors: none that a valid drive has.
+    /// microseconds used, by the drive's costs; the last step is finished even if it exceeds the
+    /// budget. Errors: none in a valid drive.
     pub fn idle(&mut self, budget_us: u64) -> Result<u64, FlashError> {
         let start_us = self.costs.time_us(&self.counters());
         let mut used_us = 0;
@@ -261,12 +265,12 @@ impl Drive {
         Ok(used_us)
     }
 
-    /// Whether [`work_in_background`](Self::work_in_background) would do anything.
+    /// Returns whether [`work_in_background`](Self::work_in_background) has anything to do.
     pub fn wants_background_work(&self) -> bool {
         self.buffer.as_ref().is_some_and(|b| !b.is_empty()) || self.ftl.wants_cleaning()
     }
 
-    /// One step of what a drive does while the host is quiet. False when there is nothing to do.
+    /// Does one step of background work. Returns false if there is none.
     pub fn work_in_background(&mut self) -> Result<bool, FlashError> {
         if self.buffer.as_ref().is_some_and(|b| !b.is_empty()) {
             self.destage()?;
@@ -275,13 +279,13 @@ impl Drive {
         Ok(self.ftl.clean_in_background())
     }
 
-    /// Sudden loss of power between two commands, and its return.
+    /// Simulates a sudden loss of power between two commands, and its return.
     ///
-    /// Lost are the pages in a buffer of volatile memory, and with a volatile table every change of
-    /// the table since it was last saved: reads return the version that was durable then.
+    /// Pages in a buffer of volatile memory are lost. With a volatile table, every change of the
+    /// table since it was last saved is lost too: reads return the version that was durable then.
     /// Everything before the last [`flush`](Self::flush) survives. A trim that was not flushed may
-    /// be undone. A table that is not volatile, a cached one and that of log blocks lose nothing.
-    /// Blocks that were being programmed go on where they were.
+    /// be undone. A non-volatile table, a cached table and the table of log blocks lose nothing.
+    /// Partly programmed blocks continue to be programmed.
     pub fn cut_power(&mut self) {
         self.host.power_cuts += 1;
         if let Some(buffer) = self.buffer.as_mut().filter(|b| !b.is_log()) {
@@ -296,45 +300,46 @@ impl Drive {
         self.ftl.cut_power();
     }
 
-    /// What the drive has done.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         self.host + self.ftl.counters()
     }
 
-    /// How evenly its blocks are worn.
+    /// Returns the distribution of wear.
     pub fn wear(&self) -> Wear {
         self.ftl.wear()
     }
 
-    /// The time of everything it did for the host, one operation after the other, in microseconds.
-    /// What it did in idle time is not in it.
+    /// Returns the total time of the drive's work for the host, executed sequentially, in
+    /// microseconds. Background work is not included.
     pub fn device_time_us(&self) -> u64 {
         let all_us = self.costs.time_us(&self.counters());
         all_us.saturating_sub(self.background_us)
     }
 
-    /// The time of what it did in idle time, in microseconds.
+    /// Returns the total time of background work, in microseconds.
     pub fn background_us(&self) -> u64 {
         self.background_us
     }
 
-    /// What its operations cost.
+    /// Returns the time of each operation.
     pub fn costs(&self) -> Costs {
         self.costs
     }
 
-    /// Where its operations are recorded, if they are.
+    /// Returns the recorder of the drive's operations.
     pub fn recorder(&mut self) -> &mut Recorder {
         self.ftl.recorder()
     }
 
-    /// Where the newest version of a page is in flash; None if it is nowhere or in the buffer.
+    /// Returns the flash page with the newest version of a logical page; `None` if there is none or
+    /// it is in the buffer.
     pub fn locate(&self, lpn: u32) -> Option<u32> {
         let buffered = self.buffer.as_ref().and_then(|b| b.slot_of(lpn)).is_some();
         if buffered { None } else { self.ftl.locate(lpn) }
     }
 
-    /// The buffer's slot with the newest version of a page.
+    /// Returns the buffer slot with the newest version of a page.
     pub fn buffered(&self, lpn: u32) -> Option<u32> {
         self.buffer.as_ref().and_then(|b| b.slot_of(lpn))
     }

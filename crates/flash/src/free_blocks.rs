@@ -1,15 +1,15 @@
-//! The erased blocks of a drive or a die, and which of them is programmed next.
+//! The erased blocks of a drive or a die, and the choice of the next one to program.
 //!
-//! Taking the least worn block first is dynamic wear levelling; without it the block erased longest
-//! ago comes first.
+//! Choosing the least worn block first is dynamic wear levelling; otherwise the block that was
+//! erased longest ago is chosen.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::nand::Nand;
 
-/// Erased blocks in the order in which they will be used. Never holds more blocks than it was made
-/// for, so it never allocates again.
+/// Erased blocks in the order of their use. Never holds more blocks than its initial capacity, so
+/// it never allocates again.
 #[derive(Debug)]
 pub(crate) enum FreeBlocks {
     Oldest(VecDeque<u32>),
@@ -17,7 +17,7 @@ pub(crate) enum FreeBlocks {
 }
 
 impl FreeBlocks {
-    /// The blocks `order`, all erased.
+    /// Creates a list of the blocks `order`, all erased.
     pub fn new(order: impl Iterator<Item = u32>, least_worn_first: bool, nand: &Nand) -> Self {
         let blocks: VecDeque<u32> = order.collect();
         if !least_worn_first {
@@ -44,10 +44,10 @@ impl FreeBlocks {
         }
     }
 
-    /// The next block to program.
+    /// Removes and returns the next block to program.
     ///
     /// # Panics
-    /// If there is none: constructors reserve what a layer can need at once.
+    /// If there is none: constructors reserve the blocks that a layer can need at once.
     pub fn take(&mut self) -> u32 {
         let block = match self {
             FreeBlocks::Oldest(blocks) => blocks.pop_front(),

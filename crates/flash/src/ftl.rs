@@ -1,8 +1,9 @@
-//! What every flash translation layer offers to the drive around it.
+//! The interface of every flash translation layer to the drive around it.
 //!
-//! A layer decides where pages are and which operations that takes. It must never do I/O, know a
-//! time, or allocate for an operation: all tables are dense and made once. It counts what the flash
-//! does; what the host asked for is counted by the [`Drive`](crate::Drive) around it.
+//! A layer decides where pages are stored and which operations that takes. It must never do I/O,
+//! read a time, or allocate for an operation: all tables are dense and allocated once. It counts
+//! the operations of the flash; the [`Drive`](crate::Drive) around it counts the commands of the
+//! host.
 
 use std::fmt::Debug;
 
@@ -11,16 +12,15 @@ use crate::geometry::FlashError;
 use crate::nand::Inconsistent;
 use crate::operation::{Purpose, Recorder};
 
-/// A flash translation layer. Object-safe, so that a simulator can take any or none
+/// A flash translation layer. Object-safe, so that a simulator can use any layer or none
 /// ([`Ideal`](crate::Ideal)).
 ///
-/// Pages are checked by the drive: a page at or beyond [`logical_pages`](Self::logical_pages)
-/// is an error, and nothing has changed.
+/// A page at or beyond [`logical_pages`](Self::logical_pages) is an error that changes nothing.
 pub trait Ftl: Debug + Send {
-    /// Pages the host can use, numbered from 0.
+    /// Returns the number of pages that the host can use; they are numbered from 0.
     fn logical_pages(&self) -> u32;
 
-    /// Reads a page of the flash. False when there is none: never written, or trimmed.
+    /// Reads a page from the flash. Returns false if it was never written, or was trimmed.
     fn fetch(&mut self, lpn: u32, purpose: Purpose) -> Result<bool, FlashError>;
 
     /// Writes pages that belong together, in this order. A layer that writes whole blocks profits
@@ -28,33 +28,34 @@ pub trait Ftl: Debug + Send {
     /// them; 0 otherwise.
     fn store(&mut self, lpns: &[u32], class: u8) -> Result<(), FlashError>;
 
-    /// The page's content is no longer needed.
+    /// Trims a page, whose content is no longer needed.
     fn trim(&mut self, lpn: u32) -> Result<(), FlashError>;
 
-    /// Makes the translation table durable, where it would not survive a power cut.
+    /// Makes the translation table durable, if it would not survive a power cut.
     fn save_map(&mut self);
 
-    /// Where the page's newest version is, as [`Operation::page`](crate::Operation::page) counts.
+    /// Returns the physical page with the page's newest version, numbered like
+    /// [`Operation::page`](crate::Operation::page).
     fn locate(&self, lpn: u32) -> Option<u32>;
 
-    /// Whether [`clean_in_background`](Self::clean_in_background) would do anything.
+    /// Returns whether [`clean_in_background`](Self::clean_in_background) has anything to do.
     fn wants_cleaning(&self) -> bool;
 
-    /// One step of cleaning in idle time: a block cleaned, a log block merged. False when there is
-    /// nothing worth doing.
+    /// Does one step of idle cleaning: cleans a block or merges a log block. Returns false if there
+    /// is no worthwhile step.
     fn clean_in_background(&mut self) -> bool;
 
-    /// Sudden loss of power between two commands. Afterwards the layer is as it is when the power
-    /// is back: what it had only in volatile memory is gone or found again, by its documentation.
+    /// Simulates a sudden loss of power between two commands, and its return. State that was only
+    /// in volatile memory is lost or reconstructed, as the layer documents.
     fn cut_power(&mut self);
 
-    /// What the flash has done.
+    /// Returns the counters of the flash.
     fn counters(&self) -> Counters;
 
-    /// How evenly it is worn.
+    /// Returns the distribution of wear.
     fn wear(&self) -> Wear;
 
-    /// Where operations are recorded, if they are.
+    /// Returns the recorder of operations.
     fn recorder(&mut self) -> &mut Recorder;
 
     /// Checks that every logical page maps to the one valid physical page that holds it, that

@@ -1,15 +1,15 @@
-//! The shape of a flash array, and why a shape or an access is refused.
+//! The shape of a flash array, and the errors that refuse a shape or an access.
 //!
-//! Everything a user can get wrong is refused here or by the constructors with an error that names
-//! the parameter and says what to change. What passes never panics later, however odd it is.
+//! Every wrong input is refused here or by the constructors, with an error that names the parameter
+//! and says what to change. An accepted shape never causes a panic later, however unusual it is.
 
 use serde::{Deserialize, Serialize};
 
-/// "No page", "no block", "never written": the one value that is no address.
+/// The one value that is no address: no page, no block, or never written.
 pub const NONE: u32 = u32::MAX;
 
-/// Most pages of an array, logical ones and padding to a power of two included: 2^30. Dense tables
-/// of about 9 bytes a page make that 10 GB of memory.
+/// Maximum number of pages of an array, including logical pages and padding to a power of two:
+/// 2^30. Dense tables of about 9 bytes per page then take 10 GB of memory.
 pub const PAGES_MAX: u64 = 1 << 30;
 
 /// Largest page in bytes.
@@ -18,7 +18,7 @@ pub const PAGE_BYTES_MAX: u32 = 1 << 20;
 /// Most pages of an erase block.
 pub const PAGES_PER_BLOCK_MAX: u32 = 1 << 16;
 
-/// The shape of a flash array. Counts are of the next smaller unit in one of the next larger.
+/// The shape of a flash array. Each field counts units within one unit of the next larger kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Geometry {
@@ -124,7 +124,7 @@ impl Geometry {
     }
 }
 
-/// Why a drive cannot be made, or an access is refused.
+/// Reason why a drive cannot be created, or why an access is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum FlashError {
     /// A parameter outside its range.
@@ -146,7 +146,7 @@ pub enum FlashError {
         /// Pages asked for.
         pages: u128,
     },
-    /// A share of spare flash that is none.
+    /// The spare share is no valid share.
     #[error("over_provisioning = {value}: must be a number from 0 to 100 (0.07 means 7 %)")]
     OverProvisioning {
         /// Its value.
@@ -166,7 +166,7 @@ pub enum FlashError {
         logical_pages: u64,
         /// Blocks there are.
         blocks: u64,
-        /// What else takes blocks.
+        /// The parameter, besides the capacity, that takes blocks.
         knob: &'static str,
     },
     /// Nothing would be left for the user.

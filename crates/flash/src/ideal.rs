@@ -1,7 +1,7 @@
-//! No translation layer: what a drive without cleaning would cost.
+//! No translation layer: the cost of a drive without cleaning.
 //!
-//! A read is one flash read and a write one program; nothing is copied or erased. It is the lower
-//! bound that the layers are compared with, and never a model of flash.
+//! A read is one flash read and a write is one program; nothing is copied or erased. It is the
+//! lower bound for the other layers, and never a model of flash.
 
 use crate::counters::{Counters, Wear};
 use crate::ftl::Ftl;

@@ -1,24 +1,24 @@
-//! Flash drives as state machines: NAND geometry, translation layers, what they do and what it
-//! costs.
+//! Flash drives as state machines: NAND geometry, translation layers, their operations and the cost
+//! of these.
 //!
-//! Why this crate exists: what a buffer policy or a schedule is worth on flash is decided by what
-//! the drive does behind its interface. One state machine serves two uses: a plain cost model for
+//! Why this crate exists: the benefit of a buffer policy or a schedule on flash depends on the work
+//! of the drive behind its interface. One state machine serves two uses: a plain cost model for
 //! trace runs ([`Drive`]), and, with its operations recorded, the input of a timing device that
 //! schedules them over channels and dies. It must never do I/O, read a clock, spawn anything or
-//! allocate for an operation, and it depends on nothing of ours.
+//! allocate for an operation, and it depends on no other crate of the project.
 //!
 //! # Contract
 //!
 //! - **Geometry** ([`Geometry`]): channels, ways, dies, planes, blocks, pages of a block, bytes of
 //!   a page. The host's pages are the flash less its spare share ([`Capacity`]).
 //! - **Operations** ([`Operation`]): read, program and erase of a physical page or block on a die,
-//!   and on whose behalf ([`Purpose`]). They come in an order that the flash can carry out: blocks
-//!   are programmed from the first page to the last, and erased when no page in them is needed.
+//!   each with its [`Purpose`]. They come in an order that the flash can execute: blocks are
+//!   programmed from the first page to the last, and erased when no page in them is needed.
 //! - **Counters** ([`Counters`], [`Wear`]): counted where the array changes. Programs = host +
-//!   copied + padded + map, always; [`Drive::verify`] holds this, the map and the validity of every
-//!   page against each other.
-//! - **Bad input** is a [`FlashError`] that names the parameter and what to do: impossible
-//!   geometries, too little spare flash, pages beyond the end. Nothing panics on it.
+//!   copied + padded + map, always; [`Drive::verify`] compares the counters, the map and the
+//!   validity of every page with each other.
+//! - **Bad input** is a [`FlashError`] that names the parameter and the remedy: impossible
+//!   geometries, too little spare flash, pages beyond the end. No bad input causes a panic.
 //!
 //! ```
 //! use bimetal_flash::{Capacity, Drive, DriveConfig, FtlConfig, Geometry, PageConfig};

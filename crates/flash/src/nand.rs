@@ -12,7 +12,7 @@ use crate::counters::{Counters, Wear};
 use crate::geometry::{FlashError, Geometry, NONE};
 use crate::operation::{Action, Operation, Purpose, Recorder};
 
-/// What a block is to its translation layer.
+/// State of a block for its translation layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockState {
     /// Erased, on a free list.

@@ -1,8 +1,9 @@
-//! The operations a translation layer asks of the flash, for whoever schedules or checks them.
+//! The operations that a translation layer issues to the flash, for code that schedules or checks
+//! them.
 //!
-//! Recording is off unless somebody turned it on: a cost model needs the counters only. A recorded
-//! list belongs to one command; the reader empties it before the next, so it is bounded by what one
-//! command can cause.
+//! Recording is off by default, because a cost model needs only the counters. A recorded list
+//! belongs to one command; the reader empties it before the next, so the operations of one command
+//! bound it.
 
 /// What the flash does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub enum Action {
     Erase,
 }
 
-/// On whose behalf.
+/// The reason for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// The host asked for this page.
@@ -50,7 +51,7 @@ pub struct Operation {
     pub lpn: u32,
 }
 
-/// Where operations are recorded, in the order in which the flash must see them.
+/// Recorder of operations, in the order in which the flash must execute them.
 #[derive(Debug, Default)]
 pub struct Recorder {
     recording: bool,

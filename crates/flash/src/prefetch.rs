@@ -1,7 +1,7 @@
-//! Reading ahead inside a drive: after two reads in a row the next pages are read into memory.
+//! Read-ahead inside a drive: after two sequential reads the next pages are read into memory.
 //!
-//! Only the window is modelled: which pages a read would find in memory. What is written or trimmed
-//! closes the window, so it never answers with an old version.
+//! Only the window is modelled: the pages that a read would find in memory. A write or trim of a
+//! page in the window closes it, so it never answers with an old version.
 
 /// The window of pages read ahead.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Prefetch {
         (self.from..self.to).contains(&lpn)
     }
 
-    /// The host read a page. The pages to read ahead now, before `end`.
+    /// Records a read of the host. Returns the pages to read ahead now, before `end`.
     pub fn after_read(&mut self, lpn: u32, end: u32) -> std::ops::Range<u32> {
         let continues = self.expected == Some(lpn);
         self.expected = lpn.checked_add(1);

@@ -1,13 +1,14 @@
-//! When operations are done: a drive's channels and dies as queues on the caller's clock.
+//! Completion times of operations: a drive's channels and dies as queues on the caller's clock.
 //!
-//! A die does one operation at a time, in the order in which the layer gave them; reads of the host
-//! may go first. A read occupies the die for the cells and then, for the transfer, the channel; a
-//! program the channel and then the cells; an erase the die alone. Copies within a die can stay off
-//! the channel (copy-back). A channel serves its dies in the order in which they asked.
+//! A die does one operation at a time, in the order in which the layer issued them; reads of the
+//! host may overtake. A read occupies the die for the cells and then, for the transfer, the
+//! channel; a program occupies the channel and then the cells; an erase occupies only the die.
+//! Copies within a die can bypass the channel (copy-back). A channel serves its dies in the order
+//! of their requests.
 //!
-//! It must never read a clock or depend on how late it is called: everything happens at the times
-//! of its own events, in their order, and at one instant in the order in which they were caused.
-//! Its queues hold what was given and not done; the caller bounds that.
+//! The schedule must never read a clock or depend on how late it is called: everything happens at
+//! the times of its own events, in their order, and at one instant in the order of causation. Its
+//! queues hold the issued operations that are not done; the caller bounds their number.
 //!
 //! Not modelled: operations on several planes at once, cache programs, suspended programs, and that
 //! a copy between two dies has to wait for its read.
@@ -18,12 +19,12 @@ use std::collections::{BinaryHeap, VecDeque};
 use crate::geometry::Geometry;
 use crate::operation::{Action, Operation, Purpose};
 
-/// What operations take. All times in nanoseconds.
+/// Times of operations, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OperationTimes {
-    /// Cells to page register.
+    /// Reading a page from the cells into the page register.
     pub read_ns: u64,
-    /// Page register to cells.
+    /// Programming a page from the page register into the cells.
     pub program_ns: u64,
     /// Erasing a block.
     pub erase_ns: u64,
@@ -31,17 +32,17 @@ pub struct OperationTimes {
     pub buffer_read_ns: u64,
     /// Programming a page of the SLC buffer.
     pub buffer_program_ns: u64,
-    /// A page over the channel.
+    /// Transferring a page over the channel.
     pub transfer_ns: u64,
-    /// Whether copies stay within the die. False: they cross the channel twice, for the error
-    /// correction of the controller.
+    /// Whether copies stay within the die. If false, they cross the channel twice, for the error
+    /// correction in the controller.
     pub copy_back: bool,
-    /// Whether reads of the host go before everything else that waits for a die.
+    /// Whether reads of the host overtake all other operations that wait for a die.
     pub reads_first: bool,
 }
 
 impl OperationTimes {
-    /// The time in the cells, in ns.
+    /// Returns the time that an operation spends in the cells, in ns.
     pub fn cells_ns(&self, action: Action, purpose: Purpose) -> u64 {
         match (action, purpose) {
             (Action::Read, Purpose::Buffer) => self.buffer_read_ns,
@@ -74,7 +75,7 @@ struct Channel {
     waiting: VecDeque<u32>,
 }
 
-/// What a die is done with at an event.
+/// The part of an operation that ends at an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Cells,
@@ -94,7 +95,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Idle channels and dies of a geometry that validates.
+    /// Creates idle channels and dies for a valid geometry.
     pub fn new(geometry: &Geometry, times: OperationTimes) -> Self {
         let dies = (0..geometry.total_dies()).map(|_| Die::default());
         let channels = (0..geometry.channels).map(|_| Channel::default());
@@ -108,13 +109,13 @@ impl Schedule {
         }
     }
 
-    /// Operations given and not done.
+    /// Returns the number of operations that are issued and not done.
     pub fn pending(&self) -> usize {
         self.pending
     }
 
-    /// Gives an operation to its die at `now_ns`, which no event that has run lies after. Its end
-    /// will be reported with `tag`.
+    /// Issues an operation to its die at `now_ns`, which must not lie before an event that has run.
+    /// Its end will be reported with `tag`.
     pub fn add(&mut self, now_ns: u64, operation: &Operation, tag: u64) {
         self.pending += 1;
         let job = Job {
@@ -134,12 +135,12 @@ impl Schedule {
         }
     }
 
-    /// When the next event is, in ns. None when nothing is pending.
+    /// Returns the time of the next event in ns, or `None` if no operation is pending.
     pub fn next_ns(&self) -> Option<u64> {
         self.events.peek().map(|Reverse((time_ns, ..))| *time_ns)
     }
 
-    /// Runs the next event. The tag of the operation that ended with it, if one did.
+    /// Runs the next event. Returns the tag of the operation that ended with it, if any.
     pub fn step(&mut self) -> Option<u64> {
         let Reverse((now_ns, _, die, phase)) = self.events.pop()?;
         let job = self.dies[die as usize].current?;
@@ -255,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Runs dry. (tag, time) of every end.
+    /// Runs until no operation is pending, and returns (tag, time) of every end.
     fn ends(schedule: &mut Schedule) -> Vec<(u64, u64)> {
         let mut ends = Vec::new();
         while let Some(now_ns) = schedule.next_ns() {

@@ -1,5 +1,5 @@
-//! Bytes and flushes of an index, counted on a disk in memory, so that nothing but the engine
-//! decides: `bytes KEYS [8|16] [BUFFER_PERCENT] [LOG_MIB]`.
+//! Bytes and flushes of an index, counted on a disk in memory, so that only the engine determines
+//! them: `bytes KEYS [8|16] [BUFFER_PERCENT] [LOG_MIB]`.
 
 mod records;
 

@@ -1,10 +1,10 @@
-//! Prints what packed nodes cost: bytes a row, and CPU time of a lookup and of a row of a scan; and
-//! what deltas do.
+//! Prints the cost of packed nodes: bytes per row, and CPU time of a lookup and of a row of a scan;
+//! and the same for deltas.
 //!
 //! `cargo run --release -p bimetal-index --example node_rate`; about half a minute. Images have 600
-//! rows. "cached" asks 8 images in turn, "spread" asks more images than the processor's caches
-//! hold. Half of "miss" is between two keys. Times are of this process on the processor, which
-//! other load does not lengthen but through the caches; the best of five runs.
+//! rows. "cached" queries 8 images in turn, "spread" queries more images than the processor's
+//! caches hold. Half of "miss" is between two keys. Times are CPU times of this process, which
+//! other load lengthens only through the caches; each is the best of five runs.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -17,7 +17,7 @@ const LOOKUPS: usize = 4_000_000;
 const SPREAD_BYTES: usize = 256 << 20;
 const SCANS: usize = 20_000;
 
-/// CPU time of this process so far. The clock itself belongs to the runtime.
+/// Returns the CPU time of this process so far. The clock itself belongs to the runtime.
 fn cpu_ns() -> Result<u64, Box<dyn Error>> {
     let text = std::fs::read_to_string("/proc/self/schedstat")?;
     let first = text.split(' ').next().ok_or("an empty file")?;
@@ -46,7 +46,8 @@ struct Case {
     name: &'static str,
     key: fn(u64) -> Vec<u8>,
     value_len: usize,
-    /// Keys are sorted over this many images, so that an image has a part of their range.
+    /// Number of images that the sorted keys are spread over, so that an image has a part of their
+    /// range.
     sorted_images: u64,
     plain: bool,
 }
@@ -92,7 +93,7 @@ fn value(n: u64, len: usize) -> Vec<u8> {
     words.take(len).collect()
 }
 
-/// Images of consecutive rows, and the keys of all.
+/// Images of consecutive rows, and the keys of all images.
 type Leaves = (Vec<Image>, Vec<Vec<u8>>);
 
 fn images(case: &Case) -> Result<Leaves, Box<dyn Error>> {
@@ -124,7 +125,7 @@ fn below(random: u64, end: usize) -> usize {
     ((random * end as u64) >> 32) as usize
 }
 
-/// Lookups that do not wait for each other, as a server's do not.
+/// Does lookups that do not wait for each other, as in a server.
 fn finds(images: &[Image], keys: &[Vec<u8>], sorted: usize) -> usize {
     let mut found = 0;
     for n in 0..LOOKUPS as u64 {
@@ -189,7 +190,7 @@ fn print(case: &Case) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A view of all rows.
+/// Returns a view of all rows.
 fn everything<'a>(is_reverse: bool) -> View<'a> {
     View {
         seq: 9,
@@ -201,7 +202,8 @@ fn everything<'a>(is_reverse: bool) -> View<'a> {
     }
 }
 
-/// Lookups in deltas, hits and misses in turn, and insertions of versions that hide older ones.
+/// Measures lookups in deltas, hits and misses in turn, and insertions of versions that hide older
+/// ones.
 fn print_delta(slots: u64) -> Result<(), Box<dyn Error>> {
     let keys: Vec<_> = (0..2 * slots).map(random8).collect();
     let mut delta = Delta::new();

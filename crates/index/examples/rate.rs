@@ -1,7 +1,7 @@
-//! Speed and bytes of an index in a file, to look at: `rate FILE KEYS [8|16]`.
+//! Prints speed and bytes of an index in a file: `rate FILE KEYS [8|16]`.
 //!
-//! The workloads of docs/index.md: a random load, gets, scans of 100, and mixes of a get and a
-//! change, each durable, one by one and in hundreds.
+//! The workloads are those of docs/index.md: a random load, gets, scans of 100, and mixes of a get
+//! and a change, each durable, one by one and in hundreds.
 
 mod records;
 
@@ -158,7 +158,7 @@ fn main() {
             after.delta_bytes >> 20,
         );
     }
-    // As after a kill: nothing is done to close it.
+    // This acts as after a kill: nothing is done to close the index.
     drop(db);
     let (db, took) = timed(|| Db::open_path(&path, &options).expect("it opens"));
     println!(

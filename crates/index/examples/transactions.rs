@@ -1,11 +1,11 @@
-//! Large transactions of several writers at once beside the same one by one, to look at:
-//! `transactions FILE`.
+//! Prints the time of large transactions of several concurrent writers, and of the same
+//! transactions one by one: `transactions FILE`.
 //!
-//! Eight transactions of 20,000 puts each, on keys that no other has or all on the same: of the
-//! latter one is committed and seven are refused. What is timed is from the moment at which all of
-//! them are ready to commit until the last has its answer; one by one, each begins when the one
-//! before has its answer, and only the commits are timed. The two take turns, and the median of the
-//! rounds is printed.
+//! There are eight transactions of 20,000 puts each, either on disjoint keys or all on the same
+//! keys; in the latter case one is committed and seven are refused. Concurrent transactions are
+//! timed from the moment when all of them are ready to commit until the last has its answer. One by
+//! one, each begins when the previous one has its answer, and only the commits are timed. The two
+//! modes take turns, and the median of the rounds is printed.
 
 use bimetal_index::{Db, Durability, Error, Options, Transaction};
 use std::sync::Barrier;
@@ -23,14 +23,14 @@ fn now() -> Duration {
 fn prepared(db: &Db, round: u64, writer: u64) -> Transaction {
     let mut transaction = db.transaction();
     for number in 0..PUTS {
-        // An odd factor, so that no two numbers have one key, and neighbours are far apart.
+        // The factor is odd, so that all keys differ, and keys of successive numbers are far apart.
         let id = (writer * PUTS + number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         transaction.put(&id.to_be_bytes(), &[round as u8; 100]);
     }
     transaction
 }
 
-/// True if it was made; false if others were faster.
+/// Returns true if the transaction was committed; false if others were faster.
 fn commit(transaction: Transaction) -> bool {
     match transaction.commit(Durability::Durable) {
         Ok(()) => true,
@@ -39,7 +39,7 @@ fn commit(transaction: Transaction) -> bool {
     }
 }
 
-/// How long it took, and how many were made.
+/// Runs the transactions concurrently. Returns the time taken, and the number committed.
 fn at_once(db: &Db, round: u64, writers: &[u64]) -> (Duration, usize) {
     let ready = Barrier::new(writers.len());
     std::thread::scope(|scope| {
@@ -51,7 +51,7 @@ fn at_once(db: &Db, round: u64, writers: &[u64]) -> (Duration, usize) {
                 (start, commit(transaction), now())
             })
         };
-        // All of them begin before any ends.
+        // All transactions begin before any ends.
         let threads: Vec<_> = writers.iter().map(|writer| write(*writer)).collect();
         let done = threads.into_iter().map(|thread| thread.join());
         let done: Vec<_> = done.map(|done| done.expect("no panic")).collect();

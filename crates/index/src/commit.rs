@@ -1,10 +1,10 @@
 //! Group commit: batches of many threads become one write of the log.
 //!
-//! A thread that has a batch puts it into a queue. If no thread leads, it leads: it takes all that
-//! waits, writes it to the log at once, applies it, answers all of it, and keeps house. Batches
-//! that come meanwhile wait for the next leader, so the longer a write takes, the more it covers.
-//! It must never answer a batch before it is as durable as was asked, nor go on after a failed
-//! write, nor leave a thread waiting for a leader that has panicked.
+//! A thread puts its batch into a queue. If no thread leads, this thread becomes the leader: it
+//! takes the waiting batches, writes them to the log at once, applies them, answers their threads,
+//! and does maintenance. Batches that arrive meanwhile wait for the next leader, so a longer write
+//! covers more batches. This module must never answer a batch before it is as durable as requested,
+//! nor continue after a failed write, nor leave a thread waiting for a leader that has panicked.
 
 use crate::conflicts::{Expectation, Taken};
 use crate::error::Error;
@@ -23,11 +23,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// A group takes no further batch when it has so many bytes, or, in a short log, as many as one
-/// batch may have.
+/// Bytes of a group at which it takes no further batch. With a short log the bound is the maximum
+/// length of one batch instead.
 const GROUP_BYTES: usize = 1 << 20;
 
-/// So many batches need not wait for more.
+/// Number of waiting batches at which the leader no longer waits for more.
 const GROUP_BATCHES: usize = 16;
 
 /// A batch that waits.
@@ -44,19 +44,19 @@ struct Queue {
     waiting: Vec<Request>,
     next_ticket: u64,
     is_led: bool,
-    /// What became of batches whose threads have not looked yet.
+    /// Results of batches whose threads have not collected them yet.
     outcomes: BTreeMap<u64, Result<Seq, Error>>,
 }
 
 impl Queue {
-    /// True if all that waits may wait for more.
+    /// Returns true if all waiting batches may wait for more.
     fn may_wait(&self) -> bool {
         let is_patient = |request: &Request| request.durability == Durability::Group;
         self.waiting.len() < GROUP_BATCHES && self.waiting.iter().all(is_patient)
     }
 }
 
-/// Everything an open index has.
+/// State of an open index, shared by its handles.
 pub(crate) struct Shared {
     pub tree: Arc<Tree>,
     pub readers: Arc<Readers>,
@@ -70,14 +70,14 @@ pub(crate) struct Shared {
     end: OnceLock<End>,
 }
 
-/// Why an index takes no writes any more.
+/// Reason why an index accepts no more writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It was opened only to be read.
+    /// The index was opened for reading only.
     OnlyRead,
-    /// It was closed.
+    /// The index was closed.
     Closed,
-    /// It was abandoned.
+    /// The index was abandoned.
     Abandoned,
     /// A write has failed, with this error.
     Failed(String),
@@ -114,17 +114,17 @@ impl Shared {
         }
     }
 
-    /// Nothing is written from now on.
+    /// Ends all writing from now on.
     pub(crate) fn end_writing(&self, end: End) {
-        // If there is a reason already, that one counts.
+        // If a reason is set already, keep it.
         let _ = self.end.set(end);
     }
 
-    /// Makes durable what is not, and ends all writing.
+    /// Makes all relaxed writes durable, and ends all writing.
     pub(crate) fn close(&self) -> Result<(), Error> {
         let ended = self.with_writer(|writer| {
             let written = writer.end();
-            // Before any other batch can be taken.
+            // End writing before any other batch can be taken.
             written.inspect(|()| self.end_writing(End::Closed))
         });
         match (ended, self.end.get()) {
@@ -143,17 +143,18 @@ impl Shared {
         }
     }
 
-    /// An error after which it is not known what is on the storage ends all writing.
+    /// Ends all writing if the state of the storage is unknown after this error.
     fn note(&self, error: Error) -> Error {
         if !matches!(error, Error::Full { .. }) && !is_planted(Bug::GoesOn) {
-            // The first reason is the one that counts.
+            // If a reason is set already, keep it.
             let _ = self.end.set(End::Failed(error.to_string()));
         }
         error
     }
 
-    /// Does something that changes the index. If it panics, the index answers nothing from then on:
-    /// what was being changed may be in any state. The panic goes on in the thread that has it.
+    /// Runs an action that changes the index. If the action panics, the index answers nothing from
+    /// then on, because the data being changed may be in any state. The caller gets the panic and
+    /// resumes it in its own thread.
     fn soundly<T>(&self, act: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
         catch_unwind(AssertUnwindSafe(act)).inspect_err(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -162,9 +163,9 @@ impl Shared {
         })
     }
 
-    /// Waits until a batch may delete so many ranges: those that leaves have not taken in yet are
-    /// bounded, and who deletes does what is to be done for it, in steps between which others
-    /// write.
+    /// Waits until a batch may delete the given number of ranges. The number of range deletions
+    /// that leaves have not taken in yet is bounded. The deleting thread itself does the pending
+    /// work, in steps between which other threads write.
     pub(crate) fn admit(&self, ranges: usize) -> Result<(), Error> {
         let mut is_admitted = ranges == 0;
         while !is_admitted {
@@ -173,7 +174,7 @@ impl Shared {
                 false => writer.advance_deletions().map(|()| false),
             });
             is_admitted = match advanced {
-                // A storage that is full must not keep anybody from deleting.
+                // A full storage must not prevent deletions.
                 Err(Error::Full { .. }) => true,
                 other => other?,
             };
@@ -181,7 +182,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Commits a batch; returns its number.
+    /// Commits a batch and returns its sequence number.
     pub(crate) fn commit(
         &self,
         operations: Vec<u8>,
@@ -212,7 +213,7 @@ impl Shared {
                 continue;
             }
             if !has_waited && queue.may_wait() {
-                // A thread that is in a hurry takes this batch along.
+                // A thread that does not wait takes this batch along in its group.
                 has_waited = true;
                 self.turn.wait_for(&mut queue, self.group_wait);
                 continue;
@@ -232,7 +233,7 @@ impl Shared {
         }
     }
 
-    /// Commits a group, answers it, and keeps house.
+    /// Commits a group, answers its threads, and does maintenance.
     fn lead(&self, group: &[Request]) {
         let mut writer = self.writer.lock();
         let before = writer.log.head();
@@ -309,7 +310,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Refuses a transaction that was overtaken, by batches of its group or by earlier ones.
+    /// Refuses a transaction that conflicts with batches of its group or with earlier ones.
     fn check(&self, expects: &Expectation, rivals: &mut Taken<'_>) -> Result<(), Error> {
         if !is_planted(Bug::OverlooksRivals) && rivals.contradicts(expects) {
             return Err(Error::Conflict);
@@ -324,12 +325,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Batches that wait for the group before theirs.
+    /// Returns the number of batches that wait while the group before theirs is committed.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.lock().waiting.len()
     }
 
-    /// Does something with the writer, between groups.
+    /// Runs an action with the writer locked, between groups.
     pub(crate) fn with_writer<T>(
         &self,
         act: impl FnOnce(&mut Writer) -> Result<T, Error>,
@@ -350,27 +351,26 @@ impl Shared {
         }
     }
 
-    /// Looks at the writer.
+    /// Runs a read-only action with the writer locked.
     pub(crate) fn look_at_writer<T>(&self, look: impl FnOnce(&Writer) -> T) -> T {
         look(&self.writer.lock())
     }
 }
 
 impl Drop for Shared {
-    /// Writes out what was committed relaxed. Who wants to know whether that worked calls
-    /// [`Db::close`].
+    /// Writes out relaxed commits. [`Db::close`] does the same and reports failures.
     ///
     /// [`Db::close`]: crate::Db::close
     fn drop(&mut self) {
         if self.check_writable().is_err() {
             return;
         }
-        // What fails here is as after a crash, which is what a relaxed commit may expect.
+        // A failure here has the effect of a crash, which a relaxed commit must expect.
         let _ = self.writer.get_mut().end();
     }
 }
 
-/// As many of those that wait as make a group of `bytes_max` bytes at most, but one at least.
+/// Takes waiting batches for a group of at most `bytes_max` bytes, but at least one batch.
 fn take_group(waiting: &mut Vec<Request>, bytes_max: usize) -> Vec<Request> {
     let mut bytes = 0;
     let fits = |request: &&Request| {

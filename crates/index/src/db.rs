@@ -23,7 +23,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// An open index. Copies are the same index; it is closed when the last one is gone.
+/// An open index. Clones of a handle share one index, which is closed when the last handle is
+/// dropped.
 ///
 /// ```
 /// use bimetal_index::{Db, Options, storage::memory::MemoryStorage};
@@ -39,17 +40,17 @@ pub struct Db {
     shared: Arc<Shared>,
 }
 
-/// Figures of an open index.
+/// Statistics of an open index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Segments and what of them is in use.
+    /// Number of segments, and how much of them is in use.
     pub space: SpaceFigures,
-    /// Bytes of the log as it is now; it may grow to what [`Options::log_bytes`] was when the index
-    /// was made.
+    /// Current length of the log, in bytes. The log may grow to the value of [`Options::log_bytes`]
+    /// with which the index was created.
     pub log_bytes: u64,
-    /// Bytes of it that are needed.
+    /// Bytes of the log that are still needed.
     pub log_used_bytes: u64,
-    /// Bytes that the log may have: [`Options::log_bytes`] when the index was made.
+    /// Maximum length of the log, in bytes: [`Options::log_bytes`] when the index was created.
     pub log_bytes_max: u64,
     /// Bytes of memory for nodes.
     pub content_bytes: u64,
@@ -59,25 +60,25 @@ pub struct Figures {
     pub image_reads: u64,
     /// Bytes written to segments, without checkpoints.
     pub segment_written_bytes: u64,
-    /// Segments that were begun to be filled with nodes: each is erased before, on flash.
+    /// Segments in which writing of nodes has begun. Flash erases each of them first.
     pub segments_begun: u64,
-    /// Nodes there are, parts of long values among them.
+    /// Number of nodes, including the parts of long values.
     pub nodes: u32,
-    /// Number of the last batch.
+    /// Sequence number of the last batch.
     pub batches: u64,
-    /// What was done to keep house.
+    /// Statistics of maintenance.
     pub upkeep: UpkeepFigures,
-    /// Snapshots.
+    /// Statistics of snapshots.
     pub snapshots: SnapshotFigures,
 }
 
 impl Db {
-    /// Makes an empty index. What the storage has is lost. `id` names it; two indexes should not
-    /// have the same.
+    /// Creates an empty index. The old content of the storage is lost. `id` identifies the index;
+    /// two indexes should not have the same id.
     ///
     /// # Errors
     ///
-    /// [`Error::Option`], or what the storage says.
+    /// [`Error::Option`], or an error of the storage.
     pub fn create(
         storage: impl Storage + 'static,
         id: u64,
@@ -90,17 +91,18 @@ impl Db {
         Db::open_shared(storage, options)
     }
 
-    /// Opens what is there, and takes up what had not been written back.
+    /// Opens an existing index, and replays the changes in the log that had not been written back.
     ///
     /// # Errors
     ///
-    /// [`Error::NotAnIndex`], [`Error::Version`] and [`Error::Damaged`] by what is there.
+    /// [`Error::NotAnIndex`], [`Error::Version`] and [`Error::Damaged`], depending on the content
+    /// of the storage.
     pub fn open(storage: impl Storage + 'static, options: &Options) -> Result<Db, Error> {
         Db::open_shared(Arc::new(storage), options)
     }
 
-    /// Opens an index on a storage of a fixed length; where that has only zeroes at its beginning,
-    /// it is made.
+    /// Opens an index on a storage of a fixed length, or creates it if the storage begins with only
+    /// zeroes.
     ///
     /// # Errors
     ///
@@ -117,8 +119,8 @@ impl Db {
         Db::create(storage, id, options)
     }
 
-    /// Opens an index in a file or on a block device; in a new or empty file, or in one with
-    /// nothing but zeroes, such as the making of an index leaves that was interrupted, it is made.
+    /// Opens an index in a file or on a block device. If the file is new, empty, or has only zeroes
+    /// (as an interrupted creation leaves it), an index is created.
     ///
     /// # Errors
     ///
@@ -136,8 +138,8 @@ impl Db {
         Db::open(storage, options)
     }
 
-    /// Opens what is there only to read it: nothing is written to the storage. What opening would
-    /// have written stays in memory.
+    /// Opens an existing index for reading only. Nothing is written to the storage: the writes of
+    /// opening stay in memory.
     ///
     /// # Errors
     ///
@@ -181,26 +183,27 @@ impl Db {
         })
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
     ///
-    /// If what is needed cannot be read.
+    /// If the needed nodes cannot be read.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
-    /// Puts the value of a key in place of what is in `value`. False if it has none; what is in
-    /// `value` means nothing then.
+    /// Replaces the content of `value` with the value of a key. Returns false if the key has no
+    /// value; the content of `value` is unspecified then.
     ///
     /// # Errors
     ///
-    /// If what is needed cannot be read.
+    /// If the needed nodes cannot be read.
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         loop {
             let visible = self.shared.readers.visible();
-            // What this number sees may have been replaced since; then there is a newer number.
+            // The versions visible at this sequence number may have been replaced since. In that
+            // case a newer number is visible: retry.
             let tree = &self.shared.tree;
             if let Some(found) = tree.get(key, AsOf::Passing(visible), value)? {
                 tree.memory.give_up_kept(&tree.slots);
@@ -220,7 +223,7 @@ impl Db {
         self.write(&batch, Durability::Durable)
     }
 
-    /// Takes a key out, durably.
+    /// Removes a key, durably.
     ///
     /// # Errors
     ///
@@ -231,13 +234,13 @@ impl Db {
         self.write(&batch, Durability::Durable)
     }
 
-    /// Makes the changes of a batch, all or none.
+    /// Applies all changes of a batch, or none.
     ///
     /// # Errors
     ///
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`] and [`Error::Full`]
-    /// leave everything as it was. After any other it is not known whether the batch will be there
-    /// when the index is opened again, and until then it takes no more.
+    /// leave everything as it was. After any other error it is not known whether the batch will be
+    /// there when the index is opened again, and until then the index accepts no more batches.
     pub fn write(&self, batch: &Batch, durability: Durability) -> Result<(), Error> {
         let operations = self.shared.limits.check(batch)?;
         self.shared.admit(batch.ranges())?;
@@ -245,31 +248,31 @@ impl Db {
         Ok(())
     }
 
-    /// How long keys, values and batches may be.
+    /// Returns the size limits of keys, values and batches.
     pub fn limits(&self) -> Limits {
         self.shared.limits
     }
 
-    /// Makes everything durable that was written relaxed, and ends all writing, by other copies of
-    /// this handle too. Reading goes on until the last copy is gone, and snapshots and scans with
-    /// it. An index that is dropped without this does the same, but cannot say whether it worked.
+    /// Makes all relaxed writes durable, and ends all writing, also through clones of this handle.
+    /// Reading continues until the last clone, snapshot and scan is dropped. Dropping an index
+    /// without this call does the same, but cannot report a failure.
     ///
     /// # Errors
     ///
-    /// If the storage fails: what was written relaxed may be lost. [`Error::ReadOnly`] if writing
-    /// had failed before. An index that was opened only to be read, or is closed already, has
-    /// nothing to lose and gives none.
+    /// If the storage fails: relaxed writes may be lost. [`Error::ReadOnly`] if writing had failed
+    /// before. An index that was opened for reading only, or is closed already, has nothing to lose
+    /// and gives no error.
     pub fn close(self) -> Result<(), Error> {
         self.shared.close()
     }
 
-    /// Ends all writing, and nothing is written out when the index is dropped: what is on the
-    /// storage is what a process leaves that is killed now. For tests of what a program finds then.
+    /// Ends all writing, so that dropping the index writes nothing out. The storage is left as by a
+    /// process that is killed now. For tests of recovery.
     pub fn abandon(self) {
         self.shared.end_writing(End::Abandoned);
     }
 
-    /// Makes everything durable that was written relaxed.
+    /// Makes all relaxed writes durable.
     ///
     /// # Errors
     ///
@@ -278,7 +281,7 @@ impl Db {
         self.shared.with_writer(|writer| writer.write_log(true))
     }
 
-    /// Writes what is needed to open without reading much of the log.
+    /// Writes a checkpoint, so that the next opening need not read much of the log.
     ///
     /// # Errors
     ///
@@ -287,8 +290,9 @@ impl Db {
         self.shared.with_writer(Writer::checkpoint_now)
     }
 
-    /// Writes all changes back into nodes that there are, then takes a
-    /// [`checkpoint`](Self::checkpoint). Others can write in between, each time after some leaves.
+    /// Writes all changes back into the existing nodes, then takes a
+    /// [`checkpoint`](Self::checkpoint). Other threads can write in between, each time after some
+    /// leaves.
     ///
     /// # Errors
     ///
@@ -302,8 +306,9 @@ impl Db {
         Ok(())
     }
 
-    /// Makes the storage as short as it can be. `progress` is told how many segments there still
-    /// are. Others can write between its steps ([`compaction`](Self::compaction)); reading goes on.
+    /// Makes the storage as short as possible. `progress` is called with the number of remaining
+    /// segments. Other threads can write between the steps ([`compaction`](Self::compaction));
+    /// reading continues.
     ///
     /// # Errors
     ///
@@ -316,8 +321,9 @@ impl Db {
         Ok(())
     }
 
-    /// Begins to make the storage as short as it can be, in steps. What was done in a step stays,
-    /// also if there is no next one. A step takes no more space than two segments and a checkpoint.
+    /// Begins a stepwise compaction, which makes the storage as short as possible. The effect of
+    /// each completed step remains, even if no further step follows. A step takes no more space
+    /// than two segments and a checkpoint.
     pub fn compaction(&self) -> Compaction {
         Compaction {
             db: self.clone(),
@@ -325,7 +331,7 @@ impl Db {
         }
     }
 
-    /// What is there now, whatever is written later.
+    /// Returns a snapshot of the current content, which later writes do not change.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             seq: self.shared.readers.hold(),
@@ -333,17 +339,17 @@ impl Db {
         }
     }
 
-    /// All keys between two bounds and their values, in order, as of now.
+    /// Returns a scan of all keys between two bounds and their values, in order, as of now.
     pub fn scan(&self, bounds: ScanBounds<'_>) -> Scan {
         Scan::new(self.snapshot(), bounds, false)
     }
 
-    /// The same from the end to the start.
+    /// Returns the scan of [`scan`](Self::scan) in descending order of keys.
     pub fn scan_reverse(&self, bounds: ScanBounds<'_>) -> Scan {
         Scan::new(self.snapshot(), bounds, true)
     }
 
-    /// Begins a transaction: it sees what is there now and its own changes.
+    /// Begins a transaction, which sees the current content and its own changes.
     pub fn transaction(&self) -> Transaction {
         Transaction {
             snapshot: self.snapshot(),
@@ -353,14 +359,14 @@ impl Db {
         }
     }
 
-    /// Bytes of memory that nodes and changes take now. It waits for nothing, so that it can be
-    /// asked while a compaction or a checkpoint is at work.
+    /// Returns the bytes of memory that nodes and changes take now. The call waits for nothing, so
+    /// that it is usable during a compaction or a checkpoint.
     pub fn memory_bytes(&self) -> u64 {
         let memory = &self.shared.tree.memory;
         memory.content_bytes() + memory.delta_bytes()
     }
 
-    /// Figures.
+    /// Returns the statistics of the index.
     pub fn figures(&self) -> Figures {
         let tree = &self.shared.tree;
         let snapshots = self.shared.readers.figures();
@@ -388,13 +394,13 @@ impl Db {
         })
     }
 
-    /// Batches of other threads that wait now for the log to be written.
+    /// Returns the number of batches of other threads that now wait for the log to be written.
     pub fn waiting(&self) -> usize {
         self.shared.waiting()
     }
 
-    /// The bytes of the storage that the log is in now, for tools that look at it: one range for
-    /// each ring, the one that is written last.
+    /// Returns the byte ranges of the storage that the log now occupies, for inspection tools: one
+    /// range for each ring. The last range is the ring that is being written.
     pub fn log_ranges(&self) -> Vec<std::ops::Range<u64>> {
         let geometry = self.shared.tree.geometry;
         self.shared.look_at_writer(|writer| {
@@ -403,21 +409,21 @@ impl Db {
         })
     }
 
-    /// The byte at which the first segment begins, for tools that look at the storage.
+    /// Returns the byte at which the first segment begins, for inspection tools.
     pub fn segments_offset(&self) -> u64 {
         self.shared.tree.geometry.segments_offset()
     }
 }
 
-/// A compaction on its way ([`Db::compaction`]).
+/// A compaction in progress ([`Db::compaction`]).
 pub struct Compaction {
     db: Db,
     compacting: Compacting,
 }
 
 impl Compaction {
-    /// Goes on by a step: some leaves written back, or a segment emptied. False if there is nothing
-    /// left to do.
+    /// Performs one step: writes some leaves back, or empties a segment. Returns false if nothing
+    /// is left to do.
     ///
     /// # Errors
     ///
@@ -428,25 +434,27 @@ impl Compaction {
         shared.with_writer(|writer| writer.compact_some(compacting))
     }
 
-    /// Segments that there still are.
+    /// Returns the number of remaining segments.
     pub fn segments(&self) -> u32 {
         self.db.figures().space.segments
     }
 }
 
-/// Reads and changes that happen as one: it succeeds if no key that it has written, or has read
-/// with [`get_for_update`](Self::get_for_update), was written by others since it began.
+/// Reads and changes that take effect atomically. A transaction succeeds if no key that it has
+/// written, or has read with [`get_for_update`](Self::get_for_update), was written by others since
+/// it began.
 pub struct Transaction {
     snapshot: Snapshot,
     pub(crate) batch: Batch,
-    /// Its own changes; `None` for a deletion.
+    /// Changes of this transaction; `None` for a deletion.
     own: std::collections::BTreeMap<Box<[u8]>, Option<Vec<u8>>>,
-    /// Keys that it has written or read for update.
+    /// Keys that the transaction has written or read for update.
     expects: Vec<Box<[u8]>>,
 }
 
 impl Transaction {
-    /// The value of a key: its own if it has written it, else as of its beginning.
+    /// Returns the value of a key: the value that this transaction has written, else the value as
+    /// of its beginning.
     ///
     /// # Errors
     ///
@@ -458,7 +466,8 @@ impl Transaction {
         }
     }
 
-    /// The same, and the transaction fails if others write the key before it ends.
+    /// Returns the same value as [`get`](Self::get). The transaction fails if others write the key
+    /// before it ends.
     ///
     /// # Errors
     ///
@@ -475,20 +484,20 @@ impl Transaction {
         self.own.insert(key.into(), Some(value.to_vec()));
     }
 
-    /// Takes a key out.
+    /// Removes a key.
     pub fn delete(&mut self, key: &[u8]) {
         self.batch.delete(key);
         self.expects.push(key.into());
         self.own.insert(key.into(), None);
     }
 
-    /// Makes its changes.
+    /// Commits the changes of the transaction.
     ///
     /// # Errors
     ///
-    /// [`Error::Conflict`] if others were faster, [`Error::SnapshotTooOld`] if it has gone on for
-    /// longer than it is known who has written its keys: nothing has changed then. Else those of
-    /// [`Db::write`].
+    /// [`Error::Conflict`] if another transaction or batch has written one of the keys since the
+    /// transaction began. [`Error::SnapshotTooOld`] if the transaction is older than the record of
+    /// recent writers of its keys. In both cases nothing has changed. Else those of [`Db::write`].
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let shared = &self.snapshot.shared;
         let operations = shared.limits.check(&self.batch)?;

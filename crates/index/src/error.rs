@@ -1,112 +1,115 @@
-//! What can go wrong, in words for the person who runs the program that has an index inside, and in
-//! kinds for that program.
+//! Errors of an index: in words for the user of the program that embeds it, and in kinds for that
+//! program.
 
 use crate::storage::StorageError;
 
-/// Why an operation of an index did not succeed.
+/// Reason why an operation of an index did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The storage failed.
     #[error("{action} at byte {offset}: {source}")]
     Storage {
-        /// What was being done.
+        /// Action that failed.
         action: &'static str,
-        /// Where, in bytes from the start of the storage.
+        /// Place of the failure, in bytes from the start of the storage.
         offset: u64,
-        /// What the storage said.
+        /// Error of the storage.
         source: StorageError,
     },
-    /// There is no space for more, neither in the storage nor in the log. Reads and deletes go on
-    /// as far as the log has room; the write that got this has changed nothing.
+    /// Neither the storage nor the log has space for the write, which has changed nothing. Reads
+    /// and deletions continue as far as the log has room.
     #[error("no space left: the storage cannot grow beyond {len_bytes} bytes")]
     Full {
-        /// How long the storage is.
+        /// Length of the storage.
         len_bytes: u64,
     },
-    /// What is there is not an index, or nothing is there.
+    /// The storage is empty or its content is not an index.
     #[error("this is not an index: {reason}")]
     NotAnIndex {
-        /// What is there instead.
+        /// Description of the content that was found.
         reason: String,
     },
-    /// It was written by a later version of this program.
+    /// The index was written by a later version of this program.
     #[error("the format has version {found}; this program knows {known}")]
     Version {
-        /// The version there.
+        /// Version of the format that was found.
         found: u32,
-        /// The highest version that is known here.
+        /// Highest version that this program knows.
         known: u32,
     },
-    /// Something is not what was written. `verify` tells what of it can be read.
+    /// The storage is corrupt: it does not hold the written content. `verify` reports the parts
+    /// that can be read.
     #[error("damaged: {what} at byte {offset}")]
     Damaged {
-        /// What should have been there.
+        /// Expected content.
         what: String,
-        /// Where.
+        /// Place of the damage, in bytes from the start of the storage.
         offset: u64,
     },
     /// The key is too long ([`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX)).
     #[error("a key of {bytes} bytes: at most {max} are possible")]
     KeyTooLong {
-        /// How long it is.
+        /// Length of the key.
         bytes: usize,
-        /// How long it may be.
+        /// Maximum length.
         max: usize,
     },
     /// The value is too long for the segments of this index ([`Limits`](crate::Limits)).
     #[error("a value of {bytes} bytes: with the segments of this index at most {max} are possible")]
     ValueTooLong {
-        /// How long it is.
+        /// Length of the value.
         bytes: usize,
-        /// How long it may be.
+        /// Maximum length.
         max: usize,
     },
     /// The batch is too long for the log of this index ([`Limits`](crate::Limits)).
     #[error("a batch of {bytes} bytes: with the log of this index at most {max} are possible")]
     BatchTooLong {
-        /// How long it is.
+        /// Length of the batch.
         bytes: usize,
-        /// How long it may be.
+        /// Maximum length.
         max: usize,
     },
-    /// Writing has failed before, so that it is not known what is durable, or the index was opened
-    /// only to be read, or it was closed. Reads go on. To write, open the index anew.
+    /// The index accepts no writes: writing has failed before, so that it is not known which writes
+    /// are durable, or the index was opened for reading only, or it was closed. Reads continue. To
+    /// write, open the index anew.
     #[error("read-only: {reason}")]
     ReadOnly {
-        /// Why it is so.
+        /// Reason why the index accepts no writes.
         reason: String,
     },
-    /// A thread panicked while it changed the index, so its memory may be in any state. Neither
-    /// reads nor writes go on; what is on the storage is as after a crash. Open the index anew.
+    /// A thread panicked while it changed the index, so the memory of the index may be in any
+    /// state. Neither reads nor writes continue; the storage is as after a crash. Open the index
+    /// anew.
     #[error("a thread panicked while it changed the index, which must be opened anew: {reason}")]
     Poisoned {
-        /// What the thread said when it panicked.
+        /// Message of the panic.
         reason: String,
     },
-    /// A key that the transaction has read or written was written by another transaction or batch
-    /// since it began.
+    /// A key that the transaction has written, or has read for update, was written by another
+    /// transaction or batch since the transaction began.
     #[error("another transaction was faster")]
     Conflict,
-    /// The snapshot held back more than it may.
+    /// The snapshot is older than allowed, in batches or in retained versions.
     #[error("the snapshot is too old")]
     SnapshotTooOld,
     /// An option has an impossible value.
     #[error("{option}: {reason}")]
     Option {
-        /// Its name.
+        /// Name of the option.
         option: &'static str,
-        /// What is wrong with it.
+        /// Reason why the value is impossible.
         reason: String,
     },
     /// The file could not be opened.
     #[error("{path}: {reason}")]
     Open {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What kind of obstacle it is.
+        /// Kind of the obstacle.
         kind: ErrorKind,
-        /// What the operating system said.
+        /// Error text of the operating system.
         reason: String,
     },
 }
@@ -121,11 +124,11 @@ pub enum ErrorKind {
     Missing,
     /// The operating system does not permit it.
     Denied,
-    /// What is there is not an index.
+    /// The content of the storage is not an index.
     NotAnIndex,
     /// A later version of this program wrote it.
     Version,
-    /// Something is not what was written.
+    /// The storage is corrupt: it does not hold the written content.
     Damaged,
     /// There is no space left.
     Full,
@@ -135,9 +138,9 @@ pub enum ErrorKind {
     ReadOnly,
     /// A panic has left the index unusable.
     Poisoned,
-    /// Another transaction was faster: begin this one again.
+    /// Another transaction or batch wrote the same keys first: begin this transaction again.
     Conflict,
-    /// The snapshot or the transaction is older than it may be: begin anew.
+    /// The snapshot or the transaction is older than allowed: begin anew.
     TooOld,
     /// An option has an impossible value.
     Option,
@@ -146,7 +149,7 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// What kind of error it is.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Storage { .. } => ErrorKind::Storage,
@@ -180,7 +183,7 @@ impl From<std::io::ErrorKind> for ErrorKind {
     }
 }
 
-/// Adds the place and what was done to an error of the storage.
+/// Adds the place and the action to an error of the storage.
 pub(crate) trait At<T> {
     fn at(self, action: &'static str, offset: u64) -> Result<T, Error>;
 }

@@ -1,8 +1,8 @@
-//! What an index is from its making on, and where its parts are by that.
+//! Fixed properties of an index, chosen at its creation, and the location of its parts.
 
 use crate::storage::BLOCK_BYTES;
 
-/// The log begins here.
+/// Byte of the storage at which the log begins.
 pub(crate) const LOG_OFFSET: u64 = 64 << 10;
 /// Bytes of a segment.
 pub(crate) const MIN_SEGMENT_BYTES: u32 = 64 << 10;
@@ -11,12 +11,12 @@ pub(crate) const MAX_SEGMENT_BYTES: u32 = 4 << 20;
 pub(crate) const MIN_LOG_BLOCKS: u64 = 64;
 pub(crate) const MAX_LOG_BLOCKS: u64 = 1 << 28;
 
-/// What an index is from its making on.
+/// Properties of an index that are fixed at its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
-    /// Names the index, so that bytes of another one are known as such.
+    /// Identifies the index, so that bytes of another index are recognised.
     pub id: u64,
-    /// Blocks of the log, at most.
+    /// Maximum number of blocks of the log.
     pub log_blocks: u64,
     pub segment_bytes: u32,
     /// Blocks of the log at the front of the storage, before the segments.
@@ -24,12 +24,13 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Of a new index: its log begins with what fits before the first segment, but not with less
-    /// than a log must have.
+    /// Returns the geometry of a new index. Its log begins with the blocks that fit before the
+    /// first segment, but at least with the minimum length of a log.
     pub(crate) fn new(id: u64, log_blocks: u64, segment_bytes: u32) -> Geometry {
         let before_segments = u64::from(segment_bytes).saturating_sub(LOG_OFFSET);
         let front_blocks = (before_segments / BLOCK_BYTES as u64).max(MIN_LOG_BLOCKS);
-        // A log that may be little longer than that is as long as it may be from the beginning.
+        // If the maximum length of the log is less than twice the front, the log has its maximum
+        // length from the beginning.
         let front_blocks = match log_blocks < front_blocks * 2 {
             true => log_blocks,
             false => front_blocks,
@@ -42,7 +43,7 @@ impl Geometry {
         }
     }
 
-    /// True if an index can be so.
+    /// Returns true if an index can have this geometry.
     pub(crate) fn is_possible(&self) -> bool {
         self.segment_bytes.is_power_of_two()
             && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&self.segment_bytes)
@@ -50,18 +51,18 @@ impl Geometry {
             && (MIN_LOG_BLOCKS..=self.log_blocks).contains(&self.front_blocks)
     }
 
-    /// Where segments begin.
+    /// Returns the byte at which the segments begin.
     pub(crate) fn segments_offset(&self) -> u64 {
         let front_end = LOG_OFFSET + self.front_blocks * BLOCK_BYTES as u64;
         front_end.next_multiple_of(u64::from(self.segment_bytes))
     }
 
-    /// Where a segment is.
+    /// Returns the byte at which a segment begins.
     pub(crate) fn segment_offset(&self, segment: u32) -> u64 {
         self.segments_offset() + u64::from(segment) * u64::from(self.segment_bytes)
     }
 
-    /// Segments that a storage of this length has.
+    /// Returns the number of segments of a storage of this length.
     pub(crate) fn segments(&self, len_bytes: u64) -> u32 {
         let bytes = len_bytes.saturating_sub(self.segments_offset());
         u32::try_from(bytes / u64::from(self.segment_bytes)).unwrap_or(u32::MAX)
@@ -80,7 +81,7 @@ mod tests {
         assert_eq!(geometry.segment_offset(3), 4 << 20);
         assert_eq!(geometry.segments((4 << 20) + 100), 3);
         assert_eq!(geometry.segments(0), 0);
-        // Up to version 4 the whole log was there: 64 KiB and 512 blocks.
+        // Up to version 4 the front held the whole log: 64 KiB and 512 blocks.
         let old = Geometry {
             front_blocks: 512,
             ..geometry

@@ -1,5 +1,5 @@
-//! How long what is written may be. Each limit is checked when it is called for, before anything
-//! has changed.
+//! Size limits of keys, values and batches. Each limit is checked when a write is called, before
+//! anything has changed.
 
 use crate::batch::{Batch, ranges_first};
 use crate::error::Error;
@@ -9,23 +9,26 @@ use crate::node::{BLOB_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::storage::BLOCK_BYTES;
 use crate::tree::blob::Reference;
 
-/// A batch takes this part of the log at most, so that there is room for several.
+/// Divisor of the length of the log that gives the maximum length of a batch, so that the log has
+/// room for several batches.
 const LOG_SHARE: u64 = 8;
-/// A batch has fewer bytes than this, however long the log is: what a leaf gets from it is in
-/// memory at once.
+/// Exclusive bound of the bytes of a batch, however long the log is: the part of a batch for one
+/// leaf is in memory at once.
 const BATCH_BYTES_MAX: usize = 1 << 30;
-/// What stands in a row for a value takes this part of a segment at most.
+/// Divisor of the length of a segment that gives the maximum length of a row's value field.
 const ROW_SHARE: usize = 8;
 
-/// How long what is written to an index may be, in bytes ([`Db::limits`](crate::Db::limits)).
+/// Size limits of keys, values and batches of an index, in bytes
+/// ([`Db::limits`](crate::Db::limits)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A key.
+    /// Maximum length of a key.
     pub key_bytes_max: usize,
-    /// A value. By the length of a segment, which was chosen when the index was made.
+    /// Maximum length of a value. It depends on the length of a segment, which was chosen when the
+    /// index was created.
     pub value_bytes_max: usize,
-    /// A batch: its keys, its values, and 2 to 8 bytes for each operation. An eighth of the log,
-    /// whose length was chosen when the index was made, or 1 GiB.
+    /// Maximum length of a batch: its keys, its values, and 2 to 8 bytes for each operation. The
+    /// limit is an eighth of the log, whose length was chosen when the index was created, or 1 GiB.
     pub batch_bytes_max: usize,
 }
 
@@ -43,11 +46,11 @@ impl Limits {
 }
 
 impl Limits {
-    /// The operations of a batch, as they stand in the log: deletions of ranges first.
+    /// Checks a batch, and returns its operations in the order of the log: range deletions first.
     ///
     /// # Errors
     ///
-    /// If a key, a value or the whole is too long.
+    /// If a key, a value or the whole batch is too long.
     pub(crate) fn check(&self, batch: &Batch) -> Result<Vec<u8>, Error> {
         let operations = batch.bytes()?;
         let (value_bytes, bytes) = (batch.longest_value_bytes(), operations.len());
@@ -71,12 +74,12 @@ impl Limits {
     }
 }
 
-/// Bytes of what stands in a row for a value, at most: the value or a reference to it.
+/// Returns the maximum bytes of a row's value field: the value or a reference to it.
 pub(crate) fn row_bytes_max(segment_bytes: u32) -> usize {
     (segment_bytes as usize / ROW_SHARE).min(VALUE_BYTES_MAX)
 }
 
-/// Bytes of a part of a value that is kept out of line, at most.
+/// Returns the maximum bytes of one part of an out-of-line value.
 pub(crate) fn blob_bytes_max(segment_bytes: u32) -> usize {
     BLOB_BYTES_MAX.min(segment_bytes as usize / 2)
 }
@@ -94,7 +97,7 @@ mod tests {
         assert_eq!(usual.batch_bytes_max, (8 << 20) - 97);
         // (64 KiB - 12) / 4 parts of 512 KiB.
         assert_eq!(usual.value_bytes_max, 16_381 * (512 << 10));
-        // The shortest that can be: (8 KiB - 12) / 4 parts of 32 KiB.
+        // The smallest possible index: (8 KiB - 12) / 4 parts of 32 KiB.
         let least = limits(64, 64 << 10);
         assert_eq!(least.batch_bytes_max, (32 << 10) - 97);
         assert_eq!(least.value_bytes_max, 2_045 * (32 << 10));

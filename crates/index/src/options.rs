@@ -1,4 +1,4 @@
-//! How an index is made and opened.
+//! Options with which an index is created and opened.
 
 use crate::error::Error;
 use crate::geometry::{
@@ -8,34 +8,36 @@ use crate::limits::row_bytes_max;
 use crate::paper::PaperRules;
 use crate::storage::BLOCK_BYTES;
 
-/// Settings. The default suits a program that has some hundred MiB to spare.
+/// Settings of an index. The default suits a program that has some hundred MiB of memory to spare.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Memory for nodes and changes, in bytes.
     pub memory_bytes: u64,
-    /// The part of it for changes that are not in nodes yet. The larger, the fewer bytes are
-    /// written for each change, and the longer opening takes after a crash.
+    /// Part of `memory_bytes` for changes that are not in nodes yet. The larger it is, the fewer
+    /// bytes are written for each change, and the longer opening takes after a crash.
     pub buffer_bytes: u64,
-    /// Length of the log, in bytes, at most: it begins short, grows when it has to, and is given
-    /// back. A batch has at most an eighth of it. Only used when an index is made.
+    /// Maximum length of the log, in bytes. The log begins short, grows when necessary, and shrinks
+    /// again. A batch takes at most an eighth of the log. Only used when an index is created.
     pub log_bytes: u64,
-    /// Length of a segment, a power of two from 64 KiB to 4 MiB: what an SSD erases at once, if
-    /// that is known. Only used when an index is made.
+    /// Length of a segment, a power of two from 64 KiB to 4 MiB: the size of an erase unit of the
+    /// SSD, if that is known. Only used when an index is created.
     pub segment_bytes: u32,
-    /// Length of the image of a leaf, about: from 512 bytes to a quarter of a segment of the index.
+    /// Approximate length of the image of a leaf: from 512 bytes to a quarter of a segment of the
+    /// index.
     pub node_bytes: usize,
-    /// Longer values are kept apart from their keys: at most an eighth of a segment of the index,
-    /// and 64 KiB.
+    /// Length of the longest value that is stored beside its key; longer values are stored out of
+    /// line. At most an eighth of a segment of the index, and 64 KiB.
     pub inline_value_bytes: usize,
-    /// How much of the segments is in use, at most, before they are cleaned rather than added to.
-    /// Where rows pack well it is less, down to 0.7, as long as segments take no more than the rows
-    /// would unpacked and the storage can be longer.
+    /// Maximum share of the segments that is in use before segments are cleaned rather than added.
+    /// Where rows pack well the share is lower, down to 0.7, as long as the segments take no more
+    /// space than the rows would unpacked and the storage can grow.
     pub utilisation: f64,
-    /// The part of all leaves that counts as hot (the paper: hot to cold as 1 to 2).
+    /// Share of all leaves that counts as hot (the paper: hot to cold as 1 to 2).
     pub hot_share: f64,
-    /// How long a batch that is to be durable as one of a group waits for others, in microseconds.
+    /// Time that a batch with `Durability::Group` waits for other batches, in microseconds.
     pub group_wait_us: u32,
-    /// How many batches a snapshot may hold back; older ones end with [`Error::SnapshotTooOld`].
+    /// Maximum number of batches since a snapshot; older snapshots end with
+    /// [`Error::SnapshotTooOld`].
     pub snapshot_batches_max: u64,
     /// Rules of the paper instead of the engine's own, for its experiment.
     pub paper: Option<PaperRules>,
@@ -67,11 +69,11 @@ fn refused(option: &'static str, reason: &str) -> Error {
 }
 
 impl Options {
-    /// The shape of the index with this id that these options ask for.
+    /// Returns the geometry that these options give an index with this id.
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if there can be none.
+    /// [`Error::Option`] if no index with this geometry is possible.
     pub(crate) fn geometry(&self, id: u64) -> Result<Geometry, Error> {
         let blocks = self.log_bytes / BLOCK_BYTES as u64;
         if !(MIN_LOG_BLOCKS..=MAX_LOG_BLOCKS).contains(&blocks) {
@@ -87,8 +89,8 @@ impl Options {
         Ok(Geometry::new(id, blocks, self.segment_bytes))
     }
 
-    /// Refuses what an index of this shape cannot be used with. What only counts when an index is
-    /// made is not looked at: it has been.
+    /// Refuses options that an index of this geometry cannot be used with. Options that only count
+    /// at creation are not checked: they were checked then.
     pub(crate) fn check(&self, geometry: &Geometry) -> Result<(), Error> {
         if self.memory_bytes < 256 << 10 {
             return Err(refused("memory_bytes", "at least 256 KiB are needed"));

@@ -1,8 +1,8 @@
-//! Who reads at which sequence number, and so what must be kept.
+//! Sequence numbers at which readers read, which determine the versions that must be kept.
 //!
-//! What is visible and what is held are looked at under one lock: a snapshot is either seen by
-//! whoever is about to drop old versions, or it begins at a number that is not older than what is
-//! kept.
+//! The visible sequence number and the held numbers are read under one lock. So a new snapshot is
+//! either seen by the thread that is about to drop old versions, or it begins at a sequence number
+//! that is not older than the kept versions.
 
 use crate::node::Seq;
 use crate::planted::{Bug, is_planted};
@@ -18,12 +18,12 @@ pub(crate) struct Readers {
     batches_max: u64,
 }
 
-/// Figures of the snapshots.
+/// Statistics of the snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotFigures {
-    /// Snapshots that are open.
+    /// Number of open snapshots.
     pub open: usize,
-    /// Batches since the oldest of them.
+    /// Number of batches since the oldest open snapshot.
     pub oldest_batches: u64,
 }
 
@@ -36,17 +36,18 @@ impl Readers {
         }
     }
 
-    /// The last batch that readers see.
+    /// Returns the sequence number of the last batch that readers see.
     pub(crate) fn visible(&self) -> Seq {
         self.visible.load(Ordering::Acquire)
     }
 
-    /// Readers see everything up to this batch.
+    /// Makes everything up to this batch visible to readers.
     pub(crate) fn publish(&self, seq: Seq) {
         self.visible.store(seq, Ordering::Release);
     }
 
-    /// No reader that has a promise is older than this.
+    /// Returns the oldest sequence number that is still guaranteed to readers: that of the oldest
+    /// snapshot within the limit, or the visible number.
     pub(crate) fn oldest(&self) -> Seq {
         let snapshots = self.snapshots.lock();
         let visible = self.visible();
@@ -55,8 +56,9 @@ impl Readers {
         oldest.map_or(visible, |(seq, _)| (*seq).min(visible))
     }
 
-    /// The batches as of which readers look that have a promise, and readers to come, in order:
-    /// versions that none of these sees are of no use.
+    /// Returns the sequence numbers that snapshots are guaranteed to read, and the visible number
+    /// for future readers, in order. A version that is visible at none of these numbers may be
+    /// dropped.
     pub(crate) fn held(&self) -> Vec<Seq> {
         let snapshots = self.snapshots.lock();
         let visible = self.visible();
@@ -66,7 +68,7 @@ impl Readers {
         held.chain([visible]).collect()
     }
 
-    /// Holds what is visible now.
+    /// Holds the visible sequence number for a new snapshot, and returns it.
     pub(crate) fn hold(&self) -> Seq {
         let mut snapshots = self.snapshots.lock();
         let seq = self.visible();
@@ -74,7 +76,7 @@ impl Readers {
         seq
     }
 
-    /// Holds once more what is held already.
+    /// Adds a holder to a sequence number that is held already.
     pub(crate) fn hold_at(&self, seq: Seq) {
         *self.snapshots.lock().entry(seq).or_default() += 1;
     }

@@ -1,10 +1,11 @@
-//! Taking up the log after a stop: all that is in it from the tail on goes into the leaves again.
+//! Replay of the log after a stop: all changes in the log from its tail on go into the leaves
+//! again.
 //!
-//! What the log says of one key is in order, and keys do not depend on each other, so a stretch of
-//! the log is sorted by key first: each leaf is gone to once, gets all its changes at once, and of
-//! each key only the last. A deletion of a range ends a stretch, since it concerns keys that are
-//! not named. It must never read a leaf: opening would then cost as much as the leaves that have
-//! changed.
+//! The changes of one key are in order in the log, and keys do not depend on each other. So a
+//! stretch of the log is first sorted by key: each leaf is visited once, gets all its changes at
+//! once, and only the last change of each key. A range deletion ends a stretch, because it concerns
+//! keys that it does not name. Replay must never read a leaf: the cost of opening would then grow
+//! with the number of changed leaves.
 
 use crate::batch::{Operation, Operations, ranges_first};
 use crate::error::Error;
@@ -17,15 +18,15 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// A stretch has at least so many bytes, however short memory is.
+/// Minimum bytes of a stretch, however small the memory is.
 const STRETCH_BYTES_MIN: usize = 64 << 10;
-/// More would not make it faster.
+/// Maximum bytes of a stretch: more would not make replay faster.
 const STRETCH_BYTES_MAX: usize = 1 << 30;
 
 /// One change of one key.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// The first sixteen bytes of the key, as a number that orders as they do.
+    /// First sixteen bytes of the key, as a number with the same order.
     head: u128,
     key_at: usize,
     value_len: u32,
@@ -50,22 +51,22 @@ impl Change {
         }
     }
 
-    /// Compares keys, without a look at them where their heads say enough: they lie anywhere in
-    /// memory.
+    /// Compares keys. It reads the keys themselves only if their heads do not decide, because the
+    /// keys are scattered in memory.
     fn compare_key(&self, other: &Change, bytes: &[u8]) -> Ordering {
         let is_all_head = self.key_len <= 16 && other.key_len <= 16;
         self.head.cmp(&other.head).then_with(|| match is_all_head {
-            // One may be the other with zeroes behind it.
+            // One key may be the other one followed by zeroes.
             true => self.key_len.cmp(&other.key_len),
             false => self.key(bytes).cmp(other.key(bytes)),
         })
     }
 }
 
-/// A stretch of the log.
+/// A stretch of the log that is being replayed.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    /// Keys, each with its value behind it.
+    /// Keys, each followed by its value.
     bytes: Vec<u8>,
     changes: Vec<Change>,
     /// Memory that a stretch may take, in bytes.
@@ -73,8 +74,8 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// In stretches of so many bytes of memory, about: the longer, the more changes a leaf gets at
-    /// once.
+    /// Creates a replay with stretches of about the given bytes of memory. The longer the
+    /// stretches, the more changes a leaf gets at once.
     pub(crate) fn new(bytes_max: u64) -> Replay {
         let bytes_max = usize::try_from(bytes_max).unwrap_or(STRETCH_BYTES_MAX);
         Replay {
@@ -84,7 +85,7 @@ impl Replay {
         }
     }
 
-    /// Takes a frame.
+    /// Adds the changes of a frame to the stretch.
     pub(crate) fn take(&mut self, frame: &Frame<'_>, writer: &mut Writer) -> Result<(), Error> {
         let memory_bytes = self.bytes.len() + self.changes.len() * size_of::<Change>();
         if memory_bytes + frame.operations.len() > self.bytes_max {
@@ -93,7 +94,8 @@ impl Replay {
         }
         let last = frame.each_batch(|seq, operations| {
             let ordered = match frame.is_carried {
-                // Of leaves, one after the other, each with its deletions first.
+                // A relogged frame holds one leaf after the other, each with its range deletions
+                // first.
                 true => Ok(Cow::Borrowed(operations)),
                 false => ranges_first(operations),
             };
@@ -109,7 +111,8 @@ impl Replay {
                         self.finish(writer)?;
                         writer.replay_deletion(seq, (start, end), frame)?;
                     }
-                    // The checkpoint has it, or it stands in the log as it was made.
+                    // Skip the entry: the checkpoint has this deletion, or the log has it in its
+                    // original form.
                     Operation::RangeDeleted { .. } | Operation::End => {}
                 }
             }
@@ -134,15 +137,15 @@ impl Replay {
         });
     }
 
-    /// Makes the changes of the stretch.
+    /// Applies the changes of the stretch.
     pub(crate) fn finish(&mut self, writer: &mut Writer) -> Result<(), Error> {
         let bytes = &self.bytes;
-        // Of one key the order of the log decides, which is that of the places.
+        // Changes of one key are ordered as in the log, which is the order of `key_at`.
         self.changes.sort_unstable_by(|a, b| {
             let by_key = a.compare_key(b, bytes);
             by_key.then_with(|| a.key_at.cmp(&b.key_at))
         });
-        // The last of each key.
+        // Keep the last change of each key.
         self.changes.dedup_by(|later, kept| {
             let is_same = later.compare_key(kept, bytes).is_eq();
             if is_same {
@@ -173,19 +176,19 @@ impl Replay {
     }
 }
 
-/// The leaves of keys that ascend. Most are under the same parent as the one before, so that the
-/// way from the root is gone once for each parent.
+/// Finds the leaves of ascending keys. Most leaves have the same parent as the leaf before, so the
+/// descent from the root happens once for each parent.
 struct Leaves<'a> {
     tree: &'a Tree,
-    /// None before the first, and where the root is a leaf.
+    /// `None` before the first key, and where the root is a leaf.
     parent: Option<Parent>,
 }
 
 struct Parent {
     inner: Arc<Inner>,
-    /// Which of its children was asked for last.
+    /// Index of the child that was returned last.
     index: usize,
-    /// Where its keys end.
+    /// Exclusive end of the keys of this parent.
     end: Option<Box<[u8]>>,
 }
 
@@ -194,7 +197,7 @@ impl<'a> Leaves<'a> {
         Leaves { tree, parent: None }
     }
 
-    /// The leaf of a key that is not below the one before.
+    /// Returns the leaf of a key that is not less than the key before.
     fn leaf_of(&mut self, key: &[u8]) -> Result<NodeId, Error> {
         if let Some(parent) = &mut self.parent
             && parent.end.as_ref().is_none_or(|end| key < &**end)
@@ -214,7 +217,7 @@ impl<'a> Leaves<'a> {
         Ok(leaf)
     }
 
-    /// The least key above those of the leaf that was asked for last.
+    /// Returns the exclusive upper bound of the keys of the leaf that was returned last.
     fn edge(&self) -> Option<&[u8]> {
         let parent = self.parent.as_ref()?;
         match parent.index + 1 < parent.inner.len() {

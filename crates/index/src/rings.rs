@@ -1,31 +1,31 @@
-//! Where the log is: a ring of blocks, and before it, as long as they are needed, the rings that it
-//! was in before.
+//! Location of the log: the current ring of blocks, and the earlier rings of the log as long as
+//! they are needed.
 //!
-//! An index begins with a short ring at the front of its storage. When that is nearly full of what
-//! is needed, the log goes on in a longer one, in segments that follow each other; when nothing of
-//! the log is needed, it goes back to the front and the segments are free. A position belongs to
-//! one ring: the last that begins at it or before. It must never be in a ring that neither of the
-//! superblocks lists.
+//! An index begins with a short ring at the front of its storage. When that ring is nearly full of
+//! needed blocks, the log continues in a longer ring, in contiguous segments. When no block of the
+//! log is needed, the log returns to the front and the segments are freed. A position belongs to
+//! one ring: the last ring that begins at or before it. A position must never be in a ring that
+//! neither of the superblocks lists.
 
 use crate::geometry::{Geometry, LOG_OFFSET};
 use crate::storage::BLOCK_BYTES;
 use std::ops::Range;
 
-/// Rings that a log is in, at most: one for each step of its growth.
+/// Maximum number of rings of a log: one for each step of its growth.
 pub(crate) const RINGS_MAX: usize = 9;
 /// Bytes of a ring in a superblock.
 pub(crate) const RING_BYTES: usize = 16;
-/// A log that is too short becomes so many times as long.
+/// Factor by which a log that is too short grows.
 const GROWTH: u64 = 8;
-/// As a superblock has it, in place of the number of a segment.
+/// Value in a superblock, in place of a segment number, for the ring at the front.
 const FRONT: u32 = u32::MAX;
 
-/// Where the blocks of a ring are.
+/// Location of the blocks of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Between the superblocks and the segments.
     Front,
-    /// In segments, from this one on.
+    /// In consecutive segments, beginning with this one.
     Segments(u32),
 }
 
@@ -44,7 +44,7 @@ impl Place {
         }
     }
 
-    /// The first byte, from the start of the storage.
+    /// Returns the first byte of the ring, from the start of the storage.
     fn offset(self, geometry: &Geometry) -> u64 {
         match self {
             Place::Front => LOG_OFFSET,
@@ -53,18 +53,17 @@ impl Place {
     }
 }
 
-/// A ring of blocks. The block of a position is the remainder of the position by how many there
-/// are.
+/// A ring of blocks. The block of a position is the position modulo the number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ring {
-    /// The first position that is in it.
+    /// First position in this ring.
     pub from: u64,
     pub place: Place,
     pub blocks: u64,
 }
 
 impl Ring {
-    /// The ring at the front of an index, from a position on.
+    /// Returns the ring at the front of an index, which begins at the given position.
     pub(crate) fn front(geometry: &Geometry, from: u64) -> Ring {
         Ring {
             from,
@@ -73,18 +72,18 @@ impl Ring {
         }
     }
 
-    /// Where the block of a position is, in bytes from the start of the storage.
+    /// Returns the place of the block of a position, in bytes from the start of the storage.
     pub(crate) fn offset_of(&self, geometry: &Geometry, position: u64) -> u64 {
         self.place.offset(geometry) + position % self.blocks * BLOCK_BYTES as u64
     }
 
-    /// All its bytes.
+    /// Returns the byte range of the ring.
     pub(crate) fn range(&self, geometry: &Geometry) -> Range<u64> {
         let start = self.place.offset(geometry);
         start..start + self.blocks * BLOCK_BYTES as u64
     }
 
-    /// The segments that it takes.
+    /// Returns the segments that the ring occupies.
     pub(crate) fn segments(&self, geometry: &Geometry) -> Range<u32> {
         match self.place {
             Place::Front => 0..0,
@@ -102,7 +101,7 @@ impl Ring {
         bytes
     }
 
-    /// Reads one; `None` if an index of this shape cannot have it.
+    /// Decodes a ring; `None` if an index of this geometry cannot have it.
     pub(crate) fn decode(bytes: &[u8; RING_BYTES], geometry: &Geometry) -> Option<Ring> {
         let ring = Ring {
             from: u64::from_le_bytes(*bytes.first_chunk()?),
@@ -117,24 +116,24 @@ impl Ring {
     }
 }
 
-/// Segments that so many blocks take.
+/// Returns the number of segments that the given number of blocks takes.
 pub(crate) fn segments_for(geometry: &Geometry, blocks: u64) -> u32 {
     let bytes = blocks * BLOCK_BYTES as u64;
     // A log has at most 2^28 blocks of 2^12 bytes, and a segment has at least 2^16.
     bytes.div_ceil(geometry.segment_bytes.into()) as u32
 }
 
-/// The rings of a log, in the order of their positions: the last is the one that is written.
+/// Rings of a log, in the order of their positions: the last ring is the one being written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rings(Vec<Ring>);
 
 impl Rings {
-    /// One ring.
+    /// Returns a list of one ring.
     pub(crate) fn of_one(ring: Ring) -> Rings {
         Rings(vec![ring])
     }
 
-    /// Several; `None` if a log cannot be in them.
+    /// Returns a list of several rings; `None` if a log cannot be in them.
     pub(crate) fn of(rings: Vec<Ring>) -> Option<Rings> {
         let is_possible = (1..=RINGS_MAX).contains(&rings.len())
             && rings.is_sorted_by(|one, next| one.from < next.from);
@@ -145,12 +144,12 @@ impl Rings {
         &self.0
     }
 
-    /// The one that is written.
+    /// Returns the ring that is being written.
     pub(crate) fn current(&self) -> &Ring {
         self.0.last().expect("a log is in a ring")
     }
 
-    /// The one of a position, and the first position that is in it no more.
+    /// Returns the ring of a position, and the first position after that ring.
     pub(crate) fn at(&self, position: u64) -> (&Ring, u64) {
         let later = self.0.partition_point(|ring| ring.from <= position);
         let index = later.saturating_sub(1);
@@ -158,19 +157,20 @@ impl Rings {
         (&self.0[index], end)
     }
 
-    /// Where the block of a position is, in bytes from the start of the storage.
+    /// Returns the place of the block of a position, in bytes from the start of the storage.
     pub(crate) fn offset_of(&self, geometry: &Geometry, position: u64) -> u64 {
         self.at(position).0.offset_of(geometry, position)
     }
 
-    /// Those that have something at or behind a position; the current one always.
+    /// Returns the rings that have blocks at or behind a position. The current ring is always
+    /// included.
     pub(crate) fn needed_from(&self, position: u64) -> Rings {
         let gone = self.0[1..].partition_point(|ring| ring.from <= position);
         Rings(self.0[gone..].to_vec())
     }
 
-    /// The same with one that is written from now on, instead of the current one if nothing was
-    /// ever written to that.
+    /// Returns the list with a new current ring appended. If nothing was ever written to the old
+    /// current ring, the new ring replaces it.
     pub(crate) fn with(&self, ring: Ring) -> Rings {
         assert!(self.current().from <= ring.from, "positions only grow");
         let mut rings = self.0.clone();
@@ -181,13 +181,13 @@ impl Rings {
         Rings(rings)
     }
 
-    /// Blocks of the ring to go on in where this one is too short for so many; `None` if it cannot
-    /// be longer.
+    /// Returns the number of blocks of the next ring, if this ring is too short for
+    /// `needed_blocks`; `None` if the log cannot be longer.
     pub(crate) fn longer(&self, geometry: &Geometry, needed_blocks: u64) -> Option<u64> {
         let (now, most) = (self.current().blocks, geometry.log_blocks);
         let is_last = self.0.len() + 1 >= RINGS_MAX;
         let blocks = (now * GROWTH).max(needed_blocks * 2);
-        // A last step that is short would not be worth it.
+        // Go to the maximum at once if the last step would be short.
         let blocks = if is_last || blocks * 2 > most {
             most
         } else {

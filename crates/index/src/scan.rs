@@ -1,6 +1,6 @@
-//! Scans: keys and values in order, a leaf's worth at a time, so that a change beside them does not
-//! wait and is not seen. A scan keeps the image of the leaf that it is in, also when the tree has
-//! given it up.
+//! Scans: keys and values in order, taken from one leaf at a time, so that concurrent changes do
+//! not wait and are not seen. A scan keeps the image of its current leaf, even after the tree has
+//! dropped that image.
 
 use crate::error::Error;
 use crate::node::{Kind, Rows, View};
@@ -9,14 +9,14 @@ use crate::tree::{LeafScan, Next, Place};
 use std::cell::Cell;
 use std::ops::Bound;
 
-/// From where to where a scan goes.
+/// Lower and upper bound of the keys of a scan.
 pub type ScanBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 /// A key and its value.
 pub type KeyValue<'a> = (&'a [u8], &'a [u8]);
 
-/// Runs of rows, and rows that have changed, taken at first; each further time twice as many, up to
-/// [`PIECES_MAX`].
+/// Number of pieces (runs of rows, and changed rows) that a scan takes first. Each further time it
+/// takes twice as many, up to [`PIECES_MAX`].
 const PIECES_FIRST: usize = 128;
 const PIECES_MAX: usize = 1024;
 const BYTES_MAX: usize = 256 << 10;
@@ -24,11 +24,11 @@ const BYTES_MAX: usize = 256 << 10;
 type OwnedBound = Bound<Box<[u8]>>;
 
 thread_local! {
-    /// The memory of the scan that ended last, for the next one of the thread.
+    /// Memory of the last scan that ended in this thread, for reuse by the next one.
     static SPARE: Cell<Rows> = const { Cell::new(Rows::new()) };
 }
 
-/// A scan on its way. It holds what is there at its beginning.
+/// A scan in progress. It holds a snapshot of the content at its beginning.
 pub struct Scan {
     snapshot: Snapshot,
     from: OwnedBound,
@@ -37,7 +37,7 @@ pub struct Scan {
     rows: Rows,
     pieces_max: usize,
     is_over: bool,
-    /// A value that was out of line.
+    /// Buffer for a value that was out of line.
     value: Vec<u8>,
 }
 
@@ -49,7 +49,7 @@ fn lend(bound: &OwnedBound) -> Bound<&[u8]> {
     bound.as_ref().map(|key| &**key)
 }
 
-/// True if there can be no key between the bounds.
+/// Returns true if no key can lie between the bounds.
 fn is_empty(from: &OwnedBound, to: &OwnedBound) -> bool {
     match (from, to) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
@@ -62,12 +62,12 @@ fn is_empty(from: &OwnedBound, to: &OwnedBound) -> bool {
 }
 
 impl Snapshot {
-    /// All keys between two bounds and their values at that moment, in order.
+    /// Returns a scan of all keys between two bounds and their values as of the snapshot, in order.
     pub fn scan(&self, bounds: ScanBounds<'_>) -> Scan {
         Scan::new(self.clone(), bounds, false)
     }
 
-    /// The same from the end to the start.
+    /// Returns the scan of [`scan`](Self::scan) in descending order of keys.
     pub fn scan_reverse(&self, bounds: ScanBounds<'_>) -> Scan {
         Scan::new(self.clone(), bounds, true)
     }
@@ -90,11 +90,11 @@ impl Scan {
         }
     }
 
-    /// The next key and its value; `None` at the end.
+    /// Returns the next key and its value; `None` at the end.
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotTooOld`], or if what is needed cannot be read.
+    /// [`Error::SnapshotTooOld`], or if the needed nodes cannot be read.
     #[expect(
         clippy::should_implement_trait,
         reason = "what is given is borrowed from the scan"
@@ -164,7 +164,7 @@ impl Scan {
 
 impl Drop for Scan {
     fn drop(&mut self) {
-        // A thread that is ending has no use for it any more.
+        // If the thread is ending, its spare memory is gone already; ignore that.
         let _ending = SPARE.try_with(|spare| spare.set(std::mem::take(&mut self.rows)));
     }
 }

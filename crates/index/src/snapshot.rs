@@ -1,4 +1,4 @@
-//! What was there at one moment, held as long as somebody reads it.
+//! Snapshots: the content of the index at one moment, held as long as a reader needs it.
 
 use crate::commit::Shared;
 use crate::error::Error;
@@ -6,25 +6,25 @@ use crate::node::Seq;
 use crate::tree::AsOf;
 use std::sync::Arc;
 
-/// What was there at one moment.
+/// Content of the index at one moment.
 pub struct Snapshot {
     pub(crate) shared: Arc<Shared>,
     pub(crate) seq: Seq,
 }
 
 impl Snapshot {
-    /// The value of a key at that moment.
+    /// Returns the value of a key as of the snapshot.
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotTooOld`], or if what is needed cannot be read.
+    /// [`Error::SnapshotTooOld`], or if the needed nodes cannot be read.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
-    /// Puts the value of a key at that moment in place of what is in `value`. False if it had none;
-    /// what is in `value` means nothing then.
+    /// Replaces the content of `value` with the value of a key as of the snapshot. Returns false if
+    /// the key had no value; the content of `value` is unspecified then.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! Data of ten times the memory: what a change and a get cost there, counted in bytes and reads.
+//! Tests with ten times as much data as memory: the cost of a change and of a get, counted in bytes
+//! and reads.
 
 use crate::world::Draw;
 use bimetal_index::storage::memory::{Counts, MemoryStorage};
@@ -8,10 +9,10 @@ use std::sync::Arc;
 const RECORDS: u64 = 100_000;
 const KEY_BYTES: u64 = 16;
 const VALUE_BYTES: u64 = 100;
-/// In batches of 100, as everywhere in the benchmark: `docs/benchmarks.md`.
+/// Number of batches of 100 changes, the batch size of the benchmark: `docs/benchmarks.md`.
 const BATCHES: u64 = 1_000;
 
-/// The memory is a tenth of the records, and changes have half of it.
+/// Options with a tenth of the records' bytes as memory, half of it for changes.
 fn options() -> Options {
     let memory_bytes = RECORDS * (KEY_BYTES + VALUE_BYTES) / 10;
     Options {
@@ -23,7 +24,7 @@ fn options() -> Options {
     }
 }
 
-/// Keys that nobody can foresee, as many as numbers: half of them are loaded.
+/// Returns the key of a number. Keys are unpredictable, and half of them are loaded.
 fn key(number: u64) -> [u8; 16] {
     let mut key = [0; 16];
     let spread = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -37,7 +38,7 @@ fn value(draw: &mut Draw) -> Vec<u8> {
     words.take(VALUE_BYTES as usize).collect()
 }
 
-/// Every record is written once, in an order that has nothing to do with that of the keys.
+/// Writes every record once, in an order unrelated to that of the keys.
 fn loaded(storage: &Arc<MemoryStorage>, draw: &mut Draw) -> Db {
     let db = Db::create(storage.clone(), 1, &options()).expect("an index");
     for start in (0..RECORDS).step_by(1000) {
@@ -50,7 +51,7 @@ fn loaded(storage: &Arc<MemoryStorage>, draw: &mut Draw) -> Db {
     db
 }
 
-/// Puts and deletes, as many of each, anywhere. Returns the bytes of what was asked for.
+/// Puts and deletes random keys, in equal numbers. Returns the bytes of these requests.
 fn change(db: &Db, draw: &mut Draw) -> u64 {
     let mut bytes = 0;
     for _ in 0..BATCHES {
@@ -76,14 +77,15 @@ fn reads_of(storage: &MemoryStorage, run: impl FnOnce()) -> u64 {
     storage.counts().reads - reads
 }
 
-/// Changes of a leaf gather in memory, then on the storage as patches, and only then it is written
-/// anew, also where cleaning meets it: the bars of the index are 8 bytes for one, and 1.1 reads.
+/// Changes of a leaf gather in memory, then on the storage as patches; only then the leaf is
+/// written anew, also when cleaning meets it. The limits are 8 bytes written for one changed, and
+/// 1.1 reads.
 #[test]
 fn changes_are_written_a_few_times_and_a_get_reads_once() {
     let storage = Arc::new(MemoryStorage::new());
     let mut draw = Draw::new(1);
     let db = loaded(&storage, &mut draw);
-    // Three times until what patches, folds and cleaning do has come into its order.
+    // Three rounds bring patches, folds and cleaning into a steady state.
     for _ in 0..3 {
         change(&db, &mut draw);
     }

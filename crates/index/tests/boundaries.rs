@@ -1,7 +1,7 @@
-//! One short life with everything in it, and every single thing that can go wrong in it, one after
-//! the other: the power cut at every call of the disk and at every call of the opening after it,
-//! every write lost, torn or sent elsewhere, every block as it was some time before, no space for
-//! every growth.
+//! Tests of one short life with everything in it, and every single failure that is possible in it,
+//! one after the other: a power cut at every call of the disk and at every call of the opening
+//! after it, every write lost, torn or misdirected, every block reverted to an earlier version, no
+//! space for every growth.
 
 use crate::world;
 use crate::world::mishap::{Mishap, Mishaps};
@@ -31,8 +31,8 @@ const SHAPE: Shape = Shape {
     ranges: true,
 };
 
-/// Goes on until the first error: batches, relaxed and durable, write-backs, checkpoints,
-/// compaction, and an opening in between, after which leaves are not in memory and get patches.
+/// Runs until the first error: batches, relaxed and durable, write-backs, checkpoints, compaction,
+/// and an opening in between, after which leaves are not in memory and get patches.
 fn live(world: &mut World, storage: &(impl Storage + Clone + 'static)) -> Result<(), Error> {
     let mut draw = Draw::new(21);
     for turn in 0..70 {
@@ -56,11 +56,11 @@ fn live(world: &mut World, storage: &(impl Storage + Clone + 'static)) -> Result
     Ok(())
 }
 
-/// What a power cut leaves of what was not durable.
+/// Choices of the sectors that a power cut leaves of the data that was not durable.
 const LEFT: [fn(u64) -> u64; 4] = [
     |_| 0,
     |_| u64::MAX / 2,
-    // Every other sector, and long stretches.
+    // These two keep every other sector, and long stretches.
     |sector| sector % 2,
     |sector| sector / 40 % 2,
 ];
@@ -82,10 +82,11 @@ fn cut_at(disk: &Disk, number: u64) {
     });
 }
 
-/// Opens a disk again and again, the power cut at each call of that, until it is open.
+/// Opens a disk again and again, with the power cut at each call in turn, until the opening
+/// succeeds.
 fn cut_while_opening(world: &mut World, disk: &Disk, left: fn(u64) -> u64) -> u64 {
     for number in 0.. {
-        // The disk as it is, with nothing in its cache.
+        // The disk has its current content, with an empty cache.
         let disk = Arc::new(MemoryStorage::with_content(disk.content()));
         cut_at(&disk, number);
         let opened = Db::open(disk.clone(), &world.options);
@@ -104,7 +105,8 @@ fn cut_while_opening(world: &mut World, disk: &Disk, left: fn(u64) -> u64) -> u6
     unreachable!("an opening ends")
 }
 
-/// `step` is how far apart the calls are whose openings are cut as well.
+/// Cuts the power at every call. `step` is the distance between the calls whose openings are cut as
+/// well.
 fn cuts(step: u64) -> (u64, u64) {
     let mut again = 0;
     for number in 0.. {
@@ -116,7 +118,7 @@ fn cuts(step: u64) -> (u64, u64) {
             cut_at(&storage, number);
             was_cut = live(&mut world, &storage).is_err();
             let disk = after_cut(&storage, left);
-            // Each kind has its turn at the second cut.
+            // The kinds take turns in being followed by a second cut.
             if number % step == 0 && number / step % LEFT.len() as u64 == kind as u64 {
                 again += cut_while_opening(&mut world, &disk, left);
             } else {
@@ -160,8 +162,8 @@ fn every_write(mishap: Mishap) -> (u64, u64) {
             );
             assert!(is_typed || is_beyond, "{mishap:?} at {number}: {error}");
         } else if !storage.has_happened() {
-            // It may have been a sync, which this cannot happen to; the life is over when no number
-            // is left.
+            // The change may have been a sync, to which this failure cannot happen; beyond number
+            // 400 the life is over.
             if number > 400 {
                 return (harmless, noticed);
             }
@@ -184,7 +186,7 @@ fn every_write_is_lost_once() {
 
 #[test]
 fn every_write_is_torn_once() {
-    // Most of what is written is zeroes behind the first sector of a block.
+    // Most written blocks have only zeroes behind the first sector.
     let (harmless, noticed) = every_write(Mishap::Torn);
     assert!(harmless > 20 && noticed > 5, "{harmless} and {noticed}");
 }
@@ -197,14 +199,14 @@ fn every_write_goes_elsewhere_once() {
     }
 }
 
-/// Superblocks and blocks of the log come back as they were some time before, one at a time.
+/// Reverts superblocks and blocks of the log to earlier versions, one at a time.
 #[test]
 fn no_block_that_comes_back_is_believed() {
     let (harmless, noticed) = past::blocks_come_back(options(), Part::Log);
     assert!(harmless > 20 && noticed > 20, "{harmless} and {noticed}");
 }
 
-/// So do blocks of segments: what was there often is an older image of the same node.
+/// Reverts blocks of segments to earlier versions, which often are an older image of the same node.
 #[test]
 fn no_image_that_comes_back_is_believed() {
     let paper = Options {
@@ -223,7 +225,7 @@ fn no_image_that_comes_back_is_believed() {
     }
 }
 
-/// Any byte of both superblocks at once: there is no other to fall back to.
+/// Changes a byte of both superblocks at once: there is no other to fall back to.
 #[test]
 fn a_byte_in_both_superblocks_is_noticed() {
     let world = world::lives::example();
@@ -239,8 +241,9 @@ fn a_byte_in_both_superblocks_is_noticed() {
     }
 }
 
-/// For every growth there is no space, once or from then on. What does not fit is refused and has
-/// changed nothing, a full disk can be read and opened, and with space again everything goes on.
+/// For every growth there is no space, once or from then on. A write that does not fit is refused
+/// and has changed nothing, a full disk can be read and opened, and once there is space all
+/// operations work again.
 #[test]
 fn there_is_no_space_for_every_growth() {
     let mut refusals = 0;
@@ -262,8 +265,8 @@ fn there_is_no_space_for_every_growth() {
             for key in keys.chunks(20) {
                 let deletes: Vec<_> = key.iter().cloned().map(Change::Delete).collect();
                 let deleted = world.write(&deletes, Durability::Durable);
-                // Where there is not even room to write anything back, deletions are refused like
-                // all else.
+                // If there is no room to write anything back, deletions are refused like all other
+                // writes.
                 let is_refused = for_good && matches!(deleted, Err(Error::Full { .. }));
                 assert!(is_refused || deleted == Ok(()), "{number}: {deleted:?}");
             }
@@ -279,7 +282,7 @@ fn there_is_no_space_for_every_growth() {
     assert!(refusals > 3, "{refusals}");
 }
 
-/// Writes some; true if something was refused for want of space.
+/// Writes batches; returns true if one was refused for lack of space.
 fn fill(world: &mut World) -> bool {
     let mut draw = Draw::new(5);
     let mut is_refused = false;

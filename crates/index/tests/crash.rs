@@ -1,5 +1,5 @@
-//! Power cuts at any operation of the storage, also while an index is opened, and again after that;
-//! and operations that fail.
+//! Tests of power cuts at any operation of the storage, also during an opening and again after it;
+//! and of operations that fail.
 
 use crate::world::lives::{self, cut, write_some};
 use crate::world::{
@@ -17,7 +17,7 @@ fn nothing_durable_is_lost_and_nothing_is_half_there() {
     for seed in 0..400 {
         lives::crash(seed, small_options, &mut reached);
     }
-    // Lives in which nothing happens prove nothing.
+    // Lives without such events prove nothing.
     assert!(reached.folds > 10_000, "{reached:?}");
     assert!(reached.splits > 1000 && reached.joins > 100, "{reached:?}");
     assert!(reached.patches > 300, "{reached:?}");
@@ -31,7 +31,7 @@ fn nothing_durable_is_lost_and_nothing_is_half_there() {
     );
 }
 
-/// A log that goes on in a longer ring, and back to the front.
+/// The log moves to a longer ring, and back to the front.
 #[test]
 fn nothing_durable_is_lost_where_the_log_grows() {
     let mut reached = UpkeepFigures::default();
@@ -54,7 +54,8 @@ fn nothing_durable_is_lost_under_the_papers_rules() {
     assert!(reached.checkpoints > 100, "{reached:?}");
 }
 
-/// A cut at every operation of a short life, one after the other, until a life passes without.
+/// Cuts the power at every operation of a short life, one after the other, until a life ends before
+/// the cut.
 #[test]
 fn a_cut_at_every_operation() {
     for number in 0.. {
@@ -78,8 +79,8 @@ fn a_cut_at_every_operation() {
     }
 }
 
-/// A program that is killed leaves what it wrote in the caches of the system and of the disk. The
-/// next one sees it there, and must not build on it before it is durable.
+/// A killed program leaves its writes in the caches of the system and of the disk. The next program
+/// sees them there, and must not build on them before they are durable.
 #[test]
 fn what_was_found_after_a_kill_survives_a_power_cut() {
     let options = Options {
@@ -91,7 +92,8 @@ fn what_was_found_after_a_kill_survives_a_power_cut() {
     let written = world.write(&put(0), Durability::Durable);
     written.expect("a write");
     let durable = world.history.durable();
-    // More than one frame of the log: the first ones are written, and not durable.
+    // These batches take more than one frame of the log: the first frames are written, and not
+    // durable.
     for number in 1..11 {
         let written = world.write(&put(number), Durability::Relaxed);
         written.expect("a write");
@@ -128,7 +130,8 @@ fn a_failure_of_every_operation() {
     assert!(failures > 50, "there were operations to fail");
 }
 
-/// A disk without space: what does not fit is refused, nothing else is harmed, and deleting helps.
+/// On a disk without space a write that does not fit is refused, nothing else is harmed, and
+/// deleting helps.
 #[test]
 fn a_full_disk_refuses_and_goes_on() {
     for seed in 0..30 {
@@ -165,8 +168,8 @@ fn a_full_disk_refuses_and_goes_on() {
     }
 }
 
-/// More of the log is to be taken up than the memory for changes holds, so leaves are written back,
-/// segments are cleaned and checkpoints taken before the end of the log is known.
+/// The log to be replayed has more changes than memory holds, so leaves are written back, segments
+/// are cleaned and checkpoints taken before the end of the log is known.
 #[test]
 fn a_log_much_longer_than_the_memory_is_taken_up() {
     const KEYS: u64 = 180_000;
@@ -187,7 +190,7 @@ fn a_log_much_longer_than_the_memory_is_taken_up() {
     let mut write = |from: u64, to: u64| {
         let mut batch = Batch::new();
         for number in from..to {
-            // In the order of the keys, so that leaves are written back in the order of the log.
+            // Keys ascend, so that leaves are written back in the order of the log.
             let key = (number % KEYS).to_be_bytes();
             let value = vec![draw.number() as u8; 200];
             batch.put(&key, &value);

@@ -1,5 +1,5 @@
-//! An index on devices of the stack: a mirror of two files in real time, also after a stop, and a
-//! mirror over modelled drives in virtual time, which replays.
+//! Tests of an index on devices of the stack: a mirror of two files in real time, also after a
+//! stop, and a mirror over modelled drives in virtual time, which replays.
 
 use crate::world::{Draw, Map, Shape, check_scan};
 use bimetal_block::Device;
@@ -45,7 +45,7 @@ impl Scratch {
         Scratch(folder)
     }
 
-    /// A mirror of two files in it.
+    /// Returns the configuration of a mirror of two files in the folder.
     fn graph(&self) -> Graph {
         let text = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n\
                     [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"32MiB\"\n\
@@ -68,7 +68,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left of a failed test is of no use either.
+        // The files of a failed test are not needed either.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -84,7 +84,7 @@ async fn opened(rt: &Rt, graph: &Graph) -> Result<Opened, String> {
     })
 }
 
-/// Writes batches and looks at what they made; the content afterwards.
+/// Writes batches and checks their content; returns the content afterwards.
 fn fill(db: &Db, seed: u64, batches: u64, mut map: Map) -> Map {
     let mut draw = Draw::new(seed);
     for number in 0..batches {
@@ -98,7 +98,7 @@ fn fill(db: &Db, seed: u64, batches: u64, mut map: Map) -> Map {
         }
     }
     db.sync().expect("a sync");
-    // Leaves were written and read, however few of them the last deletion of a range has left.
+    // Leaves were written and read, even if the last range deletion has left few of them.
     assert!(db.figures().upkeep.folds > 20, "{:?}", db.figures());
     map
 }
@@ -160,7 +160,7 @@ fn a_device_is_as_long_as_it_is() {
         storage.read(len_bytes, &mut block),
         Err(StorageError::OutOfRange)
     );
-    // What does not fit is refused, and the index goes on.
+    // A write that does not fit is refused, and the index continues to work.
     let db = Db::open_or_create(Arc::clone(&storage), &small()).expect("an index");
     let value = vec![7; 8000];
     let full = (0u64..10_000).find_map(|number| db.put(&number.to_be_bytes(), &value).err());
@@ -182,7 +182,7 @@ fn a_device_with_something_on_it_is_not_taken_for_an_index() {
     );
 }
 
-/// What a life over modelled drives in virtual time ends with.
+/// Final state of a life over modelled drives in virtual time.
 #[derive(Debug, PartialEq, Eq)]
 struct Virtual {
     virtual_ns: u64,
@@ -190,7 +190,7 @@ struct Virtual {
     map: Map,
 }
 
-/// A mirror of a modelled SSD and a modelled disk.
+/// Makes a mirror of a modelled SSD and a modelled disk.
 async fn modelled_mirror(rt: &Rt) -> Mirror {
     let text = "[device.fast]\ntype = \"memory\"\nsize = \"32MiB\"\n\
                 [device.ssd]\ntype = \"ssd\"\nbelow = \"fast\"\nprofile = \"qlc-sata\"\n\
@@ -253,7 +253,7 @@ fn in_virtual_time_a_life_on_a_mirror_of_drives_replays() {
     let first = live_virtually(5);
     assert_eq!(first, live_virtually(5));
     assert_ne!(first.virtual_ns, live_virtually(6).virtual_ns);
-    // A hundred durable batches on drives take their time, and virtual time passes no other way.
+    // A hundred durable batches on drives take their time, and virtual time passes in no other way.
     assert!(first.virtual_ns > 10_000_000, "{} ns", first.virtual_ns);
     assert!(!first.map.is_empty());
 }

@@ -1,4 +1,4 @@
-//! What the tester in `bimetal-sim` has found, as small as it can be made.
+//! Bugs found by the tester in `bimetal-sim`, as minimal tests.
 
 use crate::world::{Change, Disk, World};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -40,9 +40,9 @@ fn short_lived() -> Options {
     }
 }
 
-/// What a program has not found when it opened the index is not there for the next one either:
-/// readers have been told so. A part of a frame that had gone may come back, with the zeroes of a
-/// write that was cut.
+/// A batch that an opening has not found must not be there for the next opening either: readers
+/// have seen its absence. The missing part of a frame may come back, with the zeroes of a torn
+/// write.
 #[test]
 fn a_batch_that_an_opening_has_not_found_does_not_come_back() {
     let disk = Arc::new(MemoryStorage::new());
@@ -62,7 +62,7 @@ fn a_batch_that_an_opening_has_not_found_does_not_come_back() {
     db.abandon();
     let last_byte = changed[0] as u64 + 4095;
     for _ in 0..2 {
-        // Once gone, and once as it was.
+        // The byte is changed in the first round, and restored in the second.
         disk.rot(last_byte, 1);
         let db = Db::open(Arc::clone(&disk), &small()).expect("an index");
         assert_eq!(db.get(b"first").expect("a get").as_deref(), Some(&b"1"[..]));
@@ -76,8 +76,8 @@ fn a_batch_that_an_opening_has_not_found_does_not_come_back() {
     assert_eq!(db.get(b"second").expect("a get"), None);
 }
 
-/// Leaves that are gone are their neighbours' keys, which know nothing of the readers that they
-/// had.
+/// The keys of removed leaves belong to their neighbours, which do not know the readers that these
+/// leaves had.
 #[test]
 fn a_snapshot_that_is_too_old_sees_no_hole_instead() {
     let mut seen = 0;
@@ -127,8 +127,8 @@ fn a_transaction_that_is_too_old_to_know_is_refused() {
     assert_eq!(committed, Err(Error::SnapshotTooOld));
 }
 
-/// The frames that a program had written and not made durable when it was killed are seen by the
-/// next one, whose own must not stand behind a gap after a power cut.
+/// A killed program had written frames that were not durable. The next program sees them, and its
+/// own frames must not follow a gap after a power cut.
 #[test]
 fn what_a_killed_program_left_in_the_log_is_durable_before_the_next_goes_on() {
     let large_buffer = Options {
@@ -151,8 +151,8 @@ fn what_a_killed_program_left_in_the_log_is_durable_before_the_next_goes_on() {
     world.reopen(disk).expect("it opens");
 }
 
-/// A log of frames of which none says that those before it are durable has lost its end; the
-/// checkpoint knows more than what is left of it.
+/// No frame of this log says that the frames before it are durable, and the end of the log is lost;
+/// the checkpoint has more than the rest of the log.
 #[test]
 fn a_log_that_ends_before_the_checkpoint_is_noticed() {
     let mut world = made(small());

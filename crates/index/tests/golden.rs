@@ -1,10 +1,10 @@
-//! A whole index of each version of the format, as it was written when the version was new: it must
-//! be read for ever. What is in it comes from a rule that is written down here once more, and from
-//! no index.
+//! Golden test: a whole index of each version of the format, written when the version was new, must
+//! be readable forever. Its expected content comes from a rule that is repeated here, not from an
+//! index.
 //!
-//! `BIMETAL_GOLDEN=write` makes the file of the current version; one that exists is never made
-//! anew. The file has runs of zeroes left out: pieces of an offset (8 bytes), a length (8), both
-//! little-endian, and the bytes; first the length of the whole (8).
+//! `BIMETAL_GOLDEN=write` makes the file of the current version; an existing file is never
+//! rewritten. The file omits runs of zeroes. It begins with the length of the whole (8 bytes); then
+//! come pieces, each an offset (8 bytes), a length (8), and the bytes. Numbers are little-endian.
 
 use crate::world::{Disk, Map, collect};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const VERSION: u32 = 6;
-/// All that must be read.
+/// All versions that must be readable.
 const VERSIONS: [u32; 5] = [2, 3, 4, 5, VERSION];
 const BLOCK_BYTES: usize = 4096;
 
@@ -34,7 +34,8 @@ fn options() -> Options {
     }
 }
 
-/// Key and value by number: numbers and words, values of all lengths, some out of line.
+/// Returns key and value by number: numbers and words as keys, values of all lengths, some out of
+/// line.
 fn pair(number: u64) -> (Vec<u8>, Vec<u8>) {
     let key = match number % 3 {
         0 => number.to_be_bytes().to_vec(),
@@ -52,7 +53,7 @@ fn pair(number: u64) -> (Vec<u8>, Vec<u8>) {
     )
 }
 
-/// What was done, in order: changes, each of them a batch.
+/// Returns the changes in order, each of them a batch.
 fn changes() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let puts = (0..400).map(|number| {
         let (key, value) = pair(number);
@@ -63,7 +64,8 @@ fn changes() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     puts.chain(deletions).chain(again).collect()
 }
 
-/// Since version 6 there is a deletion that many leaves lack, and a key that was put since.
+/// First version whose file has a range deletion that many leaves lack, and a key that was put
+/// after it.
 const DELETES_LATER: u32 = 6;
 
 fn late_key(number: u64) -> Vec<u8> {
@@ -85,7 +87,7 @@ fn expected(version: u32) -> Map {
     map
 }
 
-/// Makes the index: in nodes, with patches, and the end only in the log.
+/// Makes the index: most changes are in nodes, some in patches, and the last only in the log.
 fn written() -> Vec<u8> {
     let disk = Disk::default();
     let mut db = Db::create(disk.clone(), 0x676F_6C64, &options()).expect("an index");
@@ -113,7 +115,8 @@ fn written() -> Vec<u8> {
     disk.content()
 }
 
-/// Writes some sixty leaves, deletes them all at once, and ends where most of them lack that.
+/// Writes some sixty leaves, deletes them all at once, and ends while most of them lack the
+/// deletion.
 fn delete_later(db: &Db) {
     let mut batch = Batch::new();
     for number in 0..600 {
@@ -194,7 +197,7 @@ fn the_golden_index_of_every_version_is_read() {
         let db = Db::open(disk.clone(), &options()).expect("it opens");
         assert_eq!(map_of(&db), expected(version));
         assert_eq!(version_of(&disk.content()), VERSION);
-        // Its checkpoint is of the version that it was, until there is another.
+        // Its checkpoint keeps its version until there is another checkpoint.
         drop(db);
         let db = Db::open(disk.clone(), &options()).expect("it opens");
         db.put(b"one more", b"change").expect("it can be written");
@@ -209,7 +212,7 @@ fn the_golden_index_of_every_version_is_read() {
     }
 }
 
-/// The version that the superblock says which counts.
+/// Returns the version in the valid superblock.
 fn version_of(content: &[u8]) -> u32 {
     let number =
         |block: &[u8], at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("8"));
@@ -234,9 +237,9 @@ fn the_golden_index_is_built_anew_without_superblocks() {
     }
 }
 
-/// One footer after the other is damaged. Since version 4 an image says itself which keys it is
-/// for, so that nothing is lost; what is rebuilt of an older index without a footer is listed where
-/// it may be too old.
+/// Damages one footer after the other. Since version 4 an image itself has its key range, so that
+/// nothing is lost. In older versions, keys rebuilt without a footer are listed if they may be too
+/// old.
 #[test]
 fn the_golden_index_is_built_anew_without_a_footer() {
     for version in VERSIONS {
@@ -271,7 +274,7 @@ fn the_golden_index_is_built_anew_without_a_footer() {
     }
 }
 
-/// Versions that this program does not know, before and after its own.
+/// Tries versions that this program does not know, before and after its own.
 #[test]
 fn another_version_is_refused_by_its_number() {
     for version in [1, VERSION + 1, u32::MAX] {

@@ -1,11 +1,12 @@
-//! Snapshot isolation: many threads make transactions, and what each has seen is put together
+//! Tests of snapshot isolation: many threads run transactions, and their observations are combined
 //! afterwards.
 //!
-//! Every write says what it replaces, so the versions of a key are a chain. From who has seen which
-//! version follows what was before what: the commit of a version comes before the beginning of
-//! whoever sees it, and that before the commit of the next version. If that goes in no circle there
-//! is an order of time in which everybody has seen one moment (Adya 1999; Cerone and Gotsman 2018:
-//! with the first committer winning, that is snapshot isolation).
+//! Every write records the value that it replaces, so the versions of a key are a chain. The
+//! observations then give an order. The commit of a version comes before the beginning of a
+//! transaction that sees it, and this beginning comes before the commit of the next version. If
+//! this order has no cycle, there is an order of time in which every transaction has seen one
+//! moment (Adya 1999; Cerone and Gotsman 2018: with the first committer winning, that is snapshot
+//! isolation).
 
 use crate::world;
 use crate::world::{Disk, Draw, small_paper_options};
@@ -14,25 +15,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 const KEYS: u64 = 12;
-/// A value that every key has at first.
+/// Initial value of every key.
 const FIRST: u64 = 0;
 
-/// A value is the number of the transaction that wrote it and how often that had written the key.
+/// Value of a key: the number of the transaction that wrote it, and how often that transaction had
+/// written the key.
 type Value = u64;
 
-/// What somebody has seen and done, in the order of its thread.
+/// Reads and writes of one transaction or snapshot. Those of one thread are in order.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     thread: usize,
     reads: BTreeMap<u64, Value>,
-    /// The value that is left in the end, and all that were written over.
+    /// Values written to each key: the last one remains, the others were overwritten.
     writes: BTreeMap<u64, Vec<Value>>,
     is_committed: bool,
 }
 
 fn key(number: u64) -> Vec<u8> {
     let mut key = number.to_be_bytes().to_vec();
-    // Long keys, so that few of them make a leaf.
+    // Keys are long, so that few of them fill a leaf.
     key.resize(100, b'k');
     key
 }
@@ -41,7 +43,7 @@ fn number(value: &[u8]) -> Value {
     u64::from_le_bytes(value[..8].try_into().expect("a number"))
 }
 
-/// Values are long enough for several leaves.
+/// Encodes a value; values are long enough for several leaves.
 fn bytes(value: Value) -> Vec<u8> {
     let mut bytes = value.to_le_bytes().to_vec();
     bytes.resize(60 + value as usize % 60, 7);
@@ -55,7 +57,7 @@ fn small(draw: &mut Draw) -> Options {
     }
 }
 
-/// Reads all keys at once.
+/// Reads all keys of a snapshot.
 fn look(thread: usize, snapshot: &Snapshot, is_reverse: bool) -> Result<Seen, Error> {
     let all = (Bound::Unbounded, Bound::Unbounded);
     let mut scan = match is_reverse {
@@ -75,7 +77,7 @@ fn look(thread: usize, snapshot: &Snapshot, is_reverse: bool) -> Result<Seen, Er
     Ok(seen)
 }
 
-/// Reads some keys and writes some of those.
+/// Reads some keys and writes some of them.
 fn transact(db: &Db, thread: usize, id: u64, draw: &mut Draw) -> Result<Seen, Error> {
     let mut seen = Seen {
         thread,
@@ -126,7 +128,8 @@ fn live(db: &Db, thread: usize, turns: u64) -> Result<Vec<Seen>, Error> {
     Ok(all)
 }
 
-/// Why a history is not one of snapshot isolation; and how many have succeeded otherwise.
+/// Returns the number of committed transactions, or the reason why the history violates snapshot
+/// isolation.
 fn judge(history: &[Seen]) -> Result<usize, String> {
     let mut writers: BTreeMap<(u64, Value), usize> = BTreeMap::new();
     let mut nexts: BTreeMap<(u64, Value), usize> = BTreeMap::new();
@@ -142,7 +145,7 @@ fn judge(history: &[Seen]) -> Result<usize, String> {
             }
         }
     }
-    // Of each the beginning is node 2n, the commit 2n + 1.
+    // Transaction n begins at graph node 2n and commits at graph node 2n + 1.
     let mut after: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); history.len() * 2];
     let mut last_of: BTreeMap<usize, usize> = BTreeMap::new();
     for (who, seen) in history.iter().enumerate() {
@@ -167,7 +170,7 @@ fn judge(history: &[Seen]) -> Result<usize, String> {
     }
 }
 
-/// True if the edges go in no circle.
+/// Returns true if the graph has no cycle.
 fn has_order(after: &[BTreeSet<usize>]) -> bool {
     let mut before = vec![0; after.len()];
     after.iter().flatten().for_each(|to| before[*to] += 1);
@@ -228,14 +231,14 @@ fn seen(thread: usize, reads: &[(u64, Value)], writes: &[(u64, Value)]) -> Seen 
     }
 }
 
-/// The judge is right about histories that are known (Berenson et al. 1995).
+/// `judge` is right about known histories (Berenson et al. 1995).
 #[test]
 fn what_is_not_snapshot_isolation_is_refused() {
     let one = seen(1, &[(1, 0), (2, 0)], &[(1, 11), (2, 12)]);
     let after = seen(2, &[(1, 11), (2, 12)], &[]);
     let before = seen(3, &[(1, 0), (2, 0)], &[]);
     assert_eq!(judge(&[one.clone(), after, before]), Ok(3));
-    // Write skew is allowed: each has read what the other writes.
+    // Write skew is allowed: each transaction has read the key that the other writes.
     let skewed = [(1, 2), (2, 1)]
         .map(|(reads, writes)| seen(reads as usize, &[(1, 0), (2, 0)], &[(writes, 10 * writes)]));
     assert_eq!(judge(&skewed), Ok(2));

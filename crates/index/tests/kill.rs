@@ -1,9 +1,9 @@
-//! The process that writes is killed, again and again, with several threads writing, leaves being
-//! written back and checkpoints on their way; or at any moment from its start to its end, with
-//! another process waiting for the same file. What it had acknowledged is there, and no batch by
-//! half.
+//! Tests that kill the writing process again and again: with several threads writing, leaves being
+//! written back and checkpoints in progress; or at any moment from its start to its end, with
+//! another process waiting for the same file. All acknowledged batches must be there, and no batch
+//! in part.
 //!
-//! `BIMETAL_KILLS=1000 cargo test --release -p bimetal-index --test all kill::` is the long
+//! `BIMETAL_KILLS=1000 cargo test --release -p bimetal-index --test all kill::` runs the long
 //! campaign.
 
 use crate::world::Draw;
@@ -39,7 +39,8 @@ fn last_key(thread: usize) -> Vec<u8> {
     format!("{thread}/last").into_bytes()
 }
 
-/// A value that says its number; every eleventh is kept apart from its key.
+/// Returns a value that contains its number; every eleventh is long enough to be stored out of
+/// line.
 fn value(number: u64) -> Vec<u8> {
     let len = if number.is_multiple_of(11) { 700 } else { 16 };
     number.to_le_bytes().into_iter().cycle().take(len).collect()
@@ -54,8 +55,8 @@ fn last(db: &Db, thread: usize) -> u64 {
     last.map_or(0, |last| number_of(&last))
 }
 
-/// Writes until it is killed, and says what is durable. Not a test of its own: the other one starts
-/// it.
+/// Writes until it is killed, and prints the durable batches. Not a test of its own: the other test
+/// starts it.
 #[test]
 fn child() {
     let Some(path) = std::env::var_os(PATH) else {
@@ -85,13 +86,14 @@ fn write_for_ever(db: &Db, thread: usize) {
         db.write(&batch, durability).expect("a write");
         if !is_relaxed {
             let line = format!("durable {thread} {number}\n");
-            // When nobody reads any more, the kill is on its way.
+            // If the pipe has no reader any more, the kill is on its way.
             let _ = std::io::stdout().write_all(line.as_bytes());
         }
     }
 }
 
-/// Starts one of the tests that are no tests of their own, on the file that `variable` tells it.
+/// Starts one of the helper tests in a child process. The environment variable `variable` names the
+/// file.
 fn start(test: &str, variable: &str, path: &Path) -> (Child, BufReader<ChildStdout>) {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", test, "--nocapture"])
@@ -103,7 +105,8 @@ fn start(test: &str, variable: &str, path: &Path) -> (Child, BufReader<ChildStdo
     (child, BufReader::new(output))
 }
 
-/// Lets a child write until it has said so many lines, kills it, and returns what it had said.
+/// Lets a child write until it has printed `lines` lines, kills it, and returns the numbers
+/// printed.
 fn run_and_kill(path: &Path, lines: usize) -> [u64; THREADS] {
     let (mut child, output) = start("kill::child", PATH, path);
     let mut durable = [0; THREADS];
@@ -111,7 +114,7 @@ fn run_and_kill(path: &Path, lines: usize) -> [u64; THREADS] {
     for line in output.lines() {
         let line = line.expect("text");
         let words: Vec<&str> = line.split(' ').collect();
-        // The last line may be cut short by the kill.
+        // The kill may cut the last line short.
         if let ["durable", thread, number] = words[..]
             && let (Ok(thread), Ok(number)) = (thread.parse::<usize>(), number.parse::<u64>())
         {
@@ -146,20 +149,20 @@ fn check(db: &Db, durable: &[u64; THREADS]) -> Result<(), Error> {
     Ok(())
 }
 
-/// So many times, unless the environment says how often.
+/// Returns the number of kills: 25, unless the environment sets it.
 fn kills() -> u64 {
     let wanted = std::env::var("BIMETAL_KILLS").ok();
     wanted.and_then(|kills| kills.parse().ok()).unwrap_or(25)
 }
 
-/// A folder that goes when the test has passed.
+/// Creates a folder, which is removed when the test has passed.
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("bimetal-index-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     folder
 }
 
-/// What is in the file is whole.
+/// Checks that the index in the file is intact.
 fn assert_whole(path: &Path, round: u64) {
     let storage = FileStorage::open(path, Presence::Existing).expect("the file");
     let verified = bimetal_index::verify(&storage, &mut |_, _| {}).expect("an index");
@@ -185,12 +188,12 @@ fn what_was_durable_survives_every_kill() {
     std::fs::remove_dir_all(&folder).expect("the folder goes");
 }
 
-/// Batches that a process writes in its life.
+/// Number of batches that a process writes in its life.
 const LIFE_BATCHES: u64 = 60;
 const LIFE: &str = "BIMETAL_INDEX_LIFE";
 
-/// A whole life: waits until no other process has the file, makes the index or opens it, writes,
-/// compacts and closes. Not a test of its own: the other one starts it.
+/// A whole life: waits until no other process has the file, creates the index or opens it, writes,
+/// compacts and closes. Not a test of its own: the other test starts it.
 #[test]
 fn life() {
     let Some(path) = std::env::var_os(LIFE) else {
@@ -216,18 +219,18 @@ fn life() {
     println!("closed");
 }
 
-/// A process that lives its life, and what it has said.
+/// A process that runs [`life`], and the lines that it has printed.
 struct Living {
     child: Child,
-    /// The last batch that it has called durable.
+    /// The last batch that it has reported as durable.
     durable: u64,
     has_closed: bool,
 }
 
-/// Two processes that want the same file.
+/// Two processes that compete for the same file.
 struct Rivals {
     both: [Living; 2],
-    /// Which of them says what.
+    /// Lines printed, each with the number of its process.
     lines: Receiver<(usize, String)>,
 }
 
@@ -239,7 +242,7 @@ impl Rivals {
             let tell = tell.clone();
             std::thread::spawn(move || {
                 let lines = output.lines().map(|line| line.expect("text"));
-                // Nobody listens any more when the test has failed.
+                // The receiver is gone when the test has failed.
                 lines
                     .take_while(|line| tell.send((number, line.clone())).is_ok())
                     .count()
@@ -253,7 +256,7 @@ impl Rivals {
         Rivals { both, lines }
     }
 
-    /// Listens to so many lines that say something, and then for so long to a further one.
+    /// Receives `lines` valid lines, and then waits up to `then` for a further one.
     fn listen(&mut self, lines: u64, then: Duration) {
         let mut said = 0;
         while said < lines
@@ -266,13 +269,13 @@ impl Rivals {
         }
     }
 
-    /// True if the line says something.
+    /// Takes one line. Returns true if the line is valid.
     fn take(&mut self, number: usize, line: &str) -> bool {
         let living = &mut self.both[number];
         let is_end = line == "closed";
         living.has_closed |= is_end;
         let batch = line.strip_prefix("durable ");
-        // A line may be cut short by the kill: then the number is less than it was.
+        // The kill may cut a line short: then the number is less than it was.
         let Some(Ok(batch)) = batch.map(str::parse) else {
             return is_end;
         };
@@ -280,8 +283,8 @@ impl Rivals {
         true
     }
 
-    /// Listens to the end, and returns the last batch that was called durable. A process that was
-    /// not killed must have closed its index.
+    /// Receives all lines to the end, and returns the last batch reported as durable. A process
+    /// that was not killed must have closed its index.
     fn end(mut self, killed: [bool; 2]) -> u64 {
         while let Ok((number, line)) = self.lines.recv() {
             self.take(number, &line);
@@ -295,9 +298,9 @@ impl Rivals {
     }
 }
 
-/// Two processes want one file, which is not there in every third round, and one of them or both
-/// are killed at a moment that is drawn from the time that two lives take. The one that is left has
-/// its life, and what either has called durable is there.
+/// Two processes compete for one file, which does not exist in every third round. One of them or
+/// both are killed at a random moment within the time that two lives take. The surviving process
+/// completes its life, and every batch that either has reported as durable is there.
 #[test]
 fn a_process_can_be_killed_from_its_start_to_its_end_while_another_waits() {
     let folder = folder("lives");
@@ -313,15 +316,15 @@ fn a_process_can_be_killed_from_its_start_to_its_end_while_another_waits() {
             last_durable = 0;
         }
         let mut rivals = Rivals::start(&path);
-        // Before anything is said an index is made or opened, and after all batches it is compacted
-        // and closed.
+        // Before the first line an index is created or opened, and after all batches it is
+        // compacted and closed.
         let (lines, micros_max) = match draw.below(3) {
             0 => (0, 40_000),
             1 => (draw.below(2 * LIFE_BATCHES + 2), 2_000),
             _ => (LIFE_BATCHES * (1 + draw.below(2)), 20_000),
         };
         rivals.listen(lines, Duration::from_micros(draw.below(micros_max)));
-        // The first, the second, or both.
+        // The first process, the second, or both.
         let killed = [[true, false], [false, true], [true, true]][draw.below(3) as usize];
         for (living, is_killed) in rivals.both.iter_mut().zip(killed) {
             closed += u64::from(living.has_closed);

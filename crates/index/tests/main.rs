@@ -1,4 +1,4 @@
-//! The tests of the index from outside, one program: so it is built and linked once.
+//! External tests of the index in one program, so that it is built and linked once.
 
 mod beyond;
 mod boundaries;

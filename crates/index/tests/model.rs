@@ -1,4 +1,4 @@
-//! An index beside an ordered map: random batches, gets, scans, snapshots and openings.
+//! Test of an index against an ordered map: random batches, gets, scans, snapshots and openings.
 
 use crate::world::lives::ordered_map;
 use crate::world::{small_options, small_paper_options};

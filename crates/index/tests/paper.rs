@@ -1,5 +1,5 @@
-//! The paper's rules: an index under them has what a map has, keeps to its clusters, and stores
-//! nodes as the paper says.
+//! Tests of the paper's rules: an index under them behaves like a map, keeps its clusters to their
+//! sizes, and stores nodes as the paper says.
 
 use crate::world::{Disk, Draw};
 use bimetal_index::node::Image;
@@ -40,7 +40,7 @@ fn load(db: &Db, keys: u64) -> Model {
     model
 }
 
-/// Insertions and deletions in equal parts, two thirds of them in the lower third.
+/// Insertions and deletions in equal parts, two thirds of them in the lower third of the keys.
 fn change(db: &Db, model: &mut Model, changes: u64, keys: u64) {
     let mut draw = Draw::new(7);
     for number in 0..changes {
@@ -97,7 +97,7 @@ fn an_index_under_the_papers_rules_has_what_a_map_has_also_when_it_is_opened_aga
     }
 }
 
-/// Every image of a node that a disk has, in use or not.
+/// Finds every image of a node on a disk, live or not.
 fn images(disk: &Disk) -> Vec<(u8, usize, usize)> {
     let content = disk.content();
     let mut images = Vec::new();
@@ -170,7 +170,7 @@ fn of_a_chc_tree_hot_leaves_alone_are_not_packed_and_clusters_keep_to_their_size
         plain.iter().all(|(level, _, _)| *level == 0),
         "inner nodes are packed"
     );
-    // A leaf holds what fits unpacked, also when it is packed.
+    // A packed leaf, too, has no more rows than fit unpacked.
     assert!(
         images
             .iter()

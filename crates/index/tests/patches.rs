@@ -1,5 +1,5 @@
-//! Patches: what has changed of a leaf that is not in memory stands on the storage beside its
-//! image. Every answer has to come from the right one of several images.
+//! Tests of patches: changes of a leaf not in memory are stored beside its image. Every answer has
+//! to come from the right one of several images.
 
 use crate::world::{Disk, Draw};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -9,7 +9,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 const RECORDS: u64 = 20_000;
-/// Keys that change, a few of every leaf's.
+/// Number of keys that change: a few in every leaf.
 const CHANGING: u64 = 2_000;
 
 struct World {
@@ -25,7 +25,7 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 impl World {
-    /// An index of ten times its memory, opened with nothing in memory.
+    /// An index with ten times as much data as memory, opened with nothing in memory.
     fn new(inline_value_bytes: usize) -> World {
         let options = Options {
             memory_bytes: 256 << 10,
@@ -53,7 +53,7 @@ impl World {
         world
     }
 
-    /// Gives keys new values, or takes them out.
+    /// Puts new values for keys, or deletes them.
     fn change(
         &mut self,
         numbers: impl Iterator<Item = u64>,
@@ -76,7 +76,7 @@ impl World {
         written.expect("a batch is taken");
     }
 
-    /// A few keys all over the index.
+    /// Changes a few keys all over the index.
     fn change_some(&mut self) {
         let few = 50;
         let numbers: Vec<u64> = (0..few)
@@ -126,7 +126,7 @@ fn every_answer_is_the_newest() {
         world.check_some(20);
         if turn % 100 == 99 {
             written += world.patches();
-            // Filters are in a checkpoint that was asked for, and else are found again.
+            // A requested checkpoint has the filters; otherwise opening computes them again.
             if turn % 200 == 199 {
                 world.db.checkpoint().expect("a checkpoint");
             }
@@ -153,7 +153,7 @@ fn a_lookup_reads_one_image() {
     world.reopen();
     let patched = verify(&*world.disk, &mut |_, _| {}).expect("an index");
     assert!(patched.patches > patched.leaves / 2, "{patched:?}");
-    // Every inner node is read once, then stays.
+    // Every inner node is read once, and then stays in memory.
     for number in (0..RECORDS).step_by(40) {
         world.db.get(&key(number)).expect("a get");
     }
@@ -171,7 +171,7 @@ fn a_lookup_reads_one_image() {
 
 #[test]
 fn values_out_of_line_that_patches_replace_are_freed() {
-    // All loaded values are out of line, and what replaces them is not a patch; deletions are.
+    // All loaded values are out of line. A put that replaces one cannot be a patch; a deletion can.
     let mut world = World::new(39);
     let before = blobs(&world);
     assert!(before > RECORDS - 100, "{before} values out of line");
@@ -204,11 +204,11 @@ fn a_leaf_of_which_patches_leave_nothing_goes() {
     world.db.compact(|_| {}).expect("there is space");
     let found = verify(&*world.disk, &mut |_, _| {}).expect("an index");
     assert_eq!((found.rows, found.problems.len()), (0, 0));
-    // What says that a range is empty stays: one leaf under each of the nodes above.
+    // The proof that a range is empty stays: one leaf under each of the nodes above.
     assert!(found.leaves <= found.inner_nodes.max(1), "{found:?}");
 }
 
-/// Every byte of every patch: an error or the right answer, never another.
+/// Changes every byte of every patch: the result is an error or the right answer, never another.
 #[test]
 fn damage_in_a_patch_is_never_an_answer() {
     let mut world = World::new(1024);
@@ -237,7 +237,7 @@ fn damage_in_a_patch_is_never_an_answer() {
     panic!("damage was met {damaged} times");
 }
 
-/// Where the headers of patches are: by their magic, and what they say that they are.
+/// Finds the headers of patches by their magic and their sort.
 fn patches_in(content: &[u8]) -> impl Iterator<Item = (usize, u8)> + '_ {
     let places = (0..content.len() - 64).step_by(64);
     let headers = places.filter(|at| content[at + 4..at + 8] == *b"bmIN");
@@ -246,8 +246,8 @@ fn patches_in(content: &[u8]) -> impl Iterator<Item = (usize, u8)> + '_ {
         .filter(|(_, sort)| *sort == 2)
 }
 
-/// Keys with a prefix of 4 KiB pack into a few bytes each, until one comes that does not have it:
-/// put together they are longer than any image that is written.
+/// Keys with a prefix of 4 KiB pack into a few bytes each, until a key without the prefix joins
+/// them: the merged leaf is longer than any image that is written.
 #[test]
 fn a_patch_may_spoil_what_packed_well() {
     let disk = Disk::default();
@@ -263,7 +263,7 @@ fn a_patch_may_spoil_what_packed_well() {
         key
     };
     let db = Db::create(disk.clone(), 3, &options).expect("an index");
-    // More than one leaf: the only one would be read to see that it is one.
+    // There is more than one leaf: a single leaf would be read to find out that it is one.
     for number in 0..3000 {
         let mut batch = Batch::new();
         batch.put(&key(number), b"");

@@ -1,6 +1,6 @@
-//! Deletions of ranges with far more leaves than a commit may wait for: what they cost each commit
-//! is counted, and what is there is held against the model at every step, after stops and rebuilds
-//! as well.
+//! Tests of range deletions with far more leaves than a commit may wait for. The cost to each
+//! commit is counted, and the content is compared with the model at every step, also after stops
+//! and rebuilds.
 
 use crate::world::lives::{key_of, long_deletions, many_leaves, small, value_of};
 use crate::world::{Change, Disk, Draw, Map, World, collect};
@@ -22,8 +22,8 @@ fn everything() -> Change {
     Change::DeleteRange(Vec::new(), None)
 }
 
-/// A commit makes 16 leaves take in what was deleted, beside what its own changes cost: whether it
-/// deletes all there is or is one of those after it.
+/// A commit makes 16 leaves apply the deletion, beside the cost of its own changes. This holds for
+/// the commit that deletes everything and for those after it.
 #[test]
 fn no_commit_waits_for_the_leaves_of_a_long_range() {
     let mut world = loaded();
@@ -41,12 +41,12 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
             taken_in <= 16,
             "{taken_in} leaves took it in with one commit"
         );
-        // Each leaf that is written gives back what some sixteen notes take, or more.
+        // Each written leaf frees as much memory as some sixteen applied deletions take, or more.
         assert!(
             written <= 64,
             "{written} leaves were written with one commit"
         );
-        // The snapshot keeps all that there was, so what is read is read to be written.
+        // The snapshot keeps all old versions, so a leaf that is read is read to be written.
         let read = now.image_reads - last.image_reads;
         assert!(
             read <= 64 * 17 + 16,
@@ -62,7 +62,7 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
             break;
         }
         commits += 1;
-        // Keys come back in what was deleted, in leaves that have taken it in and in others.
+        // Keys return to the deleted range, in leaves that have applied the deletion and in others.
         let number = commits * 7919 % KEYS;
         changes = vec![Change::Put(key_of(number), value_of(commits))];
         if commits % 50 == 1 {
@@ -74,7 +74,7 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
             .expect("it can be read");
         last = world.db.figures();
     }
-    // With three inner nodes in a hundred, and leaves that were joined before it was their turn.
+    // Three in a hundred nodes are inner nodes, and some leaves were merged before their turn.
     assert!(
         commits * 16 > nodes / 2,
         "{commits} commits for {nodes} nodes"
@@ -89,7 +89,7 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
     );
 }
 
-/// What is there is the same after any stop, and in what a rebuild finds then.
+/// The content is the same after any stop, and in the result of a rebuild at that time.
 #[test]
 fn a_long_deletion_goes_on_after_any_stop() {
     let mut at_stop = |world: &World| {
@@ -111,9 +111,9 @@ fn a_long_deletion_goes_on_after_any_stop() {
     assert!(taken_in.iter().all(|leaves| *leaves > 3000), "{taken_in:?}");
 }
 
-/// An opening that writes leaves, because the log has more changes than memory takes, brings them
-/// older changes from the log afterwards. They seem to be newer than a deletion whose keys these
-/// changes bring back.
+/// An opening writes leaves because the log has more changes than memory takes, and then replays
+/// older changes into them. These leaves look newer than a deletion whose keys the changes bring
+/// back.
 #[test]
 fn a_long_deletion_stays_made_where_an_opening_writes_leaves() {
     let options = Options {
@@ -151,7 +151,7 @@ fn a_long_deletion_stays_made_where_an_opening_writes_leaves() {
 const SEEDS: u64 = 6;
 const REPLAYED_KEYS: u64 = 3000;
 
-/// Up to so many puts, several in a batch.
+/// Writes up to `puts_max` puts, several in a batch.
 fn change_some(world: &mut World, draw: &mut Draw, puts_max: u64) {
     let mut left = draw.below(puts_max);
     while left > 0 {
@@ -166,7 +166,7 @@ fn change_some(world: &mut World, draw: &mut Draw, puts_max: u64) {
     }
 }
 
-/// What a rebuild makes of the content of a disk without its superblocks.
+/// Rebuilds the content of a disk without its superblocks, and returns the keys and values.
 fn rebuilt(content: &[u8], options: &Options) -> Map {
     let mut content = content.to_vec();
     content[..8192].fill(0);
@@ -179,7 +179,7 @@ fn rebuilt(content: &[u8], options: &Options) -> Map {
     rows.expect("a scan").into_iter().collect()
 }
 
-/// Deletions that pile up wait for each other in steps, so that what is kept of them is bounded.
+/// Deletions that pile up wait for each other in steps, so that the memory for them is bounded.
 #[test]
 fn deletions_that_pile_up_wait_for_their_turn() {
     let world = loaded();
@@ -193,14 +193,14 @@ fn deletions_that_pile_up_wait_for_their_turn() {
             .write(&batch, Durability::Relaxed)
             .expect("a write");
     }
-    // A checkpoint lists what leaves may lack: 64 deletions of 16 and 16 bytes at most. The first
-    // may complete another.
+    // A checkpoint lists the deletions that leaves may lack: at most 64, of 16 and 16 bytes. The
+    // first checkpoint may complete another one.
     world.db.checkpoint().expect("a checkpoint");
     let before = world.db.figures().upkeep.checkpoint_bytes;
     world.db.checkpoint().expect("a checkpoint");
     let figures = world.db.figures();
     let listed = figures.upkeep.checkpoint_bytes - before;
-    // It has a place for every number that a node ever had.
+    // A checkpoint has a location for every node id that was ever used.
     let places = nodes * 9 + u64::from(figures.space.segments) * 4;
     assert!(
         listed <= places + 64 * 32,
@@ -211,7 +211,7 @@ fn deletions_that_pile_up_wait_for_their_turn() {
     assert_eq!(collect(&mut world.db.scan(all)).expect("a scan"), []);
 }
 
-/// Threads that delete long ranges beside threads that write: all of it comes to an end.
+/// Threads that delete long ranges run beside threads that write: all of them finish.
 #[test]
 fn threads_that_delete_long_ranges_come_to_an_end() {
     let db = Arc::new(loaded().db);
@@ -233,6 +233,6 @@ fn threads_that_delete_long_ranges_come_to_an_end() {
     });
     let all = (Bound::Included(&key_of(KEYS)[..]), Bound::Unbounded);
     let left = collect(&mut db.scan(all)).expect("a scan").len();
-    // Deletions to the end of all keys take those of other threads along, and not their own.
+    // Deletions to the end of all keys also delete those of other threads, and not their own.
     assert!((1..=4).contains(&left), "{left} keys");
 }

@@ -1,5 +1,5 @@
-//! Building an index anew from images and the log, held against the model and against what opening
-//! gives.
+//! Tests of rebuilding an index from images and the log, compared with the model and with the
+//! result of opening.
 
 use crate::world::rebuilt::{built_anew, images, is_in, seeds_or};
 use crate::world::{Disk, Draw, Map, NUMBER_KEY, Shape, World, small_options};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 const BLOCK_BYTES: usize = 4096;
 const CHECKPOINT: &[u8] = b"bimetlay";
 
-/// The disk without superblocks, and without checkpoints if asked.
+/// Returns the disk without superblocks, and without checkpoints if asked.
 fn headless(disk: &MemoryStorage, without_checkpoints: bool) -> MemoryStorage {
     let mut content = disk.content();
     content[..2 * BLOCK_BYTES].fill(0xEE);
@@ -44,8 +44,8 @@ fn live(world: &mut World, shape: &Shape, draw: &mut Draw, batches: u64) {
     }
 }
 
-/// Everything that opening finds after a power cut is found without superblocks and checkpoints as
-/// well.
+/// Checks that a rebuild without superblocks and checkpoints finds everything that opening finds
+/// after a power cut.
 fn run(seed: u64, reached: &mut Rebuilt) {
     let mut draw = Draw::new(seed);
     let options = small_options(&mut draw);
@@ -67,7 +67,7 @@ fn run(seed: u64, reached: &mut Rebuilt) {
         let (rebuilt, map) = match built_anew(&found, &world.options) {
             Ok(built) => built,
             Err(Error::NotAnIndex { .. }) => {
-                // Nothing had ever been written but superblocks.
+                // Only superblocks had ever been written.
                 world.reopen(disk).expect("it opens");
                 assert!(world.now().is_empty(), "seed {seed}");
                 continue;
@@ -99,8 +99,7 @@ fn run(seed: u64, reached: &mut Rebuilt) {
 #[test]
 fn images_and_the_log_are_enough_after_any_power_cut() {
     let mut reached = Rebuilt::default();
-    // With the last one a write that was cut made a frame whole that an earlier opening had not
-    // finished.
+    // In seed 607 a torn write completed a frame that an earlier incarnation had not finished.
     for seed in seeds_or(0..150).chain([607]) {
         run(seed, &mut reached);
     }
@@ -108,8 +107,7 @@ fn images_and_the_log_are_enough_after_any_power_cut() {
     assert!(reached.problems_found > 10, "{reached:?}");
 }
 
-/// Of a power cut the worst is drawn: all images are there, and of the log only what was made
-/// durable.
+/// The power cut is the worst case: all images survive, and only the durable part of the log.
 #[test]
 fn no_image_has_what_the_log_can_lose() {
     let mut lost_batches = 0;
@@ -150,7 +148,7 @@ fn no_image_has_what_the_log_can_lose() {
     assert!(lost_batches > 20, "{lost_batches} batches were not durable");
 }
 
-/// Where the log is, which has not outgrown the front.
+/// Returns the byte range of the log, which is still in the front ring.
 fn front_log(world: &World) -> std::ops::Range<u64> {
     let ranges = world.db.log_ranges();
     assert_eq!(ranges.len(), 1);
@@ -174,7 +172,7 @@ fn tiny() -> Options {
     }
 }
 
-/// An index whose log has come round, so that images are needed, and what it holds.
+/// An index whose log has wrapped around, so that its images are needed, beside the model.
 fn example(seed: u64) -> World {
     let mut draw = Draw::new(seed);
     let mut world = World::new(tiny()).expect("an index");
@@ -188,7 +186,8 @@ fn example(seed: u64) -> World {
         world
             .write(&shape.batch(&mut draw), Durability::Durable)
             .or_else(|error| match error {
-                // Drawn longer than the log of this index takes; nothing of it is there.
+                // A batch was drawn that is too long for the log of this index; no part of it was
+                // written.
                 Error::BatchTooLong { .. } => Ok(()),
                 error => Err(error),
             })
@@ -198,8 +197,8 @@ fn example(seed: u64) -> World {
     world
 }
 
-/// Without its log an index may lack any change, and with one leaf damaged the keys of that as
-/// well: both are said.
+/// An index without its log may lack any change, and if one leaf is damaged, its keys as well: the
+/// rebuild reports both.
 #[test]
 fn an_index_without_its_log_is_not_said_to_be_whole() {
     for seed in 0..4 {
@@ -220,8 +219,8 @@ fn an_index_without_its_log_is_not_said_to_be_whole() {
                 content[range.start as usize..range.end as usize].fill(0);
             }
             if round % 2 == 0 {
-                // The superblocks say how far the log was durable; images say it where they are
-                // gone.
+                // The superblocks tell how far the log was durable; if they are gone, images tell
+                // it.
                 content[..2 * BLOCK_BYTES].fill(0);
             }
             let (at, len) = images[draw.below(images.len() as u64) as usize];
@@ -244,8 +243,8 @@ fn an_index_without_its_log_is_not_said_to_be_whole() {
     }
 }
 
-/// One image after the other is damaged: what is listed as lost is all that is not as it was, and
-/// what is not listed is as it was.
+/// One image after the other is damaged: every key outside the ranges listed as lost is as it was,
+/// and every listed loss belongs to the damaged image.
 #[test]
 fn what_a_damaged_image_had_is_listed_and_nothing_else() {
     let (mut with_loss, mut lost_keys) = (0, 0);
@@ -277,7 +276,7 @@ fn what_a_damaged_image_had_is_listed_and_nothing_else() {
                 assert!(world.now().contains_key(key), "byte {at}: {key:?}");
             }
             with_loss += u64::from(rebuilt.lost_found > 0);
-            // One image is of one leaf: its range is a small part of all keys.
+            // One image belongs to one leaf: its range is a small part of all keys.
             let in_range = world.now().keys().filter(|key| is_lost(key).is_some());
             let share = in_range.count() * 4;
             assert!(share < world.now().len(), "byte {at}: {:?}", rebuilt.lost);
@@ -286,11 +285,12 @@ fn what_a_damaged_image_had_is_listed_and_nothing_else() {
     assert!(with_loss > 10 && lost_keys > 20, "{with_loss}, {lost_keys}");
 }
 
-/// Any byte of segments and log, most of them in footers, heads and frames: never a wrong answer.
+/// Damages bytes of segments and log, most of them in footers, heads and frames: no wrong answer
+/// may result.
 #[test]
 fn no_damage_is_an_answer() {
-    // In the last two the image of a lost footer was all that was left of a deletion: at the edge
-    // of its piece, and in the one beside it.
+    // In the last two seeds only the image of a lost footer had a deletion: at the edge of its
+    // piece, and in the piece beside it.
     for seed in seeds_or(7..9).chain([157, 230]) {
         damage_any_byte(seed);
     }
@@ -319,12 +319,12 @@ fn damage_any_byte(seed: u64) {
         let disk = MemoryStorage::with_content(content);
         let (rebuilt, map) = built_anew(&disk, &world.options).expect("parts of an index");
         if round % 3 == 0 {
-            // Images say themselves what heads and footers say of them.
+            // Images themselves have the facts that heads and footers list.
             assert_eq!(rebuilt.lost, [], "seed {seed}, byte {at}");
         }
         let is_lost = |key: &Vec<u8>| is_in(&rebuilt.lost, key).is_some();
         for (key, value) in world.now().iter().filter(|(key, _)| !is_lost(key)) {
-            // The last frame may have been torn, for all that can be known; nothing in it was
+            // The last frame may have been torn, for all that can be known; its content was not
             // needed.
             assert_eq!(
                 map.get(key),
@@ -343,7 +343,7 @@ fn damage_any_byte(seed: u64) {
     assert!(seen > 20, "{seen} problems and losses");
 }
 
-/// A disk of which one block cannot be read.
+/// A disk with one unreadable block.
 struct BadBlock {
     disk: MemoryStorage,
     at: u64,
@@ -378,8 +378,8 @@ impl Storage for BadBlock {
     }
 }
 
-/// A block that cannot be read takes footers with it and the images that they list: whatever these
-/// were, nothing that is older passes for them.
+/// An unreadable block takes footers and images with it: an older image must never pass for one of
+/// these.
 #[test]
 fn no_block_that_cannot_be_read_is_an_answer() {
     let (mut with_loss, mut without) = (0, 0);
@@ -416,7 +416,7 @@ fn what_is_no_index_or_parts_of_two_is_refused() {
         matches!(refused, Err(Error::NotAnIndex { .. })),
         "{refused:?}"
     );
-    // Another index was there before; what it left is not part of this one.
+    // Another index occupied the disk before; its remains are not part of this one.
     let before = example(1);
     let disk = Arc::new(MemoryStorage::with_content(before.disk.content()));
     let db = Db::create(disk.clone(), 99, &tiny()).expect("an index");
@@ -442,8 +442,7 @@ fn what_is_no_index_or_parts_of_two_is_refused() {
     assert_eq!(rebuilt.expect("it is named").keys, 1);
 }
 
-/// The head of a frame names another index than it did, which is not one of those whose parts are
-/// there.
+/// The damaged header of a frame names another index, of which no part is there.
 #[test]
 fn a_damaged_frame_names_no_index() {
     let world = example(0);
@@ -480,8 +479,8 @@ fn an_index_that_has_only_a_log_is_built_from_it() {
     assert!(rebuilt.is_proven, "the log has everything");
 }
 
-/// Nothing is known to be lost of an index whose superblocks are gone, and that is all that can be
-/// said.
+/// An index whose superblocks are gone is not known to have lost anything, and no stronger
+/// statement is possible.
 #[test]
 fn what_nothing_proves_is_not_said_to_be_proven() {
     let world = example(2);

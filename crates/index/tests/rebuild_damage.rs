@@ -1,5 +1,6 @@
-//! Files with random damage of every part, built anew and held against the model: no key is wrong,
-//! missing or stale outside of the ranges that are listed, and a file without damage lists none.
+//! Tests of files with random damage in every part, rebuilt and compared with the model. No key
+//! outside of the listed ranges is wrong, missing or stale, and a file without damage has no listed
+//! range.
 
 use crate::world::lives::cut;
 use crate::world::rebuilt::{built_anew, images, is_in, seeds_or};
@@ -12,30 +13,30 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 const BLOCK_BYTES: usize = 4096;
-/// Both of them.
+/// Byte range of both superblocks.
 const SUPERBLOCKS: Range<usize> = 0..2 * BLOCK_BYTES;
-/// Damaged files of each index.
+/// Number of damaged files made from each index.
 const FILES: u64 = 5;
 
-/// An index that has ended, and what is known of it.
+/// An index that has ended, with its history.
 struct Past {
     content: Vec<u8>,
-    /// What the storage had some time before.
+    /// Earlier contents of the storage.
     olds: Vec<Vec<u8>>,
-    /// Where the log is.
+    /// Byte ranges of the log.
     log: Vec<Range<usize>>,
     segments_offset: usize,
     options: Options,
     history: History,
     /// Every value that a key was ever given.
     given: BTreeSet<(Vec<u8>, Vec<u8>)>,
-    /// It was closed. Else it is as after a kill: its last batches are durable, but only their own
-    /// frames say so.
+    /// True if the index was closed. Otherwise it is as after a kill: its last batches are durable,
+    /// but only their own frames say so.
     is_closed: bool,
 }
 
 impl Past {
-    /// Where a segment is.
+    /// Returns the byte range of a random segment.
     fn segment(&self, draw: &mut Draw) -> Range<usize> {
         let bytes = self.options.segment_bytes as usize;
         let count = (self.content.len() - self.segments_offset) / bytes;
@@ -43,8 +44,8 @@ impl Past {
         start..(start + bytes).min(self.content.len())
     }
 
-    /// True if the end of the log can be known: the superblock says it of an index that was closed,
-    /// and else the log itself.
+    /// Returns true if the end of the log can be known: the superblock of a closed index tells it,
+    /// and otherwise the log itself.
     fn end_is_known(&self, content: &[u8]) -> bool {
         let generation = |block: &[u8]| u64::from_le_bytes(block[32..40].try_into().expect("8"));
         let (first, second) = self.content[SUPERBLOCKS].split_at(BLOCK_BYTES);
@@ -68,10 +69,10 @@ fn options_of(draw: &mut Draw) -> Options {
     }
 }
 
-/// Leads a life: batches, checkpoints, power cuts and openings.
+/// Runs a life: batches, checkpoints, power cuts and openings.
 fn lead(world: &mut World, shape: &Shape, draw: &mut Draw, past: &mut Past) -> Result<(), Error> {
     let batches = draw.one_of(&[60, 300, 700, 1200]);
-    // How often the tail of the log moves on: few files should be whole in their log.
+    // Inverse frequency of moving the tail of the log: few files should be completely in their log.
     let rests = draw.one_of(&[50, 200, 1000]);
     for _ in 0..batches {
         match draw.below(rests) {
@@ -101,7 +102,7 @@ fn lead(world: &mut World, shape: &Shape, draw: &mut Draw, past: &mut Past) -> R
         }
         let durability = draw.one_of(&[Durability::Durable, Durability::Relaxed]);
         match world.write(&changes, durability) {
-            // Nothing of it is there.
+            // A batch that is too long has changed nothing.
             Ok(()) | Err(Error::BatchTooLong { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -141,7 +142,7 @@ fn past_of(seed: u64) -> Past {
     past
 }
 
-/// What a range of bytes becomes.
+/// Damages a range of bytes; returns the kind of damage.
 fn spoil(content: &mut [u8], range: Range<usize>, past: &Past, draw: &mut Draw) -> &'static str {
     let old = draw.one_of(&past.olds.iter().collect::<Vec<_>>());
     match (draw.below(3), old.get(range.clone())) {
@@ -164,7 +165,7 @@ fn flip(content: &mut [u8], at: usize, draw: &mut Draw) {
     content[at] ^= 1 << draw.below(8);
 }
 
-/// Places of what begins with these four bytes, behind its checksum.
+/// Finds the offsets of structures that have one of these magics behind their checksum.
 fn with_magic(content: &[u8], magic: &[&[u8; 4]]) -> Vec<usize> {
     let places = (0..content.len()).step_by(64);
     let is_one = |at: &usize| {
@@ -175,7 +176,7 @@ fn with_magic(content: &[u8], magic: &[&[u8; 4]]) -> Vec<usize> {
     places.filter(is_one).collect()
 }
 
-/// One kind of damage, in words.
+/// Does one kind of damage, and describes it.
 fn damage(content: &mut [u8], past: &Past, draw: &mut Draw) -> String {
     let len = content.len() as u64;
     match draw.below(9) {
@@ -253,9 +254,9 @@ fn checkpoints(content: &mut [u8], draw: &mut Draw) -> String {
     format!("{} checkpoints", checkpoints.len())
 }
 
-/// Without superblocks nothing tells a segment that is gone from one that was never filled, and an
-/// image that is damaged together with its footer from one that a power cut has left half written:
-/// so one of them stays.
+/// Restores one superblock if both are damaged. Without superblocks a missing segment looks like
+/// one that was never filled, and an image damaged together with its footer looks like one that a
+/// power cut has left half written.
 fn keep_a_superblock(content: &mut [u8], past: &Past, draw: &mut Draw) {
     let blocks = [0..BLOCK_BYTES, BLOCK_BYTES..2 * BLOCK_BYTES];
     let is_gone = |block: &Range<usize>| content[block.clone()] != past.content[block.clone()];
@@ -265,7 +266,7 @@ fn keep_a_superblock(content: &mut [u8], past: &Past, draw: &mut Draw) {
     }
 }
 
-/// A file that was damaged, and how.
+/// Returns a damaged file, and a description of the damage.
 fn damaged(past: &Past, draw: &mut Draw) -> (Vec<u8>, String) {
     let mut content = past.content.clone();
     let mut how = Vec::new();
@@ -276,7 +277,7 @@ fn damaged(past: &Past, draw: &mut Draw) -> (Vec<u8>, String) {
     (content, how.join(", "))
 }
 
-/// How many keys are neither right nor listed, and an example.
+/// Returns the number of keys that are neither right nor listed, and an example.
 fn unlisted(past: &Past, rebuilt: &Rebuilt, map: &Map, model: &Map) -> (usize, String) {
     let keys: BTreeSet<&Vec<u8>> = map.keys().chain(model.keys()).collect();
     let is_wrong = |key: &&&Vec<u8>| {
@@ -300,15 +301,15 @@ fn unlisted(past: &Past, rebuilt: &Rebuilt, map: &Map, model: &Map) -> (usize, S
     (wrong.len(), example.unwrap_or_default())
 }
 
-/// What the files had in common.
+/// Statistics of all files.
 #[derive(Debug, Default)]
 struct Figures {
     files: usize,
-    /// Of which nothing is listed.
+    /// Files without a listed range.
     whole: usize,
-    /// Of which a part is listed, and most is not.
+    /// Files of which a part is listed, and most is not.
     partly: usize,
-    /// Of which everything is listed.
+    /// Files of which everything is listed.
     nothing_sure: usize,
     no_index: usize,
     keys: usize,
@@ -332,7 +333,7 @@ impl Figures {
                 return;
             }
         };
-        // Of an index that was not closed a log that ends earlier may always have ended there.
+        // If the index was not closed, a log that ends earlier may always have ended there.
         let number = match end_is_known {
             true => past.history.given(),
             false => (rebuilt.last_batch as usize).min(past.history.given()),

@@ -1,13 +1,13 @@
-//! What opening an index after a stop costs, counted: bytes and calls, not time.
+//! Tests of the cost of opening an index after a stop, counted in bytes and calls, not in time.
 
 use crate::world::cached::Cached;
 use bimetal_index::storage::memory::{Counts, Faults, MemoryStorage};
 use bimetal_index::{Batch, Db, Durability, Options};
 use std::sync::Arc;
 
-/// So many leaves that reading them could not be missed, and changes in many of them.
+/// Number of keys: enough leaves that reading them would be noticed, and changes in many of them.
 const KEYS: u64 = 60_000;
-/// Blocks that are searched behind the end of the log for proof that something was lost.
+/// Bytes that are searched behind the end of the log for proof of a loss.
 const PROOF_BYTES: u64 = 2048 * 4096;
 
 fn options() -> Options {
@@ -33,7 +33,7 @@ fn put(db: &Db, numbers: impl Iterator<Item = u64>, durability: Durability) {
     db.write(&batch, durability).expect("a write");
 }
 
-/// An index of which nothing is only in the log.
+/// Makes an index in which all changes are in nodes.
 fn loaded() -> Arc<MemoryStorage> {
     let disk = Arc::new(MemoryStorage::new());
     let db = Db::create(disk.clone(), 5, &options()).expect("an index");
@@ -42,15 +42,15 @@ fn loaded() -> Arc<MemoryStorage> {
     disk
 }
 
-/// Opens what a kill leaves, and returns what that took.
+/// Opens the index that a kill leaves, and returns the cost.
 fn reopened(disk: &Arc<MemoryStorage>, options: &Options) -> (Db, Counts) {
     let disk = Arc::new(MemoryStorage::with_content(disk.content()));
     let db = Db::open(disk.clone(), options).expect("it opens");
     (db, disk.counts())
 }
 
-/// A disk with an index of which every other key has been changed, by a program that was killed
-/// after that.
+/// Makes an index of which every other key has been changed by a program that was killed
+/// afterwards.
 fn half_changed() -> Arc<MemoryStorage> {
     let disk = loaded();
     let db = Db::open(disk.clone(), &options()).expect("it opens");
@@ -64,7 +64,7 @@ fn half_changed() -> Arc<MemoryStorage> {
 fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
     let disk = loaded();
     let db = Db::open(disk.clone(), &options()).expect("it opens");
-    // Every leaf changes, and not all of them have been written back.
+    // Every leaf changes, and not all leaves have been written back.
     put(&db, (0..KEYS).step_by(3), Durability::Durable);
     let figures = db.figures();
     assert!(figures.delta_bytes > 900 << 10, "{figures:?}");
@@ -73,8 +73,8 @@ fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
     let again = db.figures();
     assert!(again.delta_bytes > 600 << 10, "{again:?}");
     assert_eq!((again.upkeep.folds, again.upkeep.patches), (0, 0));
-    // Of the last frame, one block, nothing says that it is durable, so it is written again. What
-    // stands behind it is ended.
+    // The last frame, of one block, is not known to be durable, so it is written again. A block of
+    // zeroes ends the log behind it.
     let blocks = counts.written_bytes / 4096;
     assert_eq!(blocks, 3, "a frame, the end of the log and a superblock");
     assert_eq!(counts.flushes, 3, "the log, its end, then the superblock");
@@ -92,8 +92,7 @@ fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
     assert!(u64::from(figures.nodes) > 4 * inner_nodes + 200, "leaves");
 }
 
-/// What was put off when the index was opened is done while it is written, a little with each
-/// group.
+/// Work deferred by the opening is done by later writes, a little with each group.
 #[test]
 fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
     let disk = half_changed();
@@ -105,12 +104,12 @@ fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
     let first = db.figures().delta_bytes;
     assert!(first > 512 << 10, "{first} bytes");
     let mut before = first;
-    // What a group does is a leaf or two, and a piece of cleaning, which is 64 KiB to be moved or a
-    // quarter of that to be written with its changes: 16 leaves of 1 KiB and one that is begun.
-    // Such a leaf has a hundred rows of ten bytes, half of which have changed, and a change takes
-    // 36 bytes and a leaf's changes 120 more.
+    // A group writes back one or two leaves and cleans one piece. The piece is 64 KiB to be moved,
+    // or a quarter of that to be written with its changes: 16 leaves of 1 KiB and one that is
+    // begun. Such a leaf has a hundred rows of ten bytes, half of which have changed. A change
+    // takes 36 bytes, and the changes of a leaf 120 more.
     let step_max = 19 * (120 + 36 * 60);
-    // Each group takes back a quarter of a kibibyte of it at least.
+    // Each group reduces this memory by at least 256 bytes.
     for number in 0..first / 256 {
         db.put(&u64::from(number as u32).to_be_bytes(), b"new")
             .expect("a put");
@@ -123,7 +122,7 @@ fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
     assert!(before <= 64 << 10, "{before} bytes");
 }
 
-/// Memory is kept to also while a log is replayed that has more than fits.
+/// Memory stays within its bound also while a log is replayed that has more changes than fit.
 #[test]
 fn a_replay_keeps_to_the_memory() {
     let disk = half_changed();
@@ -142,20 +141,20 @@ fn a_replay_keeps_to_the_memory() {
     }
 }
 
-/// A process that is killed may not have made durable what the next one finds in the log; from then
-/// on it counts as durable, and so it has to be.
+/// A killed process may not have made durable the batches that the next one finds in the log. From
+/// then on they count as durable, so opening has to make them durable.
 #[test]
 fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     let disk = Arc::new(MemoryStorage::new());
-    // With segments that leave room for some long frames before the log has to grow.
+    // These segments leave room for some long frames before the log has to grow.
     let options = Options {
         segment_bytes: 1 << 20,
         ..options()
     };
     let db = Db::create(disk.clone(), 5, &options).expect("an index");
     db.put(b"first", b"durable").expect("a put");
-    // One key, so that its leaf stays small and nothing is written back, which would need the log
-    // first.
+    // There is one key, so that its leaf stays small and is not written back, which would make the
+    // log durable first.
     let flushes = disk.counts().flushes;
     for number in 0..600_u64 {
         let mut batch = Batch::new();
@@ -177,8 +176,8 @@ fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     assert_eq!(db.get(b"key").expect("a get"), Some(found));
 }
 
-/// A batch that the ring of the log is too short for makes the log go on in a longer one, also when
-/// nothing of the log is needed, as right after a checkpoint.
+/// A batch that is too long for the ring of the log moves the log to a longer ring. This also
+/// happens when the log is not needed, as right after a checkpoint.
 #[test]
 fn a_log_that_goes_on_elsewhere_while_nothing_of_it_is_needed_is_found() {
     let options = Options {
@@ -208,11 +207,11 @@ fn a_log_that_goes_on_elsewhere_while_nothing_of_it_is_needed_is_found() {
     }
 }
 
-/// Keys of a round.
+/// Number of keys of a round.
 const ROUND_KEYS: u64 = 12_000;
 const ROUNDS: u64 = 3;
 
-/// All changes of all rounds have room in memory and in the log.
+/// Options with enough memory and log for all changes of all rounds.
 fn roomy() -> Options {
     Options {
         memory_bytes: 64 << 20,
@@ -223,7 +222,8 @@ fn roomy() -> Options {
     }
 }
 
-/// Much less than the changes take, so that leaves are written back while the log is taken up.
+/// Options with much less memory than the changes take, so that leaves are written back during a
+/// replay.
 fn short_of_memory() -> Options {
     Options {
         memory_bytes: 512 << 10,
@@ -232,13 +232,13 @@ fn short_of_memory() -> Options {
     }
 }
 
-/// The keys in the order in which a round writes them, a hundred with each batch.
+/// Returns the keys in the order in which a round writes them, a hundred with each batch.
 fn round_keys() -> impl Iterator<Item = u64> {
-    // The factor has no divisor in common with the number of keys, so each is there once.
+    // The factor has no divisor in common with the number of keys, so each key occurs once.
     (0..ROUND_KEYS).map(|number| number * 7919 % ROUND_KEYS)
 }
 
-/// Every key gets another value.
+/// Gives every key another value.
 fn write_round(db: &Db, round: u64) {
     let mut batch = Batch::new();
     for key in round_keys() {
@@ -250,9 +250,9 @@ fn write_round(db: &Db, round: u64) {
     }
 }
 
-/// A checkpoint may be taken and completed while the log is taken up. Rings of the log of which
-/// everything was read are given back then, but nothing that was not read yet: after a power cut at
-/// any time of the opening the next one finds all changes.
+/// A checkpoint may be taken and completed during a replay. It frees rings of the log that were
+/// read completely, but none with an unread part: after a power cut at any time of the opening, the
+/// next opening finds all changes.
 #[test]
 fn a_checkpoint_during_a_replay_gives_back_only_what_was_read() {
     const CUTS: u64 = 8;
@@ -289,10 +289,10 @@ fn a_checkpoint_during_a_replay_gives_back_only_what_was_read() {
     }
 }
 
-/// A sync has failed, so what stands in the system's cache passes for saved and is not. An index
-/// that is opened by another program then, with little memory, writes leaves and checkpoints while
-/// it takes up the log. Whenever the power is cut meanwhile, what is left is an index as it was
-/// between two batches.
+/// A sync has failed, so data in the page cache is marked clean and is not on the disk. Another
+/// program then opens the index with little memory, so that it writes leaves and checkpoints during
+/// the replay. A power cut at any of these moments must leave the index as it was between two
+/// batches.
 #[test]
 fn nothing_of_the_cache_is_believed_while_a_log_is_taken_up() {
     const CUTS: u64 = 24;
@@ -323,7 +323,7 @@ fn nothing_of_the_cache_is_believed_while_a_log_is_taken_up() {
     }
 }
 
-/// How many batches of the rounds an index has, which must be the first ones.
+/// Returns how many batches of the rounds an index has; these must be the first ones.
 fn batches_there(db: &Db) -> u64 {
     let round_of = |key: u64| {
         let found = db.get(&key.to_be_bytes()).expect("a get");
@@ -344,7 +344,7 @@ fn batches_there(db: &Db) -> u64 {
     last * ROUND_KEYS / 100 + of_last / 100
 }
 
-/// A value that does not pack.
+/// Returns a value that does not pack.
 fn unpackable(key: u64, round: u64) -> [u8; 96] {
     let number = (key * 4 + round + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     std::array::from_fn(|at| (number.rotate_left(at as u32 * 7) >> 13) as u8)

@@ -1,4 +1,5 @@
-//! Snapshots beside upkeep: what one sees stays, wherever it is moved and however long it is.
+//! Tests of snapshots during maintenance: the content of a snapshot stays, wherever it is moved and
+//! however long it is.
 
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::storage::{Storage, StorageError};
@@ -21,7 +22,8 @@ fn small() -> Options {
 #[test]
 fn versions_of_a_long_value_do_not_end_a_snapshot() {
     let db = Db::create(MemoryStorage::new(), 3, &small()).expect("an index");
-    // Three of them are more than a segment; out of line they take next to nothing of their leaf.
+    // Three of these values are longer than a segment; out of line they take next to nothing of
+    // their leaf.
     let long = |byte: u8| vec![byte; 22_000];
     let mut seen = Vec::new();
     for byte in 0..6 {
@@ -36,7 +38,7 @@ fn versions_of_a_long_value_do_not_end_a_snapshot() {
 
 type Event = Box<dyn FnOnce() + Send>;
 
-/// A disk on which something happens before the next read.
+/// A disk that runs a callback before the next read.
 #[derive(Clone, Default)]
 struct Eventful {
     disk: Arc<MemoryStorage>,
@@ -68,8 +70,8 @@ impl Storage for Eventful {
     }
 }
 
-/// Between finding out where a part of a value is and reading it, cleaning moves the part and its
-/// segment is given back.
+/// After a reader has found the location of a part of a value, and before it reads that part,
+/// cleaning moves the part and its segment is freed.
 #[test]
 fn a_scan_finds_a_value_that_is_moved_while_it_is_read() -> Result<(), Error> {
     let disk = Eventful::default();
@@ -86,7 +88,7 @@ fn a_scan_finds_a_value_that_is_moved_while_it_is_read() -> Result<(), Error> {
     let mut scan = db.scan((Bound::Included(&b"~"[..]), Bound::Unbounded));
     let mover = db.clone();
     let move_all = move || mover.compact(|_| {}).expect("a compaction");
-    // So that the next read is that of the value and not of its leaf.
+    // This get makes the next read that of the value and not of its leaf.
     db.get(b"~the last")?;
     *disk.before_read.lock().expect("a lock") = Some(Box::new(move_all));
     let before = disk.disk.len_bytes();
@@ -96,8 +98,8 @@ fn a_scan_finds_a_value_that_is_moved_while_it_is_read() -> Result<(), Error> {
     Ok(())
 }
 
-/// The versions between are gone with the snapshot that would have needed them, and with them what
-/// says that somebody else was faster.
+/// The versions in between are gone with the snapshot that would have needed them, and with them
+/// the evidence that another writer was faster.
 #[test]
 fn a_transaction_that_is_too_old_does_not_write_over_others() -> Result<(), Error> {
     let options = Options {

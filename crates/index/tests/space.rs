@@ -1,4 +1,4 @@
-//! How long an index becomes by what is done to it.
+//! Tests of the space and memory that operations on an index take.
 
 use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::storage::{Storage, StorageError};
@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex};
 
 const RECORDS: u64 = 40_000;
 
-/// Where the log is too short for the changes that memory would hold, it is the log that makes
-/// leaves go to the disk, a few changes at a time. What is left of them behind has to be cleaned
-/// all the same.
+/// If the log is too short for the changes that memory would hold, the log forces leaves to be
+/// written, a few changes at a time. The space of their old images has to be cleaned all the same.
 #[test]
 fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     let options = Options {
@@ -25,8 +24,8 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     let mut batch = Batch::new();
     let mut live_bytes = 0;
     for number in 0..RECORDS * 4 {
-        // The factor has no divisor in common with the number of records: each is written four
-        // times.
+        // The factor has no divisor in common with the number of records: each record is written
+        // four times.
         let key = (number * 7919 % RECORDS).to_be_bytes();
         batch.put(&key, &[number as u8; 100]);
         if batch.len() == 500 {
@@ -38,10 +37,10 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     let figures = db.figures();
     assert!(figures.upkeep.folds > 10_000, "{figures:?}");
     let space = figures.space;
-    // A part of 0.85 of it is in use when it becomes longer, and it does not become shorter again:
-    // what counts is the most that was in use. Beside that there are the log, 16 segments; 8 that
-    // are being filled, emptied or cleaned, which count as in use; 7 spare ones; the 4 by which it
-    // becomes longer; and 3 for what was in use between two looks.
+    // When the storage grows, 0.85 of it is live, and it does not shrink: so the maximum of the
+    // live bytes counts. In addition there are: the log, 16 segments; 8 segments being filled,
+    // emptied or cleaned, which count as in use; 7 spare ones; the 4 by which the storage grows;
+    // and 3 for bytes that were live between two measurements.
     let segments_bytes = u64::from(space.segments) * u64::from(space.segment_bytes);
     let spare_bytes = 40 * u64::from(space.segment_bytes);
     let most = live_bytes * 100 / 85 + spare_bytes;
@@ -51,7 +50,7 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     );
 }
 
-/// A load touches every leaf again before the eviction has come round, and reads none.
+/// A load touches every leaf again before the eviction has visited all nodes, and reads none.
 #[test]
 fn a_load_that_reads_nothing_keeps_within_its_memory() {
     let options = Options {
@@ -72,7 +71,7 @@ fn a_load_that_reads_nothing_keeps_within_its_memory() {
             db.write(&batch, Durability::Relaxed).expect("a write");
             batch.clear();
             let figures = db.figures();
-            // What has not landed comes on top: docs/index.md.
+            // Images not yet on the storage come in addition: docs/index.md.
             let most = options.memory_bytes + 4 * u64::from(options.segment_bytes);
             let bytes = figures.content_bytes + figures.delta_bytes;
             assert!(bytes <= most, "{bytes} of {most} after {number} records");
@@ -85,7 +84,7 @@ fn a_load_that_reads_nothing_keeps_within_its_memory() {
     );
 }
 
-/// A storage that looks at every write how much memory the index takes.
+/// A storage that measures the memory of the index at every write.
 #[derive(Default)]
 struct MemoryGauge {
     storage: MemoryStorage,
@@ -94,7 +93,7 @@ struct MemoryGauge {
 }
 
 impl MemoryGauge {
-    /// The most memory that the index had taken at any write while this was done.
+    /// Returns the maximum memory of the index at any write during `act`.
     fn most_bytes_while(&self, db: &Db, act: impl FnOnce(&Db)) -> u64 {
         self.most_bytes.store(0, Ordering::Relaxed);
         *self.db.lock().expect("no panic") = Some(db.clone());
@@ -139,8 +138,8 @@ impl Storage for MemoryGauge {
     }
 }
 
-/// Whatever writes leaves by the thousand gives their memory back on the way, not when the next
-/// batch comes.
+/// An operation that writes thousands of leaves evicts them on the way, not when the next batch
+/// comes.
 #[test]
 fn no_operation_takes_more_memory_than_there_is_for_all() {
     let options = Options {
@@ -162,7 +161,7 @@ fn no_operation_takes_more_memory_than_there_is_for_all() {
         db.write(&batch, Durability::Relaxed).expect("a write");
     };
     (0..10).for_each(|first| change_some(&db, first));
-    // What has not landed comes on top, and the changes of one batch.
+    // Images not yet on the storage come in addition, and the changes of one batch.
     let batch_bytes = RECORDS / 10 * 120;
     let most = options.memory_bytes + 4 * u64::from(options.segment_bytes) + batch_bytes;
     type Operation = fn(&Db);
@@ -187,7 +186,7 @@ fn no_operation_takes_more_memory_than_there_is_for_all() {
     }
 }
 
-/// Values that do not pack.
+/// Returns a value that does not pack.
 fn spread(number: u64) -> u64 {
     number.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -203,13 +202,13 @@ fn well_packed() -> Options {
     }
 }
 
-/// So many that the segments kept in reserve count little.
+/// Number of records, so large that the segments kept in reserve count little.
 const SMALL_RECORDS: u64 = 600_000;
 
-/// Loads records of 8 + 8 bytes and changes each once, in no order.
+/// Loads records of 8 + 8 bytes and changes each once, in random order.
 ///
 /// # Errors
-/// The first batch that is refused.
+/// Error of the first batch that is refused.
 fn change_all(db: &Db) -> Result<(), bimetal_index::Error> {
     let mut batch = Batch::new();
     for number in 0..SMALL_RECORDS * 2 {
@@ -223,9 +222,9 @@ fn change_all(db: &Db) -> Result<(), bimetal_index::Error> {
     Ok(())
 }
 
-/// Two bytes of the key and the whole value are what packing leaves of 16 bytes, and patches of
-/// some leaves. The rest is for segments that are partly empty, which then are cleaned less: no
-/// more than the rows take unpacked.
+/// Packing leaves two bytes of the key and the whole value of 16 bytes, and some leaves have
+/// patches. The rest is for partly empty segments, which then are cleaned less: together no more
+/// than the rows take unpacked.
 #[test]
 fn what_packing_saves_is_used_before_segments_are_cleaned() {
     let db = Db::create(Arc::new(MemoryStorage::new()), 1, &well_packed()).expect("an index");
@@ -249,12 +248,11 @@ fn what_packing_saves_is_used_before_segments_are_cleaned() {
     );
 }
 
-/// Where the storage cannot become longer, the same is done by cleaning: nothing is refused that
-/// fits.
+/// If the storage cannot grow, cleaning does the same: no write that fits is refused.
 #[test]
 fn a_storage_of_fixed_length_is_cleaned_in_time() {
     let storage = MemoryStorage::new();
-    // The log, and for the segments a tenth less than they would take.
+    // The limit covers the log and, for the segments, a tenth less than they would take.
     storage.set_faults(Faults {
         len_bytes_max: Some((16 << 20) + SMALL_RECORDS * 16),
         ..Faults::default()
@@ -263,7 +261,8 @@ fn a_storage_of_fixed_length_is_cleaned_in_time() {
     change_all(&db).expect("everything fits");
 }
 
-/// Bytes that a compacted index may take: 1.3 times what is live and 4 MiB, the log included.
+/// Returns the bytes that a compacted index may take: 1.3 times the live bytes and 4 MiB, including
+/// the log.
 fn bound_bytes(db: &Db) -> u64 {
     db.figures().space.live_bytes * 13 / 10 + (4 << 20)
 }
@@ -272,7 +271,7 @@ fn put_all(db: &Db, keys: std::ops::Range<u64>, value_bytes: usize) {
     for first in keys.clone().step_by(1000) {
         let mut batch = Batch::new();
         for key in first..(first + 1000).min(keys.end) {
-            // Nothing that packs well.
+            // These values do not pack well.
             let number = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
             let value: Vec<u8> = (0..value_bytes as u64)
                 .map(|at| (number.rotate_left(at as u32 * 7) >> 13) as u8)
@@ -283,13 +282,13 @@ fn put_all(db: &Db, keys: std::ops::Range<u64>, value_bytes: usize) {
     }
 }
 
-/// With the options that everybody gets, an index takes no more than what is in it.
+/// With the default options, a compacted index takes little more space than its content.
 #[test]
 fn an_index_that_was_compacted_takes_little_more_than_what_is_in_it() {
     let disk = Arc::new(MemoryStorage::new());
     let db = Db::create(disk.clone(), 1, &Options::default()).expect("an index");
     assert!(disk.len_bytes() <= 2 << 20, "empty: {}", disk.len_bytes());
-    // Short and long values, and then most of them gone.
+    // There are short and long values, and then most of them are deleted.
     put_all(&db, 0..200_000, 16);
     db.compact(|_| {}).expect("a compaction");
     let (len_bytes, bound) = (disk.len_bytes(), bound_bytes(&db));
@@ -325,8 +324,8 @@ fn an_index_that_was_compacted_takes_little_more_than_what_is_in_it() {
     assert!((13_000..14_500).contains(&count), "{count}");
 }
 
-/// Others wait for one step of a compaction at most, so no step does all that is left, however much
-/// others bring between two of them.
+/// Other threads wait for one step of a compaction at most, so no step does all remaining work,
+/// however many changes others make between two steps.
 #[test]
 fn no_step_of_a_compaction_does_all_that_is_left() {
     let options = Options {
@@ -353,12 +352,12 @@ fn no_step_of_a_compaction_does_all_that_is_left() {
         let upkeep = db.figures().upkeep;
         upkeep.folds + upkeep.patches + upkeep.carried
     };
-    // The log has gone round, so that nothing is left where it began.
+    // The log has wrapped around, so that no change is at its beginning.
     (0..RECORDS / 1000 * 2).for_each(|number| change_some(number * 1000, 1000, 1));
     let mut compaction = db.compaction();
     let (mut steps, mut most, mut all) = (0, 0, 0);
     loop {
-        // More than a step writes.
+        // This is more than a step writes.
         change_some(steps * 1000, 1000, steps as u8);
         let before = written();
         let is_going_on = compaction.step().expect("a step");
@@ -368,8 +367,8 @@ fn no_step_of_a_compaction_does_all_that_is_left() {
             break;
         }
     }
-    // A step ends with the 256th leaf, and a frame of the log has up to 60 KiB of leaves that are
-    // logged again, with a record or more each.
+    // A step ends with the 256th leaf, and a frame of the log has up to 60 KiB of relogged leaves,
+    // with a record or more each.
     let most_may_be = 256 + (60 << 10) / 108;
     assert!(
         most <= most_may_be,
@@ -378,7 +377,7 @@ fn no_step_of_a_compaction_does_all_that_is_left() {
     assert!(all > u64::from(nodes), "{all} leaves were written in all");
 }
 
-/// While others write and read, a compaction ends, and takes nothing away from them.
+/// A compaction ends while others write and read, and does not lose their changes.
 #[test]
 fn a_compaction_beside_others_ends_and_shortens_the_storage() {
     let disk = Arc::new(MemoryStorage::new());

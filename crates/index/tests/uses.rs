@@ -1,6 +1,5 @@
-//! Uses that a program may make of an index and that none of the other tests makes: any options,
-//! any lengths, large transactions beside each other, a storage that panics, and ends without a
-//! sync.
+//! Tests of uses that a program may make of an index and that no other test makes: any options, any
+//! lengths, large concurrent transactions, a storage that panics, and ends without a sync.
 
 use crate::world::{Change, Disk, Draw, Shape, World};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -22,7 +21,7 @@ fn small() -> Options {
     }
 }
 
-/// One of the values, those at the edges as often as all between them.
+/// Draws a value from a range: half of the time one of the two bounds, otherwise any value.
 fn within(draw: &mut Draw, least: u64, most: u64) -> u64 {
     match draw.below(4) {
         0 => least,
@@ -31,12 +30,11 @@ fn within(draw: &mut Draw, least: u64, most: u64) -> u64 {
     }
 }
 
-/// Options that may be accepted or not, for an index that exists (`segment_bytes`) or is to be
-/// made.
+/// Draws options that may be valid or not, for an existing index (`segment_bytes`) or a new one.
 fn any_options(draw: &mut Draw) -> Options {
     let segment_bytes = draw.one_of(&[64 << 10, 128 << 10, 1 << 20, 4 << 20]);
     let memory_bytes = within(draw, 256 << 10, 8 << 20);
-    // One in ten is beyond what can be.
+    // One in ten limits is exceeded.
     let mut beyond = |most: u64| match draw.once_in(10) {
         true => most * 3 / 2,
         false => most,
@@ -62,7 +60,7 @@ fn any_options(draw: &mut Draw) -> Options {
     }
 }
 
-/// Writes values of every length, around what is kept inline and far beyond it.
+/// Writes values of every length, around the inline limit and far beyond it.
 fn write_much(world: &mut World, draw: &mut Draw) {
     let inline = world.options.inline_value_bytes as u64;
     let limits = world.db.limits();
@@ -71,7 +69,7 @@ fn write_much(world: &mut World, draw: &mut Draw) {
         let mut room = limits.batch_bytes_max as u64 / 2;
         for _ in 0..draw.below(40) {
             let key_bytes = within(draw, 0, 4096) as usize;
-            // Half of them begin alike.
+            // Half of the keys have a common prefix.
             let number = draw.below(60);
             let first = if number < 30 { b'k' } else { number as u8 };
             let mut key = vec![first; key_bytes];
@@ -149,7 +147,7 @@ fn what_is_too_long_is_refused_with_both_numbers_and_changes_nothing() {
     let limits = db.limits();
     let calls = disk.counts().operations;
     let mut longest = Batch::new();
-    // Of a batch that is as long as it may be, 3 for lengths and 1 for the kind are no value.
+    // In a batch of maximum length, 3 bytes for lengths and 1 for the kind are no value.
     longest.put(b"a", &vec![7; limits.batch_bytes_max - 1 - 1 - 3 - 1]);
     let mut longer = Batch::new();
     longer.put(b"a", &vec![7; limits.batch_bytes_max - 1 - 1 - 3]);
@@ -203,7 +201,7 @@ fn a_value_that_no_row_can_refer_to_is_refused() {
 
 #[test]
 fn batches_that_wait_together_are_no_longer_than_the_log() {
-    // The shortest log, and batches of many threads that are each nearly as long as one may be.
+    // The shortest log, and batches of many threads, each nearly of the maximum length.
     let options = Options {
         log_bytes: 256 << 10,
         ..small()
@@ -262,8 +260,8 @@ impl Storage for Panicking {
     }
 }
 
-/// What threads see of an index whose storage panics at its `at`th change: none may wait for ever,
-/// so they report to a channel. How many have panicked, and what the others were told.
+/// Runs threads on an index whose storage panics at its `at`th change. No thread may wait forever,
+/// so they report to a channel. Returns how many have panicked, and the errors of the others.
 fn panics_at(at: u64) -> (usize, Vec<Error>) {
     let storage = Panicking {
         disk: Disk::default(),
@@ -302,7 +300,7 @@ fn panics_at(at: u64) -> (usize, Vec<Error>) {
                 }
                 unreachable!("turns do not end")
             }));
-            // The receiver may have given up.
+            // The receiver may be gone after its timeout.
             let _ = report.send(ended.ok());
         });
     }
@@ -312,7 +310,7 @@ fn panics_at(at: u64) -> (usize, Vec<Error>) {
         let one = reports.recv_timeout(Duration::from_secs(60));
         ended.push(one.expect("no thread waits for ever"));
     }
-    // Every handle says the same, whatever it is asked.
+    // Every handle returns the same error for every operation.
     let errors = [
         db.get(b"there").map(|_| ()),
         db.put(b"k", b"v"),
@@ -390,7 +388,7 @@ fn a_close_says_that_what_was_relaxed_may_be_lost() {
     );
 }
 
-/// Of shapes that other tests have, so that the module is used as they use it.
+/// The shape is one that other tests use, so that this module uses the world as they do.
 #[test]
 fn a_world_is_whole_after_a_drop() {
     let shape = Shape {

@@ -36,7 +36,7 @@ pub fn run(
         shuffle: false,
     });
     let outcome = run_in(&rt, choice, settings, seed);
-    // Flushers and timers have no end of their own.
+    // Flushers and timers run until the runtime ends.
     rt.end();
     outcome
 }
@@ -70,12 +70,12 @@ fn run_in(
     })
 }
 
-/// What the queue of a run is put on.
+/// Device and CPU costs under the queue of a run.
 pub(crate) struct Bed {
     pub device: Rc<dyn Device>,
-    /// Requests that it is given at a time.
+    /// Queue depth of the device.
     pub depth: u32,
-    /// What processors take.
+    /// CPU costs.
     pub cpu: CpuCosts,
 }
 

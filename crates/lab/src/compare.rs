@@ -1,14 +1,15 @@
-//! Two folders of results, cell by cell, and whether the second is worse than a rule allows.
+//! Comparison of two folders of results, cell by cell, and whether the second is worse than a rule
+//! allows.
 //!
-//! A rule is a figure, `<` or `>`, and a change in percent: `value<-5%` fails where the main figure
-//! is lower by more than 5 %. A change counts only if it is larger than the noise: the intervals of
-//! both medians must not meet.
+//! A rule is the name of a figure, `<` or `>`, and a change in percent: `value<-5%` fails if the
+//! main figure is lower by more than 5 %. A change counts only if it is larger than the noise: the
+//! confidence intervals of both medians must not overlap.
 
 use std::str::FromStr;
 
 use crate::report::{CellSummary, Summary};
 
-/// What must not happen to a figure.
+/// A forbidden change of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     figure: String,
@@ -37,30 +38,30 @@ impl FromStr for Rule {
     }
 }
 
-/// A cell that both have.
+/// Comparison of a cell that both folders have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
     /// The cell, in words.
     pub cell: String,
-    /// The figure.
+    /// Name of the figure.
     pub figure: String,
-    /// Its median in the first.
+    /// Median in the first folder.
     pub before: f64,
-    /// In the second.
+    /// Median in the second folder.
     pub after: f64,
     /// The change in percent.
     pub percent: f64,
-    /// Noise does not explain it.
+    /// Whether the change is larger than the noise.
     pub is_beyond_noise: bool,
-    /// A rule forbids it.
+    /// Whether a rule forbids the change.
     pub fails: bool,
 }
 
-/// The cells that both have, in the order of the first, for the main figure and every figure of a
-/// rule.
+/// Compares the cells that both folders have, in the order of the first, for the main figure and
+/// every figure of a rule.
 ///
 /// # Errors
-/// When they have none in common, or a rule names a figure that they do not have, in words.
+/// A message if they have no cell in common, or a rule names a figure that they do not have.
 pub fn compare(a: &Summary, b: &Summary, rules: &[Rule]) -> Result<Vec<Compared>, String> {
     let mut figures = vec!["value".to_owned()];
     for rule in rules {

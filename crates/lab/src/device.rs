@@ -1,5 +1,5 @@
-//! What a run is made on: a model in virtual time, devices of our own stack, a device of this
-//! machine, or one of a kernel that runs as a program.
+//! Backend and device of a run: a model in virtual time, devices of our own stack, a device of this
+//! machine, or a device of User-Mode Linux.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use bimetal_block::graph::{Graph, read_graph};
 use bimetal_block::media::model::{ModelType, Parameters};
 use serde::{Deserialize, Serialize};
 
-/// Where runs happen.
+/// Backend that executes runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -24,12 +24,12 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// True for virtual time, which is not written where it goes without saying.
+    /// Returns true for virtual time, which is the default and therefore not written to files.
     pub fn is_virtual(&self) -> bool {
         *self == Backend::Virtual
     }
 
-    /// True where what is timed says something.
+    /// Returns true if measured times are meaningful.
     pub fn has_times(self) -> bool {
         self != Backend::Uml
     }
@@ -51,7 +51,8 @@ impl Backend {
 pub enum DeviceSettings {
     /// A model.
     Model(ModelSettings),
-    /// Devices of our stack. Before those of the machine: it has other fields than any of them.
+    /// Devices of our stack. This variant stands before those of the machine, because it has other
+    /// fields than any of them.
     Stack(StackSettings),
     /// A device of this machine.
     Native(NativeDevice),
@@ -67,7 +68,7 @@ pub struct ModelSettings {
     pub of: ModelType,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Requests that it is given at a time.
+    /// Queue depth of the device.
     pub depth: u32,
     /// All parameters of the model.
     pub parameters: toml::Table,
@@ -80,10 +81,10 @@ impl ModelSettings {
             .map_err(|error| error.to_string().replace('\n', " "))
     }
 
-    /// Refuses what cannot be made.
+    /// Validates the settings.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the mistake.
     pub(crate) fn check(&self) -> Result<(), String> {
         check_depth(self.depth)?;
         self.model().map(|_| ())
@@ -94,23 +95,23 @@ impl ModelSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StackSettings {
-    /// The name of the one that the queue is put on.
+    /// Name of the device under the queue.
     pub top: String,
-    /// Requests that it is given at a time.
+    /// Queue depth of the device.
     pub depth: u32,
     /// The sections `[device.NAME]`.
     pub devices: toml::Table,
 }
 
 impl StackSettings {
-    /// The graph of the devices.
+    /// Returns the graph of the devices.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the mistake.
     pub(crate) fn graph(&self) -> Result<Graph, String> {
         let sections = toml::Table::from_iter([("device".to_owned(), self.devices.clone().into())]);
         let text = toml::to_string(&sections).map_err(|error| error.to_string())?;
-        // Its place would be one in this text, which nobody has seen.
+        // Drop the position of an error: it refers to this generated text, which no user has seen.
         let graph = read_graph(Path::new(""), &text).map_err(|error| error.message)?;
         match graph.nodes().contains_key(&self.top) {
             true => Ok(graph),
@@ -129,7 +130,7 @@ impl StackSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum NativeDevice {
-    /// A loop device, made for each run and taken away behind it.
+    /// A loop device, created for each run and removed after it.
     Loop {
         /// What is below it.
         backing: Backing,
@@ -137,7 +138,7 @@ pub enum NativeDevice {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         depth: Option<u32>,
     },
-    /// A block device that is there, which is written over.
+    /// An existing block device, which is overwritten.
     Block {
         /// Its path.
         path: PathBuf,
@@ -148,34 +149,34 @@ pub enum NativeDevice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backing {
-    /// One that is made in this folder for the runs, and removed behind them.
+    /// A file that is created in this folder for the runs, and removed after them.
     Folder {
         /// The folder.
         path: PathBuf,
         /// Size in bytes.
         size_bytes: u64,
     },
-    /// One that is there, which is written over.
+    /// An existing file, which is overwritten.
     File {
         /// Its path.
         path: PathBuf,
     },
 }
 
-/// The disk of a guest, which is a file that is made for each run and removed behind it.
+/// The disk of a guest: a file that is created for each run and removed after it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestDisk {
-    /// In which folder.
+    /// Folder of the file.
     pub folder: PathBuf,
     /// Its size in bytes.
     pub disk_bytes: u64,
 }
 
-/// Refuses a depth that no queue has.
+/// Refuses a queue depth out of range.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A description of the mistake.
 pub(crate) fn check_depth(depth: u32) -> Result<(), String> {
     match (1..=1024).contains(&depth) {
         true => Ok(()),

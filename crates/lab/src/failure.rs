@@ -1,4 +1,4 @@
-//! Why a run has no outcome, wherever it happens.
+//! Reasons why a run has no outcome.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ pub(crate) const FOLDER: &str = "/run/bimetal-lab";
 /// Why a run has no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The load did not come to its end.
+    /// The load did not finish.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Settings that cannot be made, though they were read.
+    /// The settings were parsed but cannot be realized.
     #[error("{0}")]
     Settings(String),
     /// The device refused something.
@@ -26,12 +26,12 @@ pub enum RunError {
     /// Devices of our stack do not open or close.
     #[error(transparent)]
     Stack(#[from] StackError),
-    /// The machine does not do what the run needs.
+    /// The machine does not support the run.
     #[error(transparent)]
     Native(#[from] NativeError),
 }
 
-/// Why devices of our stack made no run.
+/// Reason why devices of our stack made no run.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
     /// One could not be opened.
@@ -47,31 +47,32 @@ pub enum StackError {
     },
 }
 
-/// Why this machine cannot make a run.
+/// Reason why this machine cannot execute a run.
 #[derive(Debug, thiserror::Error)]
 pub enum NativeError {
-    /// It is not wanted, or not to be had.
+    /// The run is refused: a permission, program or device is missing, or the run could destroy
+    /// data.
     #[error("{0}")]
     Refused(String),
     /// The kernel refused.
     #[error("{what}: {error}")]
     Io {
-        /// What was asked.
+        /// Requested operation.
         what: String,
-        /// The answer.
+        /// Error returned by the kernel.
         error: io::Error,
     },
-    /// A setting was written and reads something else.
+    /// A setting was written but reads back a different value.
     #[error("{} did not take: `{wanted}` was wanted, and it reads `{found}`", path.display())]
     NotTaken {
-        /// Its file.
+        /// File of the setting.
         path: PathBuf,
-        /// What was written.
+        /// Value written.
         wanted: String,
-        /// What it reads.
+        /// Value read.
         found: String,
     },
-    /// Something is not as it was before.
+    /// A setting could not be restored.
     #[error(
         "not everything could be put back; what is left stands in {FOLDER}/journal.json, and `bimetal lab restore` tries again: {0}"
     )]

@@ -1,63 +1,64 @@
-//! How long what was asked of a device took, over the time of a run: a histogram for each interval,
-//! quantiles over all, and the times in which nothing came back at all.
+//! Device latencies over the time of a run: a histogram for each interval, quantiles over all
+//! requests, and the times in which no request completed.
 //!
-//! What is kept is bounded, however long a run is and however many requests it has: when there are
-//! more intervals than [`INTERVALS_MAX`], each becomes twice as long. Recording must never change
-//! what is recorded.
+//! The memory used is bounded, independent of the length of a run and its number of requests: when
+//! there are more intervals than [`INTERVALS_MAX`], each becomes twice as long. Recording must
+//! never change the timing that it records.
 
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Intervals of a run, at most.
+/// Maximum number of intervals of a run.
 pub const INTERVALS_MAX: usize = 64;
-/// The length of an interval at first: 2^20 ns, about a millisecond.
+/// Initial length of an interval: 2^20 ns, about a millisecond.
 const INTERVAL_NS_MIN: u64 = 1 << 20;
-/// Classes of latency: two for each power of two, from 2^10 ns (about a microsecond) to 2^37 (137
-/// s). What is less or more is in the first or in the last.
+/// Number of latency classes: two for each power of two, from 2^10 ns (about a microsecond) to 2^37
+/// (137 s). Shorter and longer latencies are in the first and in the last class.
 pub const CLASSES: u8 = 54;
 const CLASS_POWER_MIN: u32 = 10;
-/// Times in which requests are with the device and none comes back are a freeze from here on.
+/// Time in ns, with requests in flight but no completion, above which the device is considered
+/// frozen.
 pub const FREEZE_NS: u64 = 100_000_000;
-/// What is longer counts as this in quantiles: an hour.
+/// Latency at which values are clamped in quantiles: an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// What requests of one direction took.
+/// Latencies of the requests of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionLatency {
-    /// Requests.
+    /// Number of requests.
     pub count: u64,
-    /// Half of them took no longer, in ns, to three digits.
+    /// Median latency in ns, to three digits.
     pub p50_ns: u64,
-    /// 99 % of them.
+    /// 99th percentile in ns.
     pub p99_ns: u64,
-    /// 99.9 % of them.
+    /// 99.9th percentile in ns.
     pub p999_ns: u64,
-    /// The one that took longest.
+    /// Maximum latency in ns.
     pub max_ns: u64,
-    /// How many there were of a class in an interval: the interval of their end, the class, and the
-    /// count, in order.
+    /// Number of requests by interval and class, in order: the interval in which they ended, the
+    /// class, and the count.
     pub map: Vec<(u16, u8, u64)>,
 }
 
-/// What requests took, over the time of a run.
+/// Latencies of requests over the time of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latencies {
-    /// The length of an interval of the maps in ns.
+    /// Length of an interval of the maps in ns.
     pub interval_ns: u64,
-    /// Of reads.
+    /// Latencies of reads.
     pub reads: DirectionLatency,
-    /// Of writes.
+    /// Latencies of writes.
     pub writes: DirectionLatency,
-    /// Times of more than [`FREEZE_NS`] in which nothing came back though something was with the
-    /// device.
+    /// Number of periods longer than [`FREEZE_NS`] without a completion, although requests were in
+    /// flight.
     pub freezes: u64,
-    /// The longest such time, however short, in ns.
+    /// Length of the longest such period in ns, even if it is below [`FREEZE_NS`].
     pub pause_ns_max: u64,
 }
 
-/// The class of a latency.
+/// Returns the class of a latency.
 fn class_of(ns: u64) -> u8 {
     let ns = ns.max(1 << CLASS_POWER_MIN);
     let power = ns.ilog2();
@@ -66,13 +67,14 @@ fn class_of(ns: u64) -> u8 {
     class.min(u64::from(CLASSES) - 1) as u8
 }
 
-/// Where a class begins, in ns. The class behind the last begins where that one ends.
+/// Returns the lower bound of a class, in ns. For the number after the last class, that is the last
+/// class's upper bound.
 pub fn class_begin_ns(class: u8) -> u64 {
     let power = 1_u64 << (CLASS_POWER_MIN + u32::from(class) / 2);
     power + if class % 2 == 1 { power / 2 } else { 0 }
 }
 
-/// One direction while it is recorded.
+/// Recording of one direction.
 struct Recorded {
     all: Histogram<u64>,
     map: BTreeMap<(u16, u8), u64>,
@@ -107,12 +109,12 @@ impl Recorded {
     }
 }
 
-/// Records what requests take.
+/// Recorder of request latencies.
 pub(crate) struct Recorder {
     interval_ns: u64,
     directions: [Recorded; 2],
     under_way: u64,
-    /// Since when nothing has come back, if something is with the device.
+    /// Start of the current period without a completion, if requests are in flight.
     waiting_since_ns: u64,
     freezes: u64,
     pause_ns_max: u64,
@@ -130,7 +132,7 @@ impl Recorder {
         }
     }
 
-    /// A request goes to the device; times are from the beginning of the run.
+    /// Records the start of a request; times are relative to the beginning of the run.
     pub(crate) fn begin(&mut self, now_ns: u64) {
         if self.under_way == 0 {
             self.waiting_since_ns = now_ns;
@@ -138,7 +140,8 @@ impl Recorder {
         self.under_way += 1;
     }
 
-    /// A request comes back that began at `begun_ns`; a flush is neither a read nor a write.
+    /// Records the completion of a request that began at `begun_ns`; a flush is neither a read nor
+    /// a write.
     pub(crate) fn end(&mut self, begun_ns: u64, now_ns: u64, is_write: Option<bool>) {
         let pause_ns = now_ns - self.waiting_since_ns;
         self.pause_ns_max = self.pause_ns_max.max(pause_ns);
@@ -153,7 +156,7 @@ impl Recorder {
         *of.map.entry((interval, class_of(latency_ns))).or_default() += 1;
     }
 
-    /// The interval of a time; intervals become longer until there is one.
+    /// Returns the interval of a time; lengthens the intervals until the time fits.
     fn interval_of(&mut self, now_ns: u64) -> u16 {
         while now_ns / self.interval_ns >= INTERVALS_MAX as u64 {
             self.interval_ns *= 2;
@@ -221,7 +224,7 @@ mod tests {
         let mut recorder = Recorder::new();
         recorder.begin(0);
         recorder.end(0, 10 * MS, Some(false));
-        // Nothing was asked for a second.
+        // The device was idle for a second.
         recorder.begin(1000 * MS);
         recorder.begin(1050 * MS);
         recorder.end(1000 * MS, 1100 * MS, None);
@@ -230,7 +233,7 @@ mod tests {
             0,
             "100 ms are not more than 100 ms"
         );
-        // The second one came 101 ms behind the first.
+        // The second request completed 101 ms after the first.
         recorder.end(1050 * MS, 1201 * MS, Some(false));
         let of = recorder.latencies();
         assert_eq!((of.freezes, of.pause_ns_max), (1, 101 * MS));

@@ -1,14 +1,15 @@
-//! How many requests a second of CPU time each scheduler takes, orders and gives back, in virtual
-//! time.
+//! Measures the number of requests per second of CPU time that each scheduler accepts, orders and
+//! issues, in virtual time.
 //!
 //! ```text
 //! cargo run --release --example schedule_rate -p bimetal-policy -- [REQUESTS] [ROUNDS]
 //! ```
 //!
-//! 64 tasks with a request each, half of them writes, at random sectors; a device that does 16 at a
-//! time in 100 us each. Every task asks again as soon as it has its answer. The schedulers go in
-//! turn, round by round, and the median of the rounds is printed. CPU time is what the kernel has
-//! counted for this process, so that other load on the machine matters little.
+//! There are 64 tasks with one request each, half of them writes, at random sectors, and a device
+//! that serves 16 at a time in 100 us each. Every task makes its next request as soon as the
+//! previous one has completed. The schedulers run in turn, round by round, and the median of the
+//! rounds is printed. CPU time is the kernel's count for this process, so other load on the machine
+//! matters little.
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
@@ -20,7 +21,8 @@ const DEPTH: usize = 16;
 const SERVICE_NS: u64 = 100_000;
 const SECTORS: u64 = 1 << 26;
 
-/// CPU time of this thread, the only one, in ns; Linux counts it in the first field of this file.
+/// Returns the CPU time of this thread, the only one, in ns; Linux counts it in the first field of
+/// this file.
 fn cpu_ns() -> Result<u64, String> {
     let path = "/proc/self/schedstat";
     let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
@@ -45,7 +47,7 @@ struct Bench {
     queue: Queue,
     random: Random,
     now_ns: u64,
-    /// What the device has, with when it is done.
+    /// The requests with the device, each with its completion time.
     device: VecDeque<(u64, Tag)>,
     done: Vec<Tag>,
 }
@@ -79,7 +81,7 @@ impl Bench {
         self.queue.add(tag, bio, self.now_ns);
     }
 
-    /// Runs until so many requests are done.
+    /// Runs until `requests` requests have completed.
     fn run(&mut self, requests: u64) -> Result<(), String> {
         (0..TASKS).for_each(|tag| self.ask(tag));
         let mut left = requests;

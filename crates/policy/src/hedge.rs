@@ -1,36 +1,37 @@
-//! When a read that is slow on one side is asked of another one as well.
+//! Hedged reads: when a read that is slow on one side is also sent to another side.
 //!
-//! Source: the deferred hedge of Dean and Barroso (*The Tail at Scale*): ask again only once the
-//! first answer is later than most, and never more than a small share of all reads, since a second
-//! read is work that slows the writes of the side that gets it.
+//! Source: the deferred hedge of Dean and Barroso (*The Tail at Scale*): send a second read only
+//! once the first one is later than most, and never for more than a small share of all reads, since
+//! a second read is work that slows the writes of the side that gets it.
 
 use crate::latency::Quantiles;
 
-/// A read is late when it has taken longer than this share of the side's recent ones.
+/// The quantile of the side's recent reads beyond which a read is late.
 const LATE_QUANTILE: f64 = 0.95;
-/// Sooner than this, the clock and the machine are later than the device.
+/// Minimum time after which a read is late; below it, delays of the clock and the machine exceed
+/// those of the device.
 const LATE_NS_MIN: u64 = 500_000;
-/// Samples before a side's quantile is believed.
+/// Number of samples before a side's quantile is used.
 const SAMPLES_MIN: u32 = 32;
-/// Reads for each one that may be asked twice: 5 %.
+/// Number of reads for each hedged one: 5 %.
 const READS_PER_HEDGE: u64 = 20;
-/// Hedges that can be saved up for a bad moment.
+/// Maximum number of hedges that can be saved up.
 const SAVED_MAX: u64 = 16;
 
-/// The budget of a volume.
+/// The hedge budget of a volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HedgeBudget {
-    /// In reads: a hedge costs [`READS_PER_HEDGE`] of them.
+    /// The budget in reads: a hedge costs [`READS_PER_HEDGE`] of them.
     saved_reads: u64,
 }
 
 impl HedgeBudget {
-    /// Notes a read of a client.
+    /// Records a read of a client.
     pub fn read(&mut self) {
         self.saved_reads = (self.saved_reads + 1).min(SAVED_MAX * READS_PER_HEDGE);
     }
 
-    /// Takes a hedge out of the budget; false when there is none left.
+    /// Takes a hedge from the budget; returns false when none is left.
     pub fn take(&mut self) -> bool {
         let left = self.saved_reads.checked_sub(READS_PER_HEDGE);
         self.saved_reads = left.unwrap_or(self.saved_reads);
@@ -38,7 +39,7 @@ impl HedgeBudget {
     }
 }
 
-/// The time after which a read of a side is late; `None` while too little is known of it.
+/// Returns the time after which a read of a side is late; `None` while there are too few samples.
 pub fn late_after_ns(reads: &Quantiles) -> Option<u64> {
     let late = reads
         .quantile_ns(LATE_QUANTILE)
@@ -75,7 +76,7 @@ mod tests {
         (0..31).for_each(|_| reads.record(2_000_000));
         assert_eq!(late_after_ns(&reads), None);
         reads.record(2_000_000);
-        // Known to a sixteenth.
+        // The value is exact to a sixteenth.
         let late_ns = late_after_ns(&reads).unwrap();
         assert!((2_000_000..=2_125_000).contains(&late_ns), "{late_ns}");
         (0..512).for_each(|_| reads.record(1_000));

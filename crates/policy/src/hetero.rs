@@ -1,61 +1,63 @@
-//! The decisions of a hetero-mirror: when a side counts as delayed, what it is given next, and
-//! when a write may be acknowledged early.
+//! The decisions of a hetero-mirror: when a side counts as delayed, which operation it is given
+//! next, and when a write may be acknowledged early.
 //!
-//! Source: the hetero-mirroring paper (its HM_WRITE and HM_DELAY_WRITE), whose rules are all here
-//! as settings, and what its simulation taught: the fixed wait limit of 1.3 makes sides flap
-//! between modes, and without a bound the data that has one copy only grows without end.
+//! Source: the hetero-mirroring paper (its HM_WRITE and HM_DELAY_WRITE), all of whose rules are
+//! available here as settings, and lessons from its simulation: with the fixed wait limit of 1.3,
+//! sides flap between modes, and without a bound the amount of data with only one copy grows
+//! without end.
 //!
-//! One [`SidePolicy`] per side. It must never see data, and never wait.
+//! There is one [`SidePolicy`] per side. It must never see data, and never wait.
 
 use crate::latency::Quantiles;
 
-/// How long a side may take before it counts as delayed.
+/// The time that a side may take before it counts as delayed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WaitLimit {
-    /// The paper's: this many times the first side's time, counted from the first completion.
+    /// The paper's rule: this multiple of the first side's time, counted from the first completion.
     Factor(f64),
-    /// From the side's own behaviour: this many times its own quantile, counted from the start of
-    /// the operation.
+    /// A rule from the side's own latencies: a multiple of its own quantile, counted from the start
+    /// of the operation.
     Own {
-        /// Which quantile, 0 to 1.
+        /// The quantile, 0 to 1.
         quantile: f64,
-        /// How many times it.
+        /// The multiple of the quantile.
         multiple: f64,
     },
 }
 
-/// When a write is acknowledged, as far as the bounds allow it to be early.
+/// The time when a write is acknowledged, as far as the bounds permit an early acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckRule {
-    /// When the first side has it (step 2 of the paper's HM_WRITE).
+    /// When the first side has completed the write (step 2 of the paper's HM_WRITE).
     First,
-    /// When all sides have it or the wait limit has passed (the paper's results section).
+    /// When all sides have completed the write or the wait limit has passed (the paper's results
+    /// section).
     WaitLimit,
 }
 
-/// In which order a delayed side catches up.
+/// The order in which a delayed side catches up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainOrder {
     /// From the head of the queue, one by one: the paper's HM_DELAY_WRITE to the letter.
     Fifo,
-    /// An elevator over the queue, adjacent writes merged.
+    /// An elevator over the queue, with adjacent writes merged.
     Sorted,
 }
 
-/// When a delayed side counts as in time again, which the paper leaves open.
+/// The time when a delayed side counts as in time again, which the paper leaves open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackInTime {
-    /// When its queue is empty.
+    /// When its delay queue is empty.
     Drained,
-    /// When the writes that exceeded the limit are done ("for the time being", read closely). What
-    /// is in its delay queue waits until the side is idle.
+    /// When the writes that exceeded the limit have completed ("for the time being", read closely).
+    /// Writes in its delay queue wait until the side is idle.
     LateDone,
 }
 
 /// The settings of a hetero-mirror.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeteroRules {
-    /// When a side is delayed.
+    /// When a side counts as delayed.
     pub wait_limit: WaitLimit,
     /// When a write is acknowledged.
     pub ack: AckRule,
@@ -63,21 +65,22 @@ pub struct HeteroRules {
     pub drain: DrainOrder,
     /// When a delayed side counts as in time again.
     pub back_in_time: BackInTime,
-    /// Acknowledged bytes that not all healthy sides hold, at most; `u64::MAX` for no bound.
+    /// Maximum number of acknowledged bytes that not all healthy sides hold; `u64::MAX` for no
+    /// bound.
     pub exposure_bytes_max: u64,
-    /// Their age, at most; `u64::MAX` for no bound.
+    /// Maximum age of such bytes; `u64::MAX` for no bound.
     pub exposure_age_ns_max: u64,
-    /// Time between two mode switches of a side, at least.
+    /// Minimum time between two mode switches of a side.
     pub mode_dwell_ns: u64,
-    /// Silence after which a side with work counts as absent.
+    /// Time of silence after which a side with work counts as absent.
     pub absent_after_ns: u64,
-    /// Operations that a side in time is given at once, at most.
+    /// Maximum number of operations in flight on a side in time.
     pub depth_max: usize,
 }
 
 impl Default for HeteroRules {
-    /// Acknowledge first, within 64 MiB and 5 s; a side is delayed past four times its own median;
-    /// sorted drain.
+    /// Returns rules that acknowledge at the first side, within 64 MiB and 5 s; a side is delayed
+    /// beyond four times its own median; the drain is sorted.
     fn default() -> HeteroRules {
         HeteroRules {
             wait_limit: WaitLimit::Own {
@@ -97,7 +100,8 @@ impl Default for HeteroRules {
 }
 
 impl HeteroRules {
-    /// The paper to the letter: 1.3, no bounds, no dwell, drained from the head.
+    /// Returns the paper's rules to the letter: 1.3, no bounds, no dwell time, drained from the
+    /// head.
     pub fn paper(ack: AckRule) -> HeteroRules {
         HeteroRules {
             wait_limit: WaitLimit::Factor(1.3),
@@ -112,77 +116,77 @@ impl HeteroRules {
         }
     }
 
-    /// True for the paper's way of sending writes: at once to every side in time.
+    /// Returns true for the paper's way of sending writes: at once to every side in time.
     pub fn is_paper(&self) -> bool {
         self.back_in_time == BackInTime::LateDone
     }
 
-    /// May a write of `len` be acknowledged before all healthy sides have it?
+    /// Returns true if a write of `len` may be acknowledged before all healthy sides have it.
     pub fn may_acknowledge_early(&self, exposed_bytes: u64, oldest_ns: u64, len: u64) -> bool {
         exposed_bytes.saturating_add(len) <= self.exposure_bytes_max
             && oldest_ns <= self.exposure_age_ns_max
     }
 
-    /// True when the volume should catch up before all else: half of a bound is used.
+    /// Returns true when the volume should catch up before all other work: half of a bound is used.
     pub fn is_pressed(&self, exposed_bytes: u64, oldest_ns: u64) -> bool {
         exposed_bytes > self.exposure_bytes_max / 2 || oldest_ns > self.exposure_age_ns_max / 2
     }
 }
 
-/// Whether a side takes writes as they come.
+/// The mode of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Writes go to the side at once.
     InTime,
-    /// Writes go to its delay queue, which is drained in batches.
+    /// Writes go to the side's delay queue, which is drained in batches.
     Delayed,
 }
 
-/// What a side's queue looks like when it asks what to do next.
+/// The state of a side's queue when it asks for its next operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueView {
-    /// A write waits that no other side is likely to take in time.
+    /// True when a write waits that no other side is likely to complete in time.
     pub urgent: bool,
-    /// Something waits.
+    /// True when a write waits.
     pub waiting: bool,
-    /// Operations that the side is working on.
+    /// Number of operations that the side is working on.
     pub in_flight: usize,
-    /// Those of them that are drained batches.
+    /// Number of drained batches among them.
     pub drain_in_flight: usize,
-    /// The volume should catch up: half of a bound is used, or a flush waits.
+    /// True when the volume should catch up: half of a bound is used, or a flush waits.
     pub pressed: bool,
-    /// The side keeps a log: it takes everything in sequence, whatever its mode.
+    /// True when the side keeps a log: it takes all writes in sequence, whatever its mode.
     pub logged: bool,
 }
 
-/// What to give a side next.
+/// The next operation for a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The oldest urgent write.
     Urgent,
-    /// The oldest write that waits.
+    /// The oldest waiting write.
     InOrder,
     /// The next batch of the elevator.
     Batch,
-    /// Nothing for now.
+    /// No operation for now.
     Nothing,
 }
 
-/// Samples after which a side's own quantiles are believed.
+/// Number of samples after which a side's own quantiles are used.
 const SAMPLES_MIN: u32 = 16;
-/// A side's own limit before that, and the least it can be: finer than this, scheduling noise of
-/// the machine would pass for a delayed device.
+/// The minimum of a side's own limit, and the limit before enough samples are known. Below the
+/// minimum, scheduling noise of the machine would look like a delayed device.
 const LIMIT_NS_MIN: u64 = 1_000_000;
 const LIMIT_NS_UNKNOWN: u64 = 100_000_000;
-/// Operations in flight on a side in time: as many as it does in this time, but some.
+/// Time whose work a side in time may have in flight, and the minimum number of such operations.
 const AHEAD_NS: u64 = 20_000_000;
 const DEPTH_MIN: usize = 8;
-/// Batches in flight when nothing presses: as many as fit in this time, so that an urgent write
+/// Time whose work may be in flight as batches when there is no pressure, so that an urgent write
 /// does not queue long behind them.
 const DRAIN_AHEAD_NS: u64 = 4_000_000;
-/// Batches in flight, at most.
+/// Maximum number of batches in flight.
 const DRAIN_DEPTH_MAX: usize = 16;
-/// Batches in flight when catching up presses: enough for a disk to choose from.
+/// Minimum limit of batches in flight under pressure to catch up: enough for a disk to reorder.
 const DRAIN_DEPTH_PRESSED_MIN: usize = 8;
 
 /// The state of one side.
@@ -199,7 +203,7 @@ pub struct SidePolicy {
 }
 
 impl SidePolicy {
-    /// A side in time, of which nothing is known yet.
+    /// Creates the state of a side in time whose latencies are not known yet.
     pub fn new(rules: HeteroRules) -> SidePolicy {
         SidePolicy {
             rules,
@@ -213,25 +217,25 @@ impl SidePolicy {
         }
     }
 
-    /// The mode.
+    /// Returns the mode.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Mode switches so far.
+    /// Returns the number of mode switches so far.
     pub fn switches(&self) -> u64 {
         self.switches
     }
 
-    /// The typical time of an operation; `None` before enough of them are known.
+    /// Returns the median latency of an operation; `None` before enough samples are known.
     pub fn median_ns(&self) -> Option<u64> {
         (self.in_time_latency.samples() >= SAMPLES_MIN).then_some(self.median_ns)
     }
 
-    /// An operation of the side has completed that was started with `ahead` others in flight. Only
-    /// those that found the side idle teach what it can do, or else every backlog would make the
-    /// next one acceptable; and none of them teaches more than twice the limit, or else freezes
-    /// would.
+    /// Records the completion of an operation of the side that was started with `ahead` others in
+    /// flight. Once there are enough samples, only operations that found the side idle are counted,
+    /// since otherwise every backlog would make the next one acceptable. No sample counts as more
+    /// than twice the limit, since otherwise freezes would raise it.
     pub fn completed(&mut self, latency_ns: u64, ahead: usize) {
         if ahead > 0 && self.in_time_latency.samples() >= SAMPLES_MIN {
             return;
@@ -263,17 +267,18 @@ impl SidePolicy {
         }
     }
 
-    /// The time an operation may take that is started with `ahead` others in flight, by the side's
-    /// own behaviour; `None` when the rule is the paper's. A side that works on one at a time needs
-    /// a median for each of those before it.
+    /// Returns the time that an operation may take which is started with `ahead` others in flight,
+    /// by the side's own latencies; `None` when the rule is the paper's. A side that serves one
+    /// operation at a time needs a median for each of the others.
     pub fn own_limit_ns(&self, ahead: usize) -> Option<u64> {
         let queued_ns = self.median_ns.saturating_mul(ahead as u64);
         matches!(self.rules.wait_limit, WaitLimit::Own { .. })
             .then(|| self.limit_ns.saturating_add(queued_ns))
     }
 
-    /// Operations the side is given at once: what it does in [`AHEAD_NS`] one after the other, so
-    /// that order and urgency are decided here and not in the device's queue.
+    /// Returns the number of operations that the side is given at once: the number it completes in
+    /// [`AHEAD_NS`] one after another, so that order and urgency are decided here and not in the
+    /// device's queue.
     fn depth(&self) -> usize {
         match self.rules.wait_limit {
             WaitLimit::Factor(_) => self.rules.depth_max,
@@ -284,8 +289,8 @@ impl SidePolicy {
         }
     }
 
-    /// The time the others get after the first side has completed a write in `first_ns`; `None`
-    /// when the rule is the side's own.
+    /// Returns the time that the other sides get after the first side has completed a write in
+    /// `first_ns`; `None` when the rule is the side's own.
     pub fn limit_after_first_ns(&self, first_ns: u64) -> Option<u64> {
         match self.rules.wait_limit {
             WaitLimit::Factor(factor) => Some((first_ns as f64 * factor) as u64),
@@ -293,17 +298,18 @@ impl SidePolicy {
         }
     }
 
-    /// The side has exceeded its limit. True when it becomes delayed by this.
+    /// Records that the side has exceeded its limit. Returns true when this makes it delayed.
     pub fn overdue(&mut self, now_ns: u64) -> bool {
         self.mode == Mode::InTime && self.switch(now_ns, Mode::Delayed)
     }
 
-    /// The side has caught up, by the rule of [`BackInTime`]. True when it becomes in time by this.
+    /// Records that the side has caught up, by the rule of [`BackInTime`]. Returns true when this
+    /// makes it in time.
     pub fn caught_up(&mut self, now_ns: u64) -> bool {
         self.mode == Mode::Delayed && self.switch(now_ns, Mode::InTime)
     }
 
-    /// Switches unless the last switch is too recent.
+    /// Switches the mode unless the last switch is too recent.
     fn switch(&mut self, now_ns: u64, mode: Mode) -> bool {
         let too_soon = self
             .switched_ns
@@ -317,7 +323,7 @@ impl SidePolicy {
         true
     }
 
-    /// What the side is given next.
+    /// Returns the next operation for the side.
     pub fn next(&self, view: QueueView) -> Next {
         if view.urgent && view.in_flight - view.drain_in_flight < self.depth() {
             return Next::Urgent;
@@ -339,7 +345,8 @@ impl SidePolicy {
         }
     }
 
-    /// A delayed side drains while it is otherwise idle, or when catching up presses.
+    /// Returns true if a delayed side may start a batch: while it is otherwise idle, or under
+    /// pressure.
     fn may_drain(&self, view: QueueView) -> bool {
         let idle = view.in_flight == view.drain_in_flight;
         (idle || view.pressed) && view.drain_in_flight < self.drain_depth(view.pressed)
@@ -376,7 +383,7 @@ mod tests {
             (20..=21).contains(&limit_ms),
             "4 x 5 ms within 6 %: {limit_ms}"
         );
-        // A third of the operations freeze for two seconds: the limit stays.
+        // A third of the operations freeze for two seconds, and the limit stays.
         for round in 0..600 {
             side.completed(if round % 3 == 0 { 2_000 * MS } else { 5 * MS }, 0);
         }

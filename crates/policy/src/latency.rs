@@ -1,13 +1,14 @@
-//! Quantiles of recent latencies, in constant space and without floating point on the way in.
+//! Quantiles of recent latencies, in constant space and without floating point when recording.
 //!
-//! A log-linear histogram (16 steps per power of two, so a value is known to about 6 %) over two
-//! windows: the one being filled and the one before it. Old behaviour is forgotten after one to
-//! two windows, and a quantile never rests on fewer samples than one window once one is full.
+//! The estimator is a log-linear histogram (16 steps per power of two, so a value is known to about
+//! 6 %) over two windows: the current one and the previous one. Old samples are forgotten after one
+//! to two windows, and once a window is full, a quantile never rests on fewer samples than one
+//! window.
 
 const STEPS: usize = 16;
 const BUCKETS: usize = 61 * STEPS;
 
-/// See the module.
+/// An estimator of quantiles; see the module.
 #[derive(Clone, Debug)]
 pub struct Quantiles {
     window_samples: u32,
@@ -31,7 +32,7 @@ impl Window {
 }
 
 impl Quantiles {
-    /// An estimator that remembers one to two windows of `window_samples`.
+    /// Creates an estimator that remembers one to two windows of `window_samples`.
     pub fn new(window_samples: u32) -> Quantiles {
         assert!(window_samples > 0, "a window holds a sample");
         Quantiles {
@@ -41,7 +42,7 @@ impl Quantiles {
         }
     }
 
-    /// Takes one latency.
+    /// Records one latency.
     pub fn record(&mut self, latency_ns: u64) {
         if self.filling.samples == self.window_samples {
             std::mem::swap(&mut self.filling, &mut self.before);
@@ -52,13 +53,13 @@ impl Quantiles {
         self.filling.samples += 1;
     }
 
-    /// Samples that a quantile rests on now.
+    /// Returns the number of samples that a quantile rests on now.
     pub fn samples(&self) -> u32 {
         self.filling.samples + self.before.samples
     }
 
-    /// The latency that a share `quantile` (0 to 1) of the recent samples does not exceed, in
-    /// nanoseconds; `None` without samples.
+    /// Returns the latency that a share `quantile` (0 to 1) of the recent samples does not exceed,
+    /// in nanoseconds; `None` without samples.
     pub fn quantile_ns(&self, quantile: f64) -> Option<u64> {
         let samples = self.samples();
         if samples == 0 {
@@ -76,7 +77,7 @@ impl Quantiles {
     }
 }
 
-/// The bucket of a value: its power of two and the four bits below the leading one.
+/// Returns the bucket of a value: its power of two and the four bits below the leading one.
 fn bucket(value: u64) -> usize {
     if value < STEPS as u64 {
         return value as usize;
@@ -86,7 +87,7 @@ fn bucket(value: u64) -> usize {
     (power - 3) * STEPS + step
 }
 
-/// The largest value of a bucket.
+/// Returns the largest value of a bucket.
 fn upper_ns(index: usize) -> u64 {
     if index < STEPS {
         return index as u64;

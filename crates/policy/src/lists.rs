@@ -1,17 +1,17 @@
 //! Doubly linked lists of ids (pages, requests) that share one array of links, so that moving an id
-//! from a list to another is a few writes and no allocation.
+//! between lists takes a few writes and no allocation.
 //!
-//! An id is in at most one list over the same [`Links`] at a time; whoever owns them knows in
-//! which.
+//! An id is in at most one list over the same [`Links`] at a time; the owner of the lists keeps
+//! track of which one.
 
-/// No id.
+/// The value for no id.
 pub const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    /// Towards the front.
+    /// The neighbour towards the front.
     prev: u32,
-    /// Towards the back.
+    /// The neighbour towards the back.
     next: u32,
 }
 
@@ -22,7 +22,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// Has links for ids below `ids`.
+    /// Allocates links for ids below `ids`.
     pub fn reserve(&mut self, ids: usize) {
         grow(
             &mut self.nodes,
@@ -34,12 +34,12 @@ impl Links {
         );
     }
 
-    /// The id in front of `id`, or [`NONE`].
+    /// Returns the id in front of `id`, or [`NONE`].
     pub fn prev(&self, id: u32) -> u32 {
         self.nodes[id as usize].prev
     }
 
-    /// The id behind `id`, or [`NONE`].
+    /// Returns the id behind `id`, or [`NONE`].
     pub fn next(&self, id: u32) -> u32 {
         self.nodes[id as usize].next
     }
@@ -54,7 +54,7 @@ impl Links {
     }
 }
 
-/// Makes `array` hold ids below `ids`, growing in powers of two.
+/// Grows `array` to hold ids below `ids`, at least to twice its length.
 pub fn grow<T: Clone>(array: &mut Vec<T>, ids: usize, value: T) {
     if array.len() < ids {
         // The first call, with the final number, is exact; growth by one id at a time doubles.
@@ -63,8 +63,8 @@ pub fn grow<T: Clone>(array: &mut Vec<T>, ids: usize, value: T) {
     }
 }
 
-/// Takes out what is at a place of `array`, which is the last one as a rule where few are in it:
-/// then nothing has to be moved, and no call is made to move nothing.
+/// Removes and returns the element at index `at`. In short arrays it is usually the last one; then
+/// no element is moved, and no call is made to move zero elements.
 pub(crate) fn take_at<T>(array: &mut Vec<T>, at: usize) -> T {
     if at + 1 == array.len()
         && let Some(last) = array.pop()
@@ -74,7 +74,7 @@ pub(crate) fn take_at<T>(array: &mut Vec<T>, at: usize) -> T {
     array.remove(at)
 }
 
-/// One list. The front is where new and used ids go, the back is where they leave.
+/// One list. New and used ids go to the front, and ids leave at the back.
 #[derive(Clone, Copy, Debug)]
 pub struct List {
     front: u32,
@@ -93,22 +93,22 @@ impl Default for List {
 }
 
 impl List {
-    /// Ids in it.
+    /// Returns the number of ids in the list.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when there are none.
+    /// Returns true when the list has no ids.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The id at the back.
+    /// Returns the id at the back.
     pub fn back(&self) -> Option<u32> {
         (self.back != NONE).then_some(self.back)
     }
 
-    /// Puts an id, which is in no list, at the front.
+    /// Inserts an id, which is in no list, at the front.
     pub fn push_front(&mut self, links: &mut Links, id: u32) {
         links.nodes[id as usize].prev = NONE;
         links.nodes[id as usize].next = self.front;
@@ -120,7 +120,7 @@ impl List {
         self.len += 1;
     }
 
-    /// Puts an id, which is in no list, at the back.
+    /// Inserts an id, which is in no list, at the back.
     pub fn push_back(&mut self, links: &mut Links, id: u32) {
         links.nodes[id as usize].next = NONE;
         links.nodes[id as usize].prev = self.back;
@@ -132,7 +132,7 @@ impl List {
         self.len += 1;
     }
 
-    /// Takes `id`, which is in this list, out of it.
+    /// Removes `id`, which is in this list.
     pub fn remove(&mut self, links: &mut Links, id: u32) {
         let Node { prev, next } = links.nodes[id as usize];
         links.join(prev, next);
@@ -145,7 +145,7 @@ impl List {
         self.len -= 1;
     }
 
-    /// Puts `id`, which is in no list, where `old` is, and takes `old` out.
+    /// Inserts `id`, which is in no list, at the position of `old`, and removes `old`.
     pub fn replace(&mut self, links: &mut Links, old: u32, id: u32) {
         let node = links.nodes[old as usize];
         links.nodes[id as usize] = node;
@@ -159,7 +159,7 @@ impl List {
         }
     }
 
-    /// Takes the id at the back out.
+    /// Removes and returns the id at the back.
     pub fn pop_back(&mut self, links: &mut Links) -> Option<u32> {
         let id = self.back()?;
         self.remove(links, id);
@@ -179,7 +179,7 @@ impl List {
 mod tests {
     use super::*;
 
-    /// The ids from front to back.
+    /// Returns the ids from front to back.
     fn ids(list: &List, links: &Links) -> Vec<u32> {
         let known = |id: u32| (id != NONE).then_some(id);
         let next = |id: &u32| known(links.nodes[*id as usize].next);

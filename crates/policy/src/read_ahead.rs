@@ -1,42 +1,43 @@
-//! On-demand read-ahead: which pages are read before anybody asks for them.
+//! On-demand read-ahead: the decision which pages are read before they are requested.
 //!
-//! One [`ReadAhead`] belongs to one reader of one file (or of one device): it looks at which pages
-//! are missed, or found with the mark that an earlier window has left, and answers with the window
-//! to read next. Windows begin small, double while the reader goes on, and are read before the
-//! reader has come to their end, so that a reader in sequence never waits. It must never do I/O,
-//! and never answer with a window longer than allowed, but for two that are read as one.
+//! One [`ReadAhead`] belongs to one reader of one file (or of one device). It is told which pages
+//! were missed, or found with the mark that an earlier window has left, and returns the window to
+//! read next. Windows begin small, double while the reader continues sequentially, and are read
+//! before the reader has reached their end, so that a sequential reader never waits. A `ReadAhead`
+//! must never do I/O, and never return a window longer than the maximum, except for two that are
+//! read as one.
 //!
-//! Source: `mm/readahead.c` of Linux 2.6.31 (`ondemand_readahead`), whose rules of windows are
-//! those of 2.6.26. The rules are in `docs/schedulers.md`.
+//! Source: `mm/readahead.c` of Linux 2.6.31 (`ondemand_readahead`), whose window rules are those of
+//! 2.6.26. The rules are in `docs/schedulers.md`.
 
-/// A run of pages to read, all of them but those that are there already.
+/// A run of pages to read, except those that are already in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The first page.
     pub first_page: u64,
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
-    /// The page to be marked when it has been read: whoever comes to it asks for the next window,
-    /// by [`ReadAhead::marked`].
+    /// The page to be marked when it has been read: a reader that reaches it asks for the next
+    /// window, by [`ReadAhead::marked`].
     pub marked_page: Option<u64>,
 }
 
-/// What is known of one reader.
+/// The read-ahead state of one reader.
 #[derive(Clone, Debug)]
 pub struct ReadAhead {
-    /// The longest window in pages; 0 for none.
+    /// Maximum length of a window in pages; 0 disables read-ahead.
     pages_max: u64,
-    /// The last window.
+    /// The first page of the last window.
     first_page: u64,
     pages: u64,
-    /// Pages of it that are read before anybody asks for them, at its end.
+    /// Number of pages at the end of the last window that are read before they are requested.
     ahead_pages: u64,
-    /// The page that was read last; `None` before the first.
+    /// The last page read; `None` before the first read.
     previous_page: Option<u64>,
 }
 
 impl ReadAhead {
-    /// A reader of whom nothing is known yet.
+    /// Creates the state of a reader that has not read yet.
     pub fn new(pages_max: u64) -> ReadAhead {
         ReadAhead {
             pages_max,
@@ -47,13 +48,13 @@ impl ReadAhead {
         }
     }
 
-    /// The reader has read up to this page, whether it was there or not.
+    /// Records that the reader has read up to this page, whether it was in memory or not.
     pub fn has_read(&mut self, page: u64) {
         self.previous_page = Some(page);
     }
 
-    /// `page`, of a request for `requested` pages from there, is not in memory: what to read now,
-    /// while the reader waits.
+    /// Returns the window to read now, while the reader waits, because `page` is not in memory. The
+    /// reader requested `requested` pages from `page` on.
     pub fn missed(&mut self, page: u64, requested: u64) -> Window {
         let requested = requested.max(1);
         if self.pages_max == 0 {
@@ -68,7 +69,7 @@ impl ReadAhead {
         } else if self.is_sequential(page) || requested > self.pages_max {
             self.begin(page, requested);
         } else {
-            // Somebody who jumps about reads what he asks for, and nothing is learnt from it.
+            // A random reader reads only the pages it requested, and the state does not change.
             return Window {
                 first_page: page,
                 pages: requested,
@@ -78,9 +79,9 @@ impl ReadAhead {
         self.window(page)
     }
 
-    /// The reader has come to a page with a mark, which it has lost now: what to read behind it,
-    /// while the reader goes on. `hole` finds the first page that is not in memory behind a page,
-    /// within so many.
+    /// Returns the window to read while the reader continues, because the reader has reached a
+    /// marked page, which has lost its mark now. `hole` returns the first page after a given page
+    /// that is not in memory, within a given number of pages.
     pub fn marked(
         &mut self,
         page: u64,
@@ -94,8 +95,8 @@ impl ReadAhead {
             self.push_on();
             return Some(self.window(page));
         }
-        // The mark of another reader, or of this one before it went elsewhere: what is in memory
-        // says how far that one had come.
+        // The mark is of another reader, or of this one before it moved elsewhere: the pages in
+        // memory show how far that reader had come.
         let first = hole(page, self.pages_max + 1)?;
         let come = first
             .checked_sub(page)
@@ -106,7 +107,8 @@ impl ReadAhead {
         Some(self.window(page))
     }
 
-    /// Where the reader is who goes on: at the mark of the last window, or behind its end.
+    /// Returns true if a sequential reader would be at `page`: at the mark of the last window, or
+    /// behind its end.
     fn is_expected(&self, page: u64) -> bool {
         let end = self.first_page + self.pages;
         page != 0 && (page == end - self.ahead_pages || page == end)
@@ -119,14 +121,14 @@ impl ReadAhead {
         }
     }
 
-    /// The next window of a reader who goes on.
+    /// Sets the next window of a sequential reader.
     fn push_on(&mut self) {
         self.first_page += self.pages;
         self.pages = self.next_size(self.pages);
         self.ahead_pages = self.pages;
     }
 
-    /// The first window of somebody who may be going on.
+    /// Sets the first window of a reader that may be sequential.
     fn begin(&mut self, page: u64, requested: u64) {
         self.first_page = page;
         self.pages = self.first_size(requested);
@@ -155,8 +157,8 @@ impl ReadAhead {
         pages.saturating_mul(larger).min(self.pages_max)
     }
 
-    /// The window as it is read. If the reader, who is at `page`, would find its mark at once, the
-    /// next window is read with it.
+    /// Returns the window to read. If the reader, which is at `page`, would reach the mark at once,
+    /// the next window is included.
     fn window(&mut self, page: u64) -> Window {
         if page == self.first_page && self.pages == self.ahead_pages {
             self.ahead_pages = self.next_size(self.pages);
@@ -175,7 +177,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// 128 KiB of pages of 4 KiB, as the kernel has.
+    /// 128 KiB in pages of 4 KiB, the kernel's default.
     const MAX: u64 = 32;
 
     fn window(first_page: u64, pages: u64, marked_page: u64) -> Window {
@@ -190,8 +192,8 @@ mod tests {
         panic!("the memory is not asked where the window says enough")
     }
 
-    /// Page after page: 4 pages, of which 3 ahead; then 8, 16, 32, 32, each at the mark of the one
-    /// before.
+    /// Page after page: 4 pages, of which 3 ahead; then 8, 16, 32, 32, each at the mark of the
+    /// previous window.
     #[test]
     fn windows_grow_while_the_reader_goes_on() {
         let mut reader = ReadAhead::new(MAX);
@@ -204,12 +206,13 @@ mod tests {
         ] {
             assert_eq!(reader.marked(mark, 1, none_missing), Some(expected));
         }
-        // Without the mark (its page was dropped): at the end, too.
+        // Without the mark (its page was dropped), the end of the window triggers the next one,
+        // too.
         assert_eq!(reader.missed(92, 1), window(92, 64, 124));
     }
 
-    /// 8 pages asked for at the start: twice as many. More than the maximum: it and the next one at
-    /// once.
+    /// A request for 8 pages at the start gets a window of twice that. A request larger than the
+    /// maximum gets the maximum and the next window at once.
     #[test]
     fn the_first_window_is_as_long_as_the_request_promises() {
         assert_eq!(ReadAhead::new(MAX).missed(0, 8), window(0, 16, 8));
@@ -217,8 +220,8 @@ mod tests {
         assert_eq!(ReadAhead::new(MAX).missed(500, 64), window(500, 64, 532));
     }
 
-    /// Who jumps about reads what he asks for; the window of before is still known when he comes
-    /// back.
+    /// A random read gets the requested pages only; the previous window is still known when the
+    /// reader returns to it.
     #[test]
     fn a_jump_reads_what_is_asked_for_and_nothing_is_forgotten() {
         let mut reader = ReadAhead::new(MAX);
@@ -232,11 +235,11 @@ mod tests {
         assert_eq!(reader.missed(100, 2), alone);
         reader.has_read(101);
         assert_eq!(reader.marked(1, 1, none_missing), Some(window(4, 8, 4)));
-        // One page further than the last one read is in sequence wherever it is.
+        // The page after the last one read is sequential, wherever it is.
         assert_eq!(reader.missed(102, 1), window(102, 4, 103));
     }
 
-    /// A mark that is not of the last window: 8 pages are there behind it, so 2 x (8 + 1) are next.
+    /// The mark is not of the last window: 8 pages after it are in memory, so 2 x (8 + 1) are next.
     #[test]
     fn the_mark_of_another_reader_goes_on_where_that_one_had_come() {
         let mut reader = ReadAhead::new(MAX);
@@ -245,7 +248,7 @@ mod tests {
             Some(1008)
         };
         assert_eq!(reader.marked(1000, 1, hole), Some(window(1008, 18, 1008)));
-        // All that could be read is there.
+        // All pages within the maximum are in memory.
         assert_eq!(reader.marked(5000, 1, |_, _| None), None);
         assert_eq!(reader.marked(5000, 1, |page, _| Some(page + MAX + 1)), None);
     }
@@ -264,8 +267,8 @@ mod tests {
         }
     }
 
-    /// 32 MiB in sequence, by pages: each page is read once, in windows of 4, 8, 16, and then 32
-    /// pages.
+    /// 32 MiB sequentially, page by page: each page is read once, in windows of 4, 8, 16, and then
+    /// 32 pages.
     #[test]
     fn a_file_in_sequence_takes_as_many_requests_as_it_has_windows() {
         let (mut reader, mut there, mut marks, mut requests) =
@@ -291,8 +294,8 @@ mod tests {
             assert!(there.contains(&page));
             reader.has_read(page);
         }
-        // 28 pages in three windows, then 8164 pages by 32, rounded up; one more is under way at
-        // the end.
+        // 28 pages in three windows, then 8164 pages by 32, rounded up; one more window is in
+        // flight at the end.
         assert_eq!(requests, 3 + 8164_u64.div_ceil(MAX) + 1);
     }
 }

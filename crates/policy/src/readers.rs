@@ -1,47 +1,47 @@
-//! Readers of a device, told apart by where they read: who asks for the block behind the last one
-//! goes on.
+//! The readers of a device, distinguished by their positions: a request for the block behind the
+//! last one continues the same reader.
 //!
-//! [`ReadAhead`] is the state of one reader of one file, and a device knows no files: what comes
-//! over one connection is many readers, and one reader may come over several connections. So a
-//! request goes on with the reader whose last request ended where it begins, whoever sends it; if
-//! there is none, it is the first of a new one, who takes the place of the one not heard of for
-//! longest. It must never do I/O, and never name a page that is part of the request, which is read
-//! in any case.
+//! [`ReadAhead`] is the state of one reader of one file, but a device knows no files: one
+//! connection carries many readers, and one reader may use several connections. So a request
+//! belongs to the reader whose last request ended where it begins, whichever connection sends it.
+//! If there is no such reader, the request is the first of a new one, which replaces the least
+//! recently active reader. This code must never do I/O, and never return a page that is part of the
+//! request, which is read in any case.
 
 use std::ops::Range;
 
 use crate::read_ahead::{ReadAhead, Window};
 
-/// Readers that are known at a time; a request looks at all of them.
+/// Maximum number of readers; a request searches all of them.
 pub const READERS_MAX: usize = 64;
 
-/// See the module.
+/// The readers of a device; see the module.
 #[derive(Clone, Debug)]
 pub struct Readers {
-    /// The longest window, at least one page.
+    /// Maximum length of a window, at least one page.
     pages_max: u64,
     readers: Vec<Reader>,
-    /// Requests so far.
+    /// Number of requests so far.
     requests: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Reader {
-    /// Where he is expected.
+    /// The page at which the reader's next request is expected.
     next_page: u64,
-    /// The number of his last request.
+    /// The number of the reader's last request.
     last_request: u64,
     windows: ReadAhead,
-    /// The page of his last window at which the next one is asked for. In memory pages have no room
-    /// for marks here, so that nobody finds another one's.
+    /// The page of the reader's last window at which the next window is requested. Pages in memory
+    /// have no room for marks here, so a reader never finds the mark of another one.
     marked_page: Option<u64>,
 }
 
 impl Readers {
-    /// None yet, with windows of up to `pages_max` pages.
+    /// Creates the state without readers, with windows of up to `pages_max` pages.
     ///
     /// # Panics
-    /// Without a page: whoever wants none asks nobody.
+    /// When `pages_max` is 0: without read-ahead, do not create this.
     pub fn new(pages_max: u64) -> Readers {
         assert!(pages_max > 0, "a window has a page");
         Readers {
@@ -51,9 +51,9 @@ impl Readers {
         }
     }
 
-    /// A request for `pages`, of which `is_here` knows those in memory or on their way there. Gives
-    /// the pages behind it that are to be read now, while nobody waits for them; some of them may
-    /// be here.
+    /// Returns the pages behind a request for `pages` that should be read now, although no request
+    /// waits for them; some of them may already be in memory. `is_here` returns true for a page
+    /// that is in memory or being read.
     pub fn read(&mut self, pages: Range<u64>, is_here: impl Fn(u64) -> bool) -> Option<Range<u64>> {
         if pages.is_empty() {
             return None;
@@ -67,7 +67,7 @@ impl Readers {
         ahead
     }
 
-    /// The reader who goes on at `page`, or a new one.
+    /// Returns the index of the reader that continues at `page`, or of a new one.
     fn at(&mut self, page: u64) -> usize {
         if let Some(at) = self.readers.iter().position(|of| of.next_page == page) {
             return at;
@@ -90,8 +90,8 @@ impl Readers {
 }
 
 impl Reader {
-    /// Goes through a request as the kernel does page by page: at the first page that is missed,
-    /// and at every mark.
+    /// Processes a request as the kernel does page by page: at the first missed page, and at every
+    /// mark.
     fn ahead(&mut self, pages: &Range<u64>, is_here: impl Fn(u64) -> bool) -> Option<Range<u64>> {
         let mut ahead = None;
         let missed = pages.clone().find(|&page| !is_here(page));
@@ -102,7 +102,7 @@ impl Reader {
             let window = self.windows.missed(page, pages.end - page);
             self.note(window, &mut ahead);
         }
-        // Each mark is behind the one before.
+        // Each mark is behind the previous one.
         while let Some(mark) = self.marked_page.take_if(|mark| pages.contains(mark)) {
             let Some(window) = self.windows.marked(mark, pages.end - mark, |_, _| None) else {
                 break;
@@ -115,7 +115,7 @@ impl Reader {
     }
 
     fn note(&mut self, window: Window, ahead: &mut Option<Range<u64>>) {
-        // One who jumps about leaves the window of before as it is, and its mark.
+        // A random read keeps the previous window and its mark.
         self.marked_page = window.marked_page.or(self.marked_page);
         let end = window.first_page + window.pages;
         let start = ahead.as_ref().map_or(window.first_page, |of| of.start);
@@ -132,7 +132,7 @@ mod tests {
     /// 128 KiB of pages of 4 KiB.
     const MAX: u64 = 32;
 
-    /// A memory that never forgets, and its readers.
+    /// A memory that never evicts, and its readers.
     struct Memory {
         readers: Readers,
         here: BTreeSet<u64>,
@@ -157,8 +157,8 @@ mod tests {
         }
     }
 
-    /// From the start of a device page by page: 4 pages of which the reader waits for one; then 8,
-    /// 16, 32 and 32, each when he comes to the first page of the one before.
+    /// From the start of a device page by page: 4 pages, of which the reader waits for one; then 8,
+    /// 16, 32 and 32, each when the reader reaches the first page of the previous window.
     #[test]
     fn windows_grow_behind_a_reader_who_goes_on() {
         let mut memory = Memory::new();
@@ -177,12 +177,12 @@ mod tests {
         }
     }
 
-    /// In the middle of a device the first request may be anybody's; the second one goes on.
+    /// In the middle of a device the first request may be a random one; the second continues it.
     #[test]
     fn the_second_request_in_a_row_makes_a_reader_in_the_middle() {
         let mut memory = Memory::new();
         assert_eq!(memory.read(1000..1001), None);
-        // Four pages from 1001, of which one is asked for.
+        // Four pages from 1001, of which one is requested.
         assert_eq!(memory.read(1001..1002), Some(1002..1005));
     }
 
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// Two readers whose requests take turns each have windows of their own.
+    /// Two readers whose requests alternate have separate windows.
     #[test]
     fn readers_in_turns_do_not_disturb_each_other() {
         let mut memory = Memory::new();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     /// 128 pages at once are four windows of 32: the reader passes the marks of three, and the next
-    /// request finds the fourth on its way.
+    /// request finds the fourth being read.
     #[test]
     fn a_request_longer_than_a_window_is_followed_by_one() {
         let mut memory = Memory::new();
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(memory.read(128..256), Some(256..288));
     }
 
-    /// 8 pages: the first window is twice as long, and marked behind them; the next has 32.
+    /// 8 pages: the first window is twice as long, with its mark behind them; the next has 32.
     #[test]
     fn a_mark_is_found_inside_a_request() {
         let mut memory = Memory::new();
@@ -235,8 +235,8 @@ mod tests {
         }
     }
 
-    /// One more than there is room for: the one not heard of for longest is forgotten, the others
-    /// go on.
+    /// With one reader more than the maximum, the least recently active one is forgotten, and the
+    /// others continue.
     #[test]
     fn the_reader_not_heard_of_for_longest_is_forgotten() {
         let mut memory = Memory::new();
@@ -247,7 +247,7 @@ mod tests {
         let second = |number: u64| start(number) + 1..start(number) + 2;
         let ahead = |number: u64| start(number) + 2..start(number) + 5;
         assert_eq!(memory.read(second(1)), Some(ahead(1)));
-        // This one is new again, and takes the place of the third.
+        // This reader is new again, and replaces the third.
         assert_eq!(memory.read(second(0)), None);
         assert_eq!(memory.read(second(2)), None);
         let newest = READERS_MAX as u64;

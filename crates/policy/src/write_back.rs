@@ -1,10 +1,11 @@
-//! When dirty pages are written, and by whom: the writer himself, the flusher, or the timer.
+//! The policy of when dirty pages are written, and by which task: the writer itself, the flusher,
+//! or the timer.
 //!
-//! A [`WriteBack`] is asked by whoever dirties pages, and by the tasks that clean them; it knows
-//! how many pages there are, not which. A page cache that lets writers go on until a share of
-//! memory is dirty, and then has them write, is as fast as memory in bursts and as fast as the
-//! device in the long run. It must never do I/O, read a clock, or let a writer pass who is over his
-//! limit and has not written his chunk.
+//! Tasks that dirty pages and tasks that clean them ask a [`WriteBack`], which knows the number of
+//! pages but not which pages. A page cache that lets writers continue until a share of memory is
+//! dirty, and then makes them write pages out themselves, is as fast as memory in bursts and as
+//! fast as the device in the long run. The policy must never do I/O, read a clock, or let a writer
+//! continue that is over its limit and has not written its chunk.
 //!
 //! Source: `mm/page-writeback.c` of Linux 2.6.27 (`get_dirty_limits`, `balance_dirty_pages`,
 //! `background_writeout`, `wb_kupdate`), with one device, whose share of the limit is all of it.
@@ -14,37 +15,38 @@ use std::collections::BTreeMap;
 
 const MS_NS: u64 = 1_000_000;
 
-/// How a page written by a program gets to the device.
+/// The way in which a page written by a program reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteMode {
-    /// It stays dirty until the policy has it written.
+    /// Write-back: the page stays dirty until the policy has it written.
     Back,
-    /// The write waits until it, and what has changed with it, is on the device (`O_SYNC`,
-    /// `mount -o sync`).
+    /// Write-through: the write waits until the page, and the metadata that changed with it, is on
+    /// the device (`O_SYNC`, `mount -o sync`).
     Through,
 }
 
-/// Parameters; [`WriteBackParameters::for_memory`] has those of Linux 2.6.26.
+/// Parameters of the policy; [`WriteBackParameters::for_memory`] returns those of Linux 2.6.26.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteBackParameters {
-    /// Share of the available pages, in percent, above which the flusher works.
+    /// Percentage of the available pages above which the flusher works.
     pub background_percent: u64,
-    /// Share of the available pages, in percent, above which writers write themselves; at least 5.
+    /// Percentage of the available pages above which writers write pages out themselves; at
+    /// least 5.
     pub dirty_percent: u64,
-    /// A writer is checked after so many pages.
+    /// Number of pages that a writer dirties between two checks.
     pub check_pages: u64,
-    /// The timer flushes this often, in ns.
+    /// Interval of the timer's flushes, in ns.
     pub interval_ns: u64,
-    /// The timer takes files that have been dirty for longer than this, in ns.
+    /// Age in ns after which the timer writes a dirty file.
     pub expire_ns: u64,
-    /// Pages that a flusher writes at a time.
+    /// Number of pages that a flusher writes at a time.
     pub pass_pages: u64,
 }
 
 impl WriteBackParameters {
-    /// The defaults for a machine of so many pages and processors: 5 and 10 %, 5 s and 30 s, 1024
-    /// pages at a time, a check every pages / (32 x processors) pages, at least 16 and at most 1024
-    /// (4 MiB).
+    /// Returns the defaults for a machine with `pages` pages and `processors` processors: 5 and 10
+    /// %, 5 s and 30 s, 1024 pages at a time, a check every pages / (32 x processors) pages, at
+    /// least 16 and at most 1024 (4 MiB).
     pub fn for_memory(pages: u64, processors: u64) -> WriteBackParameters {
         WriteBackParameters {
             background_percent: 5,
@@ -56,69 +58,70 @@ impl WriteBackParameters {
         }
     }
 
-    /// What a writer over his limit writes himself.
+    /// Returns the number of pages that a writer over its limit writes out itself.
     fn chunk_pages(&self) -> u64 {
         self.check_pages + self.check_pages / 2
     }
 }
 
-/// How many pages are in which state now.
+/// The current number of pages in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pages {
-    /// Free, or in the page cache.
+    /// Pages that are free or in the page cache.
     pub available: u64,
-    /// Dirty, and not on their way.
+    /// Pages that are dirty and not being written.
     pub dirty: u64,
-    /// On their way to the device.
+    /// Pages that are being written to the device.
     pub under_way: u64,
 }
 
 /// Limits in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Above this the flusher works.
+    /// Number of pages above which the flusher works.
     pub background: u64,
-    /// Above this writers write themselves.
+    /// Number of pages above which writers write pages out themselves.
     pub dirty: u64,
 }
 
-/// What a writer has done about being over his limit.
+/// Progress of a writer that is over its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttle {
-    /// Pages that he has written himself.
+    /// Number of pages that the writer has written out itself.
     pub written_pages: u64,
     told_to_write: bool,
 }
 
-/// What a writer does next.
+/// The next step of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// He goes on; the flusher is woken if there is something for it.
+    /// The writer continues; the flusher is woken if it has work.
     Go {
-        /// There is.
+        /// True when the flusher has work.
         wake_flusher: bool,
     },
-    /// He starts to write so many dirty pages, and asks again.
+    /// The writer starts to write the given number of dirty pages, and asks again.
     Write {
-        /// How many.
+        /// Number of pages to write.
         pages: u64,
     },
-    /// He waits until the device takes more, but no longer than this, and asks again.
+    /// The writer waits until the device accepts more requests, for at most the given time, and
+    /// asks again.
     Wait {
-        /// How long, in ns.
+        /// Maximum time to wait, in ns.
         ns: u64,
     },
 }
 
-/// See the module.
+/// The write-back policy; see the module.
 #[derive(Clone, Debug)]
 pub struct WriteBack {
     parameters: WriteBackParameters,
-    /// Some writer was over the limit, so all are checked more often.
+    /// True when a writer was over its limit, so that all are checked more often.
     exceeded: bool,
-    /// For each task: pages dirtied since its last check, and of late.
+    /// Pages that each task dirtied since its last check, and recently.
     tasks: BTreeMap<u32, Dirtied>,
-    /// Pages dirtied of late, by all.
+    /// Number of pages that all tasks dirtied recently.
     of_late: u64,
 }
 
@@ -128,14 +131,14 @@ struct Dirtied {
     of_late: u64,
 }
 
-/// A writer is checked after so many pages while somebody is over the limit.
+/// Number of pages between two checks of a writer while a writer is over its limit.
 const EXCEEDED_CHECK_PAGES: u64 = 8;
 
-/// Nobody waits longer than this for a congested device.
+/// Maximum time that a writer waits for a congested device.
 const CONGESTION_WAIT_NS: u64 = 100 * MS_NS;
 
 impl WriteBack {
-    /// A policy that has seen no writer yet.
+    /// Creates a policy that has seen no writer yet.
     pub fn new(parameters: WriteBackParameters) -> WriteBack {
         WriteBack {
             parameters,
@@ -145,8 +148,8 @@ impl WriteBack {
         }
     }
 
-    /// A task has made `pages` more dirty; true if it is to be checked now, by
-    /// [`next_step`](Self::next_step).
+    /// Records that a task has dirtied `pages` more pages; returns true if the task must be checked
+    /// now, by [`next_step`](Self::next_step).
     pub fn dirtied(&mut self, task: u32, pages: u64, now: &Pages) -> bool {
         let every = match self.exceeded {
             true => EXCEEDED_CHECK_PAGES.min(self.parameters.check_pages),
@@ -166,7 +169,7 @@ impl WriteBack {
         is_due
     }
 
-    /// Who dirties most changes with time.
+    /// Halves the recent counts, so that the task that dirties most can change with time.
     fn forget_half(&mut self) {
         for of in self.tasks.values_mut() {
             of.of_late /= 2;
@@ -176,7 +179,7 @@ impl WriteBack {
         self.of_late /= 2;
     }
 
-    /// The limits for so many available pages.
+    /// Returns the limits for the current number of available pages.
     pub fn limits(&self, pages: &Pages) -> Limits {
         let dirty_percent = self.parameters.dirty_percent.clamp(5, 100);
         let background_percent = match self.parameters.background_percent {
@@ -189,8 +192,8 @@ impl WriteBack {
         }
     }
 
-    /// The limit of one task: lower by up to an eighth, by its share of what was dirtied of late,
-    /// and never below half.
+    /// Returns the limit of one task. It is lower than `dirty` by up to an eighth, in proportion to
+    /// the task's share of the pages dirtied recently, and never below half of `dirty`.
     fn limit_of(&self, task: u32, dirty: u64) -> u64 {
         let of_late = self.tasks.get(&task).map_or(0, |of| of.of_late);
         let lower = match self.of_late {
@@ -200,8 +203,9 @@ impl WriteBack {
         (dirty - lower).max(dirty / 2)
     }
 
-    /// What a writer who is checked does next. He asks until it is [`Step::Go`], with one
-    /// `throttle`, to which he adds what he has written.
+    /// Returns the next step of a writer that is checked. The writer asks until the step is
+    /// [`Step::Go`], always with the same `throttle`, to which it adds the number of pages it has
+    /// written.
     pub fn next_step(&mut self, task: u32, pages: &Pages, throttle: &mut Throttle) -> Step {
         let limits = self.limits(pages);
         let all = pages.dirty + pages.under_way;
@@ -232,24 +236,25 @@ impl WriteBack {
         }
     }
 
-    /// How many pages the flusher, which was woken, writes next; `None` when it has done enough.
+    /// Returns the number of pages that the woken flusher writes next; `None` when it has done
+    /// enough.
     pub fn background_pages(&self, pages: &Pages) -> Option<u64> {
         let is_enough = pages.dirty == 0 || pages.dirty < self.limits(pages).background;
         (!is_enough).then_some(self.parameters.pass_pages)
     }
 
-    /// Pages that a flusher writes at a time.
+    /// Returns the number of pages that a flusher writes at a time.
     pub fn pass_pages(&self) -> u64 {
         self.parameters.pass_pages
     }
 
-    /// Files that have been dirty since before this time are written by the timer that rings now.
+    /// Returns the time before which a file must have become dirty for the timer to write it now.
     pub fn expired_before_ns(&self, now_ns: u64) -> Option<u64> {
         now_ns.checked_sub(self.parameters.expire_ns)
     }
 
-    /// When the timer rings next, after it has rung at `rung_at_ns` and was done at `now_ns`: at
-    /// its interval, and not within a second.
+    /// Returns the time of the next timer, after one that fired at `rung_at_ns` and finished at
+    /// `now_ns`: an interval after it fired, and at least a second after it finished.
     pub fn next_timer_ns(&self, rung_at_ns: u64, now_ns: u64) -> u64 {
         (rung_at_ns + self.parameters.interval_ns).max(now_ns + 1_000 * MS_NS)
     }
@@ -285,7 +290,7 @@ mod tests {
         };
         assert_eq!(limits(5, 10), (50, 100));
         assert_eq!(limits(10, 10), (50, 100));
-        // 2 % is below the least that there can be, and 5 / 2 in whole percent is 2.
+        // 2 % is below the minimum, and 5 / 2 in whole percent is 2.
         assert_eq!(limits(40, 2), (20, 50));
     }
 
@@ -305,8 +310,8 @@ mod tests {
         assert!(policy.dirtied(1, 8, &pages(200, 0)));
     }
 
-    /// All was dirtied by task 1, so its limit is 100 - 12 = 88; task 2's is 100. Half of both
-    /// limits: 75.
+    /// Task 1 dirtied all pages, so its limit is 100 - 12 = 88; the limit of task 2 is 100. The
+    /// middle of the two limits (50 and 100) is 75.
     #[test]
     fn who_dirties_most_is_stopped_first() {
         let mut policy = policy();
@@ -326,7 +331,8 @@ mod tests {
         assert_eq!(step(&mut policy, 2, 51, 0), go);
     }
 
-    /// Over the limit: 24 pages are asked for, 10 found; a wait; 14 more; then the chunk is done.
+    /// Over the limit: the writer is asked for 24 pages and finds 10; it waits, then writes 14
+    /// more; then the chunk is done.
     #[test]
     fn a_writer_over_the_limit_writes_his_chunk_and_waits_in_between() {
         let mut policy = policy();
@@ -340,7 +346,7 @@ mod tests {
         assert_eq!(step(140, 10, 10), wait);
         assert_eq!(step(140, 10, 0), Step::Write { pages: 14 });
         assert_eq!(step(126, 24, 14), Step::Go { wake_flusher: true });
-        // Nothing is left to start: he waits for what is under way.
+        // No dirty page is left to start: the writer waits for the pages being written.
         let mut throttle = Throttle::default();
         assert_eq!(policy.next_step(1, &pages(0, 150), &mut throttle), wait);
         let idle = Step::Go {
@@ -368,13 +374,14 @@ mod tests {
         assert_eq!(policy.next_timer_ns(10 * s, 14 * s + 1), 15 * s + 1);
     }
 
-    /// The limit is 100 pages; after 101 what was dirtied counts half: 50 of 75 for task 1.
+    /// The limit is 100 pages; after 101 dirtied pages all counts are halved: 50 of 75 pages belong
+    /// to task 1.
     #[test]
     fn what_was_dirtied_long_ago_counts_less() {
         let mut policy = policy();
         policy.dirtied(1, 101, &pages(0, 0));
         policy.dirtied(2, 25, &pages(0, 0));
-        // 100 / 8 = 12, of which two thirds and a third (50 and 25 of 75).
+        // 100 / 8 = 12, of which two thirds and a third count (50 and 25 of 75).
         assert_eq!(policy.limit_of(1, 100), 100 - 8);
         assert_eq!(policy.limit_of(2, 100), 100 - 4);
     }

@@ -1,11 +1,11 @@
-//! Words of a peer, made fit to be shown.
+//! Text from a peer, escaped so that it is safe to display.
 
 use std::fmt::{Display, Formatter, Result, Write};
 
-/// Text that came from a peer, shown so that it cannot act on a terminal or pass for other text:
-/// control characters, which begin escape sequences, and characters that change the direction of
-/// what follows or are not seen at all, stand there as Rust escapes (`\u{1b}`), and so does the
-/// backslash, so that what is shown is unambiguous.
+/// Text that came from a peer, displayed so that it cannot control a terminal or pass for other
+/// text. Control characters, which begin escape sequences, and characters that are invisible or
+/// change the text direction are shown as Rust escapes (`\u{1b}`). The backslash is escaped too, so
+/// that the output is unambiguous.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
 
@@ -22,8 +22,8 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// Whether a character does something else than to be seen: the categories Cc, Zl and Zp of
-/// Unicode, and of Cf the zero-width characters, the controls of direction and the tags.
+/// Whether a character has an effect other than being visible: the Unicode categories Cc, Zl and
+/// Zp, and, of Cf, the zero-width characters, the direction controls and the tags.
 fn is_active(character: char) -> bool {
     character.is_control()
         || matches!(character,

@@ -1,4 +1,5 @@
-//! Bytes of any kind: nothing panics, nothing is held beyond its bound, fragments do not matter.
+//! Arbitrary bytes: the codecs never panic, never hold data beyond their bounds, and do not depend
+//! on fragmentation.
 
 use crate::common::*;
 use bimetal_proto::nbd::reply_decoder::{REPLY_HEADER_MAX_BYTES, check_reply, extents};
@@ -15,7 +16,7 @@ fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..max)
 }
 
-/// Option data that is right in places: strings with and without true lengths, counts, codes.
+/// Option data that is partly valid: strings with and without correct lengths, counts, codes.
 fn data() -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         bytes(6),
@@ -27,7 +28,7 @@ fn data() -> impl Strategy<Value = Vec<u8>> {
     vec(part, 0..6).prop_map(|parts| parts.concat())
 }
 
-/// What a client might send: mostly framed options, some of them not even that.
+/// Bytes that a client might send: mostly framed options, and some unframed bytes.
 fn client_stream() -> impl Strategy<Value = Vec<u8>> {
     let message = prop_oneof![
         8 => (0_u32..13, data()).prop_map(|(code, data)| option(code, &data)),
@@ -42,7 +43,7 @@ fn client_stream() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(flags, messages)| [&flags.to_be_bytes()[..], &messages.concat()].concat())
 }
 
-/// What a server might send.
+/// Bytes that a server might send.
 fn server_stream() -> impl Strategy<Value = Vec<u8>> {
     let option = prop_oneof![Just(8_u32), Just(10), Just(7), any::<u32>()];
     let kind = prop_oneof![6 => 1_u32..5, 1 => (1_u32..11).prop_map(|code| code | 1 << 31)];
@@ -62,7 +63,7 @@ fn server_stream() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Output and end of a client fed in fragments.
+/// Returns the output and the end of a client that is fed in fragments.
 fn client(input: &[u8], fragment_bytes: usize) -> (Vec<u8>, Result<ClientProgress, ProtocolError>) {
     let mut client = ClientHandshake::new(Wishes {
         export_name: "vol".to_owned(),
@@ -86,7 +87,7 @@ fn client(input: &[u8], fragment_bytes: usize) -> (Vec<u8>, Result<ClientProgres
     (out, Ok(ClientProgress::NeedMore))
 }
 
-/// The headers in a stream of replies, payloads skipped, up to an error.
+/// Returns the headers in a stream of replies, up to an error; payloads are skipped.
 fn headers(input: &[u8], fragment_bytes: usize) -> (Vec<ReplyHeader>, Option<ProtocolError>) {
     let mut decoder = ReplyDecoder::new(true);
     let mut found = Vec::new();
@@ -110,7 +111,7 @@ fn headers(input: &[u8], fragment_bytes: usize) -> (Vec<ReplyHeader>, Option<Pro
     (found, None)
 }
 
-/// What a server might send in transmission.
+/// Bytes that a server might send in transmission.
 fn reply_stream() -> impl Strategy<Value = Vec<u8>> {
     let kind = prop_oneof![
         5 => prop_oneof![Just(0_u16), Just(1), Just(2), Just(5), Just(0x8001), Just(0x8002)],
@@ -132,7 +133,7 @@ fn reply_stream() -> impl Strategy<Value = Vec<u8>> {
             bytes.extend(kind.to_be_bytes());
             bytes.extend(cookie.to_be_bytes());
             bytes.extend(length.to_be_bytes());
-            // A message length of 0 in errors, so that some of them pass.
+            // The message length of errors is 0, so that some of them are valid.
             let payload = payload
                 .iter()
                 .enumerate()
@@ -170,7 +171,7 @@ fn request() -> impl Strategy<Value = Request> {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 2000,
-        // The same cases on every run; other ones are the fuzzer's business.
+        // Every run uses the same cases; the fuzzer covers others.
         rng_seed: RngSeed::Fixed(20),
         failure_persistence: None,
         ..Default::default()
@@ -202,7 +203,7 @@ proptest! {
             no_zeroes: true,
         };
         for header in whole.0 {
-            // Any verdict will do here and below, as long as there is one.
+            // Here and below, any result is acceptable, as long as there is one.
             let _ = check_reply(&request, &negotiated, &header);
         }
         let _ = extents(&request, &input);
@@ -217,7 +218,8 @@ proptest! {
         let _ = decode_request(tail.as_slice().try_into().unwrap());
         let export = ExportInfo { transmission_flags: flags, ..info(4096) }.negotiated(structured);
         let negotiated = Negotiated { structured_replies: structured, ..Negotiated::default() };
-        // Whatever passes lies in the export, aligned, and writes only where writing is allowed.
+        // Every valid request lies in the export, is aligned, and writes only where writing is
+        // allowed.
         if let Ok(command) = validate(&request, &export, &negotiated) {
             if command != Command::Disconnect {
                 let end = u128::from(request.offset_bytes) + u128::from(request.length_bytes);
@@ -232,7 +234,7 @@ proptest! {
 
     #[test]
     fn coverage(chunks in vec((0_u64..40, 0_u32..12), 0..12)) {
-        // Against a plain map of bytes.
+        // Compares with a plain map of bytes.
         let request = Request { flags: 0, command_wire: 0, cookie: 0, offset_bytes: 4, length_bytes: 30 };
         let mut coverage = ReadCoverage::new(request);
         let mut seen = [false; 64];

@@ -1,5 +1,6 @@
-//! The bytes of BRP: what was encoded is decoded, what the page says is on the wire, any bytes at
-//! all are answered with a message or an error, and how a stream was cut makes no difference.
+//! The encoding of BRP: encoded messages are decoded again, the bytes are those of the
+//! specification, any input is answered with a message or an error, and fragmentation makes no
+//! difference.
 
 use bimetal_proto::brp::command::encode_command;
 use bimetal_proto::brp::frame::check_of;
@@ -43,11 +44,12 @@ fn welcome(features: u32) -> Welcome {
     }
 }
 
-/// What a reader made of a stream, which was given to it in pieces: the messages, and what ended
+/// Result of a reader for a stream that it got in pieces: the messages, and the error that ended
 /// it.
 type Made<M, E> = (Vec<(M, Vec<E>)>, Option<ProtocolError>);
 
-/// Feeds a stream in pieces of `cut` bytes. Data of commands is skipped as a target would take it.
+/// Feeds a stream in pieces of `cut` bytes. The data of commands is skipped as a target would take
+/// it.
 fn target(features: Option<u32>, stream: &[u8], cut: usize) -> Made<ToTarget, Request> {
     let mut inbound = TargetInbound::new();
     if let Some(features) = features {
@@ -124,7 +126,7 @@ fn initiator(open: Option<u32>, stream: &[u8], cut: usize) -> Made<ToInitiator, 
     (made, None)
 }
 
-/// A frame for the path that [`target`] opens, the `skip`-th in its direction.
+/// Encodes a frame for the path that [`target`] opens, after `skip` frames in its direction.
 fn outbound(features: u32, skip: u32) -> Outbound {
     let mut outbound = Outbound::new();
     (0..skip).for_each(|_| outbound.control(&mut Vec::new(), kind::CLOSE, &[]));
@@ -184,14 +186,14 @@ fn what_may_not_be_is_refused() {
     let merged = command(&[small, small], feature::MERGE);
     assert_eq!(refused(&merged, feature::MERGE), None);
     assert_eq!(refused(&merged, 0), Some(ProtocolError::BadCount(2)));
-    // Without the check that was agreed on, or with one that was not.
+    // Without the negotiated check, or with a check that was not negotiated.
     assert_eq!(
         refused(&merged, feature::ALL),
         Some(ProtocolError::WrongCheck)
     );
     let checked = command(&[small], feature::CRC);
     assert_eq!(refused(&checked, 0), Some(ProtocolError::WrongCheck));
-    // One byte wrong at each place of a checked command is always noticed.
+    // One wrong byte at any offset of a checked command is always detected.
     for place in 0..checked.len() {
         let mut wrong = checked.clone();
         wrong[place] ^= 0x10;
@@ -229,7 +231,7 @@ fn what_may_not_be_is_refused() {
         target(Some(0), &greeting, 99).1,
         Some(ProtocolError::UnexpectedFrame(kind::HELLO))
     );
-    // A control frame that claims to be long is refused at its head.
+    // A control frame with an excessive length is rejected at its head.
     greeting[5] = 0xff;
     assert_eq!(
         target(None, &greeting[..16], 99).1,
@@ -281,7 +283,7 @@ fn runs_stay_within_what_was_asked() {
         assert!(decode_runs(&asked, &encode_runs(&wrong)).is_err());
     }
     assert!(decode_runs(&asked, &[0, 1, 0, 0, 2, 0, 0, 0]).is_err());
-    // None at all, and a part of one behind a whole one.
+    // No run, and a partial run behind a whole one.
     assert!(decode_runs(&asked, &[]).is_err());
     assert!(decode_runs(&asked, &[0, 1, 0, 0, 1, 0, 0, 0, 9]).is_err());
 }
@@ -340,7 +342,7 @@ fn completions() -> impl Strategy<Value = Vec<Completion>> {
     vec(completion, 1..=64)
 }
 
-/// Commands with their data, fences and a farewell, and in half of the cases a byte that is wrong.
+/// Commands with their data, fences and a close, half of the time with one wrong byte.
 fn to_target() -> impl Strategy<Value = (u32, Vec<u8>)> {
     let frames = vec(requests(), 0..6);
     let damage = prop::option::of((any::<prop::sample::Index>(), 1_u8..));

@@ -1,7 +1,8 @@
-//! A session over paths that break and a target that dies, against a model of the target that does
-//! with requests whatever it may: in any order, late, also from paths that the initiator has given
-//! up. Nothing that was answered may be lost beyond what a flush error says, and no older content
-//! may come back. With the fence or the replay left out, the same test must find that.
+//! A session over paths that break and a target that dies, against a model of the target. The model
+//! carries out requests in any permitted way: in any order, late, and also from paths that the
+//! initiator has abandoned. No answered change may be lost unless a flush error reports it, and no
+//! older content may come back. With the fence or the replay left out, the same test must detect
+//! that.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -35,7 +36,7 @@ impl Data for Bytes {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Plant {
     Nothing,
-    /// The target says that a path has ended without looking.
+    /// The target reports that a path has ended without checking.
     FenceLeftOut,
     /// The initiator believes that nothing was lost with the target.
     ReplayLeftOut,
@@ -57,14 +58,14 @@ impl Rng {
     }
 }
 
-/// A request that the target has taken and not done.
+/// A request that the target has accepted and not carried out.
 struct Taken {
     path: Rc<Path>,
     request: Request,
     data: Vec<u8>,
 }
 
-/// A connection with its two ends.
+/// A connection with both of its ends.
 struct Connection {
     path: Rc<Path>,
     at_target: TargetInbound,
@@ -72,9 +73,9 @@ struct Connection {
     at_initiator: InitiatorInbound,
     to_target: Vec<u8>,
     to_initiator: Vec<u8>,
-    /// Paths that were asked to be fenced here and are not over.
+    /// Paths that were requested to be fenced over this one and have not ended.
     fencing: Vec<Rc<Path>>,
-    /// The initiator has given it up; the target does not know.
+    /// Whether the initiator has abandoned the path; the target does not know.
     broken: bool,
 }
 
@@ -88,15 +89,15 @@ struct World {
     taken: Vec<Taken>,
     next_path: u32,
     instance: u8,
-    /// What is there now, and what stays when the target dies.
+    /// The current content, and the durable content that remains when the target dies.
     content: [u64; BLOCKS],
     durable: [u64; BLOCKS],
     next_version: u64,
-    /// The last version submitted to each block, and the last one that was answered.
+    /// The last version submitted to each block, and the last version that was answered.
     submitted: [u64; BLOCKS],
     answered: [u64; BLOCKS],
-    /// Requests of ours by tag: what a read must give, what a write writes, what a flush must
-    /// cover.
+    /// Our requests by tag: the versions that a read must return, that a write writes, or that a
+    /// flush must cover.
     asked: BTreeMap<u32, Asked>,
     deaths: usize,
     losses: Rc<Cell<usize>>,
@@ -261,7 +262,7 @@ impl World {
             .extend_from_slice(&sending.heads[from..]);
     }
 
-    /// The target reads one message.
+    /// Reads one message as the target.
     fn receive_at_target(&mut self, number: u32) {
         let connection = self.connections.get_mut(&number).unwrap();
         let mut requests = Vec::new();
@@ -302,8 +303,8 @@ impl World {
         }
     }
 
-    /// The target does one of the requests that it has taken, and answers if the path is still
-    /// there.
+    /// Carries out one of the requests that the target has accepted, and answers if the path still
+    /// exists.
     fn carry_out(&mut self) {
         if self.taken.is_empty() {
             return;
@@ -311,7 +312,7 @@ impl World {
         let index = self.rng.below(self.taken.len());
         let connection = self.connections.get(&self.taken[index].path.number());
         if connection.is_some_and(|c| c.broken) && self.rng.chance(95) {
-            // What came over a broken path is late, as it may be.
+            // Requests that came over a broken path may be carried out late.
             return;
         }
         let taken = self.taken.swap_remove(index);
@@ -363,7 +364,7 @@ impl World {
         }
     }
 
-    /// The initiator reads one message.
+    /// Reads one message as the initiator.
     fn receive_at_initiator(&mut self, number: u32) {
         let connection = self.connections.get_mut(&number).unwrap();
         let mut completions = Vec::new();
@@ -398,7 +399,7 @@ impl World {
         }
     }
 
-    /// One of our requests has ended: was it as it had to be?
+    /// Checks the result of one of our requests that has ended.
     fn ended(&mut self, tag: u32, result: Result<(), Failure>, data: &[u8]) {
         let asked = self.asked.remove(&tag).expect("a request ends once");
         match (asked, result) {
@@ -436,7 +437,7 @@ impl World {
         self.content = self.durable;
         self.taken.clear();
         self.sessions = Sessions::new(64);
-        // Some of the paths are known to be gone, others are found out by the next one.
+        // Some of the paths are known to be gone; the next path detects the others.
         for number in self.connections.keys().copied().collect::<Vec<_>>() {
             if self.rng.chance(50) {
                 self.initiator.path_down(number);
@@ -445,7 +446,7 @@ impl World {
         self.connections.clear();
     }
 
-    /// The target notices that a connection is broken and everything of it has ended.
+    /// The target notices that a connection is broken and all its requests have ended.
     fn tidy_up(&mut self) {
         let over: Vec<u32> = self
             .connections
@@ -508,7 +509,7 @@ impl World {
         for _ in 0..4000 {
             self.step(false);
         }
-        // Nothing breaks any more: everything ends, and a flush makes it last.
+        // No path breaks any more: all requests end, and a flush makes the changes durable.
         for _ in 0..200_000 {
             if self.asked.is_empty() {
                 break;
@@ -516,7 +517,7 @@ impl World {
             self.step(true);
         }
         assert!(self.asked.is_empty(), "requests are stuck");
-        // With an error due, the first flush tells of it.
+        // If an error is due, the first flush reports it.
         for _ in 0..2 {
             let flush = Request::new(Op::Flush, 0, 0);
             let tag = self.initiator.submit(flush, Bytes::default()).unwrap();
@@ -565,7 +566,7 @@ fn nothing_is_lost_when_a_volatile_target_dies() {
     let mut deaths = 0;
     for seed in 0..100 {
         let mode = MODES[seed as usize % MODES.len()];
-        // So little that changes have to wait for flushes, and plenty.
+        // So little memory that changes have to wait for flushes, and plenty.
         let keep_bytes = if seed % 2 == 0 { 300 } else { 1 << 20 };
         let (died, losses) = World::new(seed, Plant::Nothing, keep_bytes, true, mode).run();
         deaths += died;
@@ -584,7 +585,7 @@ fn a_replay_that_is_left_out_is_found() {
     assert!(found(Plant::ReplayLeftOut, true));
 }
 
-/// The kinds of the frames in a send without data.
+/// Returns the kinds of the frames in a send without data.
 fn kinds(sending: &Sending<Bytes>) -> Vec<u8> {
     let (mut kinds, mut rest) = (Vec::new(), &sending.heads[..]);
     while let Some(head) = Head::decode(rest) {
@@ -628,7 +629,7 @@ fn what_was_given_up_still_keeps_later_changes_back_until_it_is_fenced() {
     initiator.give_up();
     assert_eq!(initiator.next_failed(), Some((first, Failure::Unreachable)));
 
-    // The target comes back. What overlaps waits for the fence, what does not is sent at once.
+    // The target comes back. Overlapping requests wait for the fence; the others are sent at once.
     initiator.path_up(2, &welcome, Outbound::new()).unwrap();
     let (request, data) = write(3);
     initiator.submit(request, data).unwrap();
@@ -643,7 +644,7 @@ fn what_was_given_up_still_keeps_later_changes_back_until_it_is_fenced() {
     initiator.fenced(2, 1).unwrap();
     assert!(initiator.next_send(2, &mut sending));
     assert_eq!(kinds(&sending), [kind::COMMAND]);
-    // The abandoned one is not sent again.
+    // The abandoned request is not sent again.
     assert!(!initiator.next_send(2, &mut sending));
     assert_eq!((initiator.under_way(), initiator.is_troubled()), (2, false));
 }
@@ -738,7 +739,7 @@ fn an_export_is_taken_again_as_long_as_what_was_told_at_first_holds() {
         assert_eq!(up, Err(Unusable::Changed(change)));
         assert_eq!(initiator.welcome(), Some(&told));
     }
-    // Larger, and as at first again.
+    // A larger volume, and then one as at first.
     let more = Welcome {
         size_bytes: 1 << 21,
         rights: discards_and(right::ROTATIONAL),

@@ -20,7 +20,7 @@ fn wishes(structured_replies: bool, base_allocation: bool) -> Wishes {
     }
 }
 
-/// Feeds the client in fragments; returns its output, what is left of the input, and the end.
+/// Feeds the client in fragments. Returns its output, the rest of the input, and the end.
 fn talk_with(wishes: Wishes, input: &[u8], fragment_bytes: usize) -> (Vec<u8>, Vec<u8>, End) {
     let mut client = ClientHandshake::new(wishes);
     let mut out = Vec::new();
@@ -49,7 +49,7 @@ fn talk(wishes: Wishes, messages: &[&[u8]]) -> (Vec<u8>, Vec<u8>, End) {
     )
 }
 
-/// The end of a conversation that plainly asks for `GO`.
+/// The end of a handshake in which the client asks for `GO` without other features.
 fn go_end(messages: &[&[u8]]) -> End {
     talk(wishes(false, false), messages).2
 }
@@ -130,14 +130,14 @@ fn nothing_goes_to_a_server_without_the_tls_that_was_wished() {
         tls: true,
         ..wishes(true, true)
     };
-    // What stands behind the answer is left to the caller, who has to refuse it.
+    // The bytes behind the answer are left to the caller, which has to reject them.
     let (out, left, end) = talk(with_tls(), &[&ack(5), b"too early"]);
     assert_eq!(out, [&[0, 0, 0, 3][..], &option(5, &[])].concat());
     assert_eq!(
         (&left[..], end),
         (&b"too early"[..], Ok(ClientProgress::StartTls))
     );
-    // Refused, and too old to be asked.
+    // A server that refuses TLS, and one that is too old to be asked.
     let refusal = option_reply(5, ERR | 1, b"no");
     let (_, _, end) = talk(with_tls(), &[&refusal]);
     assert!(matches!(
@@ -159,7 +159,7 @@ fn what_was_wished_is_asked_for_inside_of_tls() {
     let progress = client.feed(&outside, &mut out);
     assert_eq!(progress, Ok((outside.len(), ClientProgress::StartTls)));
     out.clear();
-    // Not a byte is taken before TLS is there.
+    // No byte is taken before TLS has begun.
     assert!(client.feed(&ack(8), &mut Vec::new()).is_err());
     let mut client = ClientHandshake::new(Wishes {
         tls: true,
@@ -285,7 +285,7 @@ fn refusals_end_softly() {
         assert!(out.ends_with(&option(2, &[])));
         assert_eq!(left, b"x");
     }
-    // A server that shuts down or insists on TLS is left at any option.
+    // If a server shuts down or requires TLS, the client leaves at any option.
     for error in [ERR + 5, ERR + 7] {
         let end = talk(wishes(true, true), &[&option_reply(8, error, b"\xff")]).2;
         assert_eq!(end, refused(8, error, "\u{fffd}"));

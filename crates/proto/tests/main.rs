@@ -1,4 +1,4 @@
-//! The tests of the codecs, one program: so it is built and linked once.
+//! All tests of the codecs in one program, so that it is built and linked once.
 
 mod arbitrary;
 mod brp_codec;

@@ -1,4 +1,4 @@
-//! Our client against our server, in memory, over all combinations of what they may negotiate.
+//! Our client against our server, in memory, over all combinations of negotiable features.
 
 use crate::common::*;
 use bimetal_proto::nbd::{

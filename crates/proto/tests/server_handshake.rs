@@ -16,7 +16,7 @@ fn session(outcome: &Outcome) -> &ServerSession {
     }
 }
 
-/// The types of the replies to one option on a fresh connection, which must stay open.
+/// Returns the types of the replies to one option on a fresh connection, which must stay open.
 fn answer(option_bytes: &[u8]) -> Vec<u32> {
     let outcome = serve(&[option_bytes]);
     assert_eq!(outcome.end, Ok(ServerProgress::NeedMore));
@@ -24,7 +24,7 @@ fn answer(option_bytes: &[u8]) -> Vec<u32> {
     types(&outcome.out)
 }
 
-/// The same after structured replies were negotiated; their ACK is left out.
+/// Returns the same types after structured replies were negotiated; their ACK is left out.
 fn answer_structured(option_bytes: &[u8]) -> Vec<u32> {
     answer(&[&option(8, &[]), option_bytes].concat())[1..].to_vec()
 }
@@ -225,7 +225,7 @@ fn oversized_option_data_is_skipped_or_disconnects() {
             "option {code}"
         );
     }
-    // The stream is in step again behind the skipped data.
+    // The stream is in sync again behind the skipped data.
     let options = [
         option(7, &vec![0; 1 << 20]),
         option(7, &go_data("vol", &[])),

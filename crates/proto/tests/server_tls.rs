@@ -1,5 +1,5 @@
-//! The handshake of an NBD server that does nothing before TLS (NBD, section "TLS support",
-//! FORCEDTLS).
+//! The handshake of an NBD server that requires TLS before anything else (NBD, section "TLS
+//! support", FORCEDTLS).
 
 use crate::common::*;
 use bimetal_proto::nbd::{ProtocolError, ServerHandshake, ServerProgress};
@@ -9,7 +9,7 @@ const ERR_INVALID: u32 = (1 << 31) + 3;
 const ERR_TLS_REQD: u32 = (1 << 31) + 5;
 const FLAGS: [u8; 4] = [0, 0, 0, 3];
 
-/// A server that was sent the client's flags.
+/// Returns a server that has received the client's flags.
 fn server() -> (ServerHandshake, Vec<u8>) {
     let mut out = Vec::new();
     let mut server = ServerHandshake::start_requiring_tls(&mut out);
@@ -23,8 +23,8 @@ fn server() -> (ServerHandshake, Vec<u8>) {
 #[test]
 fn before_tls_every_option_but_two_is_answered_with_the_same_error() {
     let (mut server, mut out) = server();
-    // LIST, INFO, GO, STRUCTURED_REPLY, both metadata options, EXTENDED_HEADERS, and one nobody
-    // knows.
+    // LIST, INFO, GO, STRUCTURED_REPLY, both metadata options, EXTENDED_HEADERS, and an undefined
+    // option.
     for number in [3, 6, 7, 8, 9, 10, 11, 4711] {
         for data in [&b""[..], &go_data("vol", &[]), &[0xff; 70_000]] {
             let input = option(number, data);
@@ -64,7 +64,7 @@ fn tls_begins_once_and_then_options_are_taken() {
     server.feed(&with_data, &mut out, &Two).unwrap();
     assert_eq!(types(&out), [ERR_INVALID]);
     out.clear();
-    // What stands behind the option is not taken: it did not come through TLS.
+    // The bytes behind the option are not taken: they did not come through TLS.
     let input = [option(5, &[]), option(3, &[])].concat();
     let fed = server.feed(&input, &mut out, &Two);
     assert_eq!(fed, Ok((16, ServerProgress::StartTls)));

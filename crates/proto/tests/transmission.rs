@@ -39,7 +39,7 @@ fn request(command_wire: u16, flags: u16, offset_bytes: u64, length_bytes: u32) 
     }
 }
 
-/// Validates on a 1 MiB export that offers everything, with everything negotiated.
+/// Validates on a 1 MiB export that offers everything, with all features negotiated.
 fn full(command: u16, flags: u16, offset_bytes: u64, length_bytes: u32) -> Result<Command, Errno> {
     let mut export = info(1 << 20);
     export.max_payload_bytes = 64 << 10;
@@ -110,7 +110,7 @@ fn unknown_commands_and_flags() {
     for command in [8, 9, 0x100, u16::MAX] {
         assert_eq!(full(command, 0, 0, 512), Err(Errno::Inval));
     }
-    // Per command the bits that are fine: FUA everywhere, the rest where it is documented.
+    // The permitted flags of each command: FUA everywhere, the others where they are documented.
     for (command, fine) in [
         (READ, 5),
         (WRITE, 1),
@@ -161,7 +161,7 @@ fn what_was_not_offered_is_invalid() {
         ..bare
     };
     assert_eq!(check(ZEROES, 16, 512, &slow, &FULL), Err(Errno::Inval));
-    // DF and block status need what the handshake negotiated.
+    // DF and block status need the negotiated features.
     let all = info(1 << 20);
     assert_eq!(check(READ, 4, 512, &all, &PLAIN), Err(Errno::Inval));
     assert_eq!(check(STATUS, 0, 512, &all, &PLAIN), Err(Errno::Inval));

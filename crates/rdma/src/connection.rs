@@ -1,13 +1,13 @@
-//! A connection: the flow of credits on one side, queues of a device on the other, and a stream of
-//! bytes for whoever holds it.
+//! An RDMA connection: credit flow control on one side, the queues of a device on the other,
+//! presented as a stream of bytes.
 //!
-//! Nothing is polled while nothing happens: one task waits for the notices of the completion queue,
-//! another for the events of RDMA CM, both on the runtime's ring. A notice is asked for receives
-//! alone, so that what was sent costs no wake-up; only when somebody has to wait for a buffer to
-//! send from is one asked for everything.
+//! An idle connection is not polled: one task waits for the notifications of the completion queue,
+//! and another for the events of RDMA CM, both on the runtime's ring. Normally only receives are
+//! notified, so that completed sends cost no wake-up. All completions are notified only while a
+//! task waits for the completion of a send.
 //!
-//! It must never end a connection before what was sent is at the other end, or a goodbye and the
-//! last answers would be lost; and it must never wait for that longer than [`GRACE`].
+//! This module must never end a connection before the sent data has arrived at the other end, or a
+//! goodbye and the last answers would be lost. It must never wait for that longer than [`GRACE`].
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -24,17 +24,18 @@ use crate::flow::{Flow, RESERVE, receives};
 use crate::terms::Terms;
 use crate::verbs::{CmChannel, CmEvent, CmId, Depths, Done, Happened, Queues, Work};
 
-/// Buffers hold a whole jumbo command or merged response of BRP, 64 requests of 4 KiB with their
-/// entries and the head, in whole pages: so each is one work request and one completion.
+/// Size of a buffer in bytes. It holds a whole jumbo command or merged response of BRP (64 requests
+/// of 4 KiB with their entries and the head) in whole pages, so that each is one work request and
+/// one completion.
 pub(crate) const BUFFER_BYTES: u32 = 264 << 10;
-/// Messages with data that the other end may send before it hears more.
+/// Number of messages with data that the other end may send before it gets credits back.
 const CREDITS: u16 = 8;
-/// Buffers to send from.
+/// Number of send buffers.
 const SENDS: u16 = 4;
-/// How long an end waits for what it has sent before it ends the connection all the same.
+/// Maximum time that an end waits until its sent data has arrived before it ends the connection.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What this end says of itself.
+/// Terms that this end offers.
 pub(crate) const OWN: Terms = Terms {
     credits: CREDITS,
     buffer_bytes: BUFFER_BYTES,
@@ -49,10 +50,10 @@ fn depths() -> Depths {
     }
 }
 
-/// Makes the queues of an identifier whose device is known, with every receive posted.
+/// Creates the queues of an identifier whose device is known, and posts every receive.
 ///
 /// # Errors
-/// What the kernel refuses.
+/// Those of the kernel.
 pub(crate) fn queues(id: CmId) -> io::Result<Queues> {
     let queues = Queues::new(id, depths())?;
     for slot in 0..receives(OWN) {
@@ -64,7 +65,7 @@ pub(crate) fn queues(id: CmId) -> io::Result<Queues> {
 /// Connects to a listening end.
 ///
 /// # Errors
-/// Why it cannot be reached, in words.
+/// The reason why it cannot be reached, as text.
 pub(crate) async fn connect(rt: &Rt, address: SocketAddr) -> io::Result<Stream> {
     let channel = CmChannel::new()?;
     let watch = Watch::new(rt, channel.fd())?;
@@ -85,7 +86,7 @@ pub(crate) async fn connect(rt: &Rt, address: SocketAddr) -> io::Result<Stream> 
     )?))
 }
 
-/// The next event, which is to be this one.
+/// Waits for the next event, which must be `wanted`.
 async fn expect(channel: &Rc<CmChannel>, watch: &Watch, wanted: Happened) -> io::Result<CmEvent> {
     loop {
         let Some(event) = channel.next()? else {
@@ -102,45 +103,45 @@ async fn expect(channel: &Rc<CmChannel>, watch: &Watch, wanted: Happened) -> io:
     }
 }
 
-/// What the other end says makes no sense.
+/// Converts an invalid message of the other end to an I/O error.
 pub(crate) fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// How a connection stands.
+/// State of a connection.
 #[derive(Clone, Debug)]
 enum State {
     Open,
-    /// This end has ended it.
+    /// This end has ended the connection.
     Shut,
-    /// The other end has.
+    /// The other end has ended the connection.
     Left,
-    /// It has failed.
+    /// The connection has failed.
     Broken(io::ErrorKind, String),
 }
 
-/// See the module.
+/// An RDMA connection; see the module documentation.
 struct Connection {
     rt: Rt,
     queues: Queues,
     flow: RefCell<Flow>,
     state: RefCell<State>,
-    /// Something of the above changed.
+    /// Signals a change of any of the above.
     changed: Event,
-    /// Somebody waits until something has been sent.
+    /// Whether a task waits for a completed send.
     wants_sent: Cell<bool>,
     closing: Cell<bool>,
     counters: RefCell<Rc<WorkCounters>>,
-    /// Where its end is waited for.
+    /// Group of the tasks that end connections.
     closings: TaskGroup,
-    /// Those that wait for notices and events.
+    /// Tasks that wait for notifications and events.
     tasks: RefCell<Vec<Task<()>>>,
 }
 
 /// The handle of a connection.
 pub(crate) struct Handle(Rc<Connection>);
 
-/// Brings a connection to life, whose receives are posted. Its end becomes a task of `closings`.
+/// Starts a connection whose receives are posted. Its end becomes a task of `closings`.
 ///
 /// # Errors
 /// Those of the runtime.
@@ -170,7 +171,7 @@ pub(crate) fn start(
     Ok(Handle(connection))
 }
 
-/// Looks at completions whenever the device says that there are some.
+/// Processes completions whenever the device notifies that there are some.
 async fn mind_notices(connection: Rc<Connection>, watch: Watch) {
     loop {
         connection.look();
@@ -187,7 +188,7 @@ async fn mind_notices(connection: Rc<Connection>, watch: Watch) {
     }
 }
 
-/// Hears when the other end is gone.
+/// Waits for the event that the other end is gone.
 async fn mind_events(connection: Rc<Connection>, watch: Watch) {
     loop {
         let event = match connection.queues.id().channel().next() {
@@ -201,7 +202,7 @@ async fn mind_events(connection: Rc<Connection>, watch: Watch) {
                 }
             }
             Some((Happened::Disconnected, _)) => {
-                // What it sent before is here.
+                // Data that the other end sent before has arrived.
                 connection.look();
                 connection.end(State::Left);
             }
@@ -218,7 +219,7 @@ impl Connection {
         matches!(*self.state.borrow(), State::Open)
     }
 
-    /// Ends it, if it has not ended yet: everything that is posted is flushed.
+    /// Ends the connection, if it has not ended yet. All posted work requests are flushed.
     fn end(&self, how: State) {
         let before = self.state.borrow().clone();
         if matches!(before, State::Open | State::Shut) {
@@ -238,7 +239,7 @@ impl Connection {
         counter.set(counter.get() + 1);
     }
 
-    /// Asks for the next notice, and looks at everything that has completed.
+    /// Requests the next notification, and processes all completions.
     fn look(&self) {
         let wants_all = || self.wants_sent.get() || self.flow.borrow().waits_for_sent(false);
         loop {
@@ -247,7 +248,7 @@ impl Connection {
                 self.break_off(error.kind(), error.to_string());
             }
             self.send_idle();
-            // It may have turned out that less was asked for than is needed.
+            // Processing may have created a need for more notifications than were requested.
             if all || !wants_all() {
                 break;
             }
@@ -257,7 +258,8 @@ impl Connection {
 
     fn look_once(&self, all: bool) -> io::Result<()> {
         self.queues.arm(!all)?;
-        // What came before the queue was armed makes no notice, so it is looked at behind that.
+        // Completions from before the queue was armed cause no notification, so poll after arming
+        // it.
         while self.queues.poll(|done| self.completed(done))? {}
         Ok(())
     }
@@ -277,7 +279,8 @@ impl Connection {
                     }
                 }
             }
-            // Also what is flushed when it has ended for another reason, which then is the one.
+            // This includes work requests that are flushed after the connection ended for another
+            // reason; that reason is kept.
             Err(words) => self.break_off(io::ErrorKind::ConnectionReset, format!("rdma: {words}")),
         }
     }
@@ -291,7 +294,7 @@ impl Connection {
         }
     }
 
-    /// Sends a message without data where one is due.
+    /// Sends a message without data if one is due.
     fn send_idle(&self) {
         while self.is_open() {
             let Some(word) = self.flow.borrow_mut().next_idle_message() else {
@@ -304,7 +307,7 @@ impl Connection {
         }
     }
 
-    /// What the stream is to be told when it has ended.
+    /// Returns the result that the stream reports after the connection has ended.
     fn ended(&self) -> Option<io::Result<usize>> {
         match &*self.state.borrow() {
             State::Open => None,
@@ -313,7 +316,7 @@ impl Connection {
         }
     }
 
-    /// Takes what has arrived, as far as it fits; `None` as long as there is nothing.
+    /// Copies arrived data as far as it fits. Returns `None` while no data has arrived.
     fn receive_now(&self, out: &mut [u8]) -> Option<io::Result<usize>> {
         if matches!(*self.state.borrow(), State::Shut) {
             return Some(Ok(0));
@@ -340,7 +343,7 @@ impl Connection {
         self.ended()
     }
 
-    /// Sends as much of `payload` from the byte `at` on as one message takes; `None` as long as
+    /// Sends as much of `payload` from offset `at` on as one message takes. Returns `None` while
     /// there is no credit or no buffer.
     fn send_now(&self, payload: &Payload, at: usize) -> Option<io::Result<usize>> {
         if !self.is_open() {
@@ -383,8 +386,7 @@ impl Connection {
     }
 }
 
-/// Ends a connection when everything that was sent has arrived, or that takes too long, and lets go
-/// of it.
+/// Ends a connection when all sent data has arrived or the grace period is over, and releases it.
 async fn close(connection: Rc<Connection>) {
     connection.wants_sent.set(true);
     connection.look();
@@ -392,7 +394,7 @@ async fn close(connection: Rc<Connection>) {
         let is_gone = matches!(*connection.state.borrow(), State::Broken(..) | State::Left);
         is_gone || connection.flow.borrow().is_settled()
     };
-    // Whoever does not take it in time goes without.
+    // If the other end does not receive the data in time, the data is lost.
     let settled = connection.changed.until(is_over);
     let _ = connection.rt.timeout(GRACE, settled).await;
     connection.queues.id().disconnect();
@@ -403,7 +405,7 @@ async fn close(connection: Rc<Connection>) {
 }
 
 impl Handle {
-    /// Begins to end the connection.
+    /// Starts the end of the connection.
     fn finish(&self) {
         if self.0.closing.replace(true) {
             return;

@@ -1,44 +1,45 @@
-//! What may be sent, what has arrived, and who owes whom a buffer: one end of a connection as a
-//! state machine that does no I/O.
+//! Credit flow control: one end of a connection as a state machine that does no I/O. It knows which
+//! messages may be sent, which data has arrived, and which buffers are owed.
 //!
-//! A message that finds no receive posted at the other end breaks a reliable connection. So an end
-//! counts: it has a *credit* for each message with data that the other end has a buffer for, and
-//! gives credits back as its own buffers are empty and posted again, in the immediate word of
-//! whatever it sends. When nothing is to be sent and half of the credits are owed, a message
-//! without data carries them. Such a message takes no credit, or two ends without credits would
-//! wait for each other; how many of them can be on their way is bounded all the same: each carries
-//! at least half of all the credits there are, and they are only given back once they have been
-//! used, so there are never more than two ([`RESERVE`]).
+//! A message that finds no receive posted at the other end breaks a reliable connection. Each end
+//! therefore counts. It has a *credit* for each message with data that the other end has a buffer
+//! for. It gives credits back when its own buffers are empty and posted again, in the immediate
+//! word of the next message that it sends. When it has no data to send and owes half of the
+//! credits, a message without data carries them. Such a message takes no credit, or two ends
+//! without credits would wait for each other. The number of these messages in flight is bounded all
+//! the same: each carries at least half of all credits, and credits are given back only after they
+//! have been used, so there are never more than two ([`RESERVE`]).
 //!
-//! It must never let an end send what the other has no receive for, whatever the other says, and it
-//! must never wait for ever while the program at the other end takes what has arrived.
+//! This module must never let an end send a message that the other end has no receive for, whatever
+//! the other end sends. It must never wait forever while the program at the other end takes the
+//! data that has arrived.
 
 use std::collections::VecDeque;
 
 use crate::terms::Terms;
 
-/// Receives posted beyond the credits, for messages that only give credits back.
+/// Number of receives posted in addition to the credits, for messages that only give credits back.
 pub const RESERVE: u16 = 2;
 
-/// What the other end did that it must not do. The connection ends.
+/// A violation of the protocol by the other end. The connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
-    /// A message without the immediate word.
+    /// A message came without the immediate word.
     #[error("a message came without its immediate word")]
     NoWord,
-    /// A bit of the word that has no meaning.
+    /// The immediate word has undefined bits set.
     #[error("the immediate word {0:#010x} has bits without a meaning")]
     UnknownBits(u32),
-    /// More credits than there are.
+    /// More credits were given back than had been used.
     #[error("{0} credits were given back, more than had been used")]
     TooManyCredits(u16),
-    /// Data without a credit for it.
+    /// Data came without a credit for it.
     #[error("data came without a credit for it")]
     NoCredit,
-    /// A message without data that gives back less than half of the credits.
+    /// A message without data gave back less than half of the credits.
     #[error("a message without data gave back only {0} credits")]
     IdleMessage(u16),
-    /// A message longer than the buffer that it came into.
+    /// A message was longer than its receive buffer.
     #[error("a message of {0} bytes is longer than its buffer")]
     TooLong(u32),
 }
@@ -48,7 +49,7 @@ pub enum Breach {
 pub struct Outgoing {
     /// The buffer that holds it until it has been sent.
     pub slot: u16,
-    /// How much of the data it takes.
+    /// Number of data bytes that it takes.
     pub bytes: usize,
     /// Its immediate word.
     pub word: u32,
@@ -59,35 +60,36 @@ pub struct Outgoing {
 pub struct Arrived {
     /// The buffer.
     pub slot: u16,
-    /// The first byte that has not been taken, and the one behind the last.
+    /// Offset of the first byte that has not been taken. `end` is the offset after the last byte.
     pub start: usize,
     /// See `start`.
     pub end: usize,
 }
 
-/// See the module.
+/// Flow control of one end of a connection; see the module documentation.
 #[derive(Debug)]
 pub struct Flow {
     own: Terms,
     peer: Terms,
-    /// Buffers of messages that are not under way.
+    /// Send buffers of messages that are not in flight.
     free: Vec<u16>,
-    /// Buffers of messages in all.
+    /// Total number of send buffers.
     slots: u16,
-    /// Messages with data that may be sent.
+    /// Number of messages with data that may be sent.
     credits: u16,
-    /// Messages with data that the other end may still send.
+    /// Number of messages with data that the other end may still send.
     granted: u16,
-    /// Receives that were posted again and that the other end does not know of.
+    /// Number of receives that were posted again without the other end having got a credit for
+    /// them.
     owed: u16,
-    /// Messages without data that have not been sent to their end.
+    /// Number of messages without data whose send has not completed.
     idle_under_way: u16,
     arrived: VecDeque<Arrived>,
 }
 
 impl Flow {
-    /// An end with `slots` buffers for what it sends, between two ends of these terms. The
-    /// receives, as many as [`receives`] says, have been posted.
+    /// Creates an end with `slots` send buffers, between two ends of these terms. The receives,
+    /// whose number [`receives`] returns, have been posted.
     pub fn new(own: Terms, peer: Terms, slots: u16) -> Flow {
         Flow {
             own,
@@ -102,8 +104,8 @@ impl Flow {
         }
     }
 
-    /// The next message with data when `left_bytes`, more than none, wait to be sent; its slot is
-    /// taken and its credit used. `None` as long as there is no credit or no slot.
+    /// Returns the next message with data when `left_bytes` bytes, more than 0, wait to be sent. It
+    /// takes a slot and a credit. Returns `None` while there is no credit or no slot.
     pub fn next_message(&mut self, left_bytes: usize) -> Option<Outgoing> {
         if self.credits == 0 || left_bytes == 0 {
             return None;
@@ -118,7 +120,7 @@ impl Flow {
         })
     }
 
-    /// The word of a message without data, if one is due.
+    /// Returns the immediate word of a message without data, if one is due.
     pub fn next_idle_message(&mut self) -> Option<u32> {
         let due = self.is_idle_message_due() && self.idle_under_way < RESERVE;
         due.then(|| {
@@ -131,13 +133,13 @@ impl Flow {
         self.owed * 2 >= self.own.credits
     }
 
-    /// Gives all credits back that are owed.
+    /// Gives back all owed credits.
     fn give_back(&mut self) -> u32 {
         self.granted += self.owed;
         u32::from(std::mem::take(&mut self.owed))
     }
 
-    /// A message with data has been sent to its end: its buffer may be used again.
+    /// Records that the send of a message with data has completed: its buffer may be reused.
     pub fn sent(&mut self, slot: u16) {
         assert!(
             slot < self.slots && !self.free.contains(&slot),
@@ -146,29 +148,29 @@ impl Flow {
         self.free.push(slot);
     }
 
-    /// A message without data has been sent to its end.
+    /// Records that the send of a message without data has completed.
     pub fn idle_message_sent(&mut self) {
         assert!(self.idle_under_way > 0, "one was under way");
         self.idle_under_way -= 1;
     }
 
-    /// True when something waits for the end of a message under way: for a buffer to send from
-    /// while `has_data`, or for room for a message without data.
+    /// Whether progress depends on the completion of a send: a buffer is needed while `has_data`,
+    /// or room for a message without data.
     pub fn waits_for_sent(&self, has_data: bool) -> bool {
         let for_buffer = has_data && self.free.is_empty();
         for_buffer || (self.is_idle_message_due() && self.idle_under_way == RESERVE)
     }
 
-    /// True when nothing is under way.
+    /// Whether no message is in flight.
     pub fn is_settled(&self) -> bool {
         self.free.len() == usize::from(self.slots) && self.idle_under_way == 0
     }
 
-    /// A message has arrived in the receive buffer `slot`. Where it has no data, that buffer is to
-    /// be posted again at once, and its number is given.
+    /// Processes a message that has arrived in the receive buffer `slot`. If the message has no
+    /// data, returns the slot, whose buffer must be posted again at once.
     ///
     /// # Errors
-    /// What the other end must not do.
+    /// A violation of the protocol by the other end.
     pub fn arrive(
         &mut self,
         slot: u16,
@@ -203,16 +205,16 @@ impl Flow {
         Ok(None)
     }
 
-    /// The oldest data that has not been taken.
+    /// Returns the oldest data that has not been taken.
     pub fn first(&self) -> Option<Arrived> {
         self.arrived.front().copied()
     }
 
-    /// Takes `bytes` of the [first](Self::first). When that is all of it, its buffer is to be
-    /// posted again and its number is given; from then on the other end is owed a credit for it.
+    /// Takes `bytes` bytes of the [first](Self::first) data. If that is all of it, returns the
+    /// slot, whose buffer must be posted again; from then on the other end is owed a credit for it.
     ///
     /// # Panics
-    /// When so much is not there.
+    /// When fewer bytes are there.
     pub fn take(&mut self, bytes: usize) -> Option<u16> {
         let first = self.arrived.front_mut().expect("something has arrived");
         assert!(first.start + bytes <= first.end, "only what is there");
@@ -227,7 +229,7 @@ impl Flow {
     }
 }
 
-/// Receives that an end of these terms posts before it connects or accepts.
+/// Returns the number of receives that an end of these terms posts before it connects or accepts.
 pub fn receives(own: Terms) -> u16 {
     own.credits + RESERVE
 }

@@ -1,15 +1,17 @@
 //! Byte streams over RDMA, for BRP: reliable connections of RDMA CM that carry a stream in
 //! messages.
 //!
-//! It exists so that a jumbo command, or a merged response, is one work request and one completion.
-//! What a stream becomes on the wire is written in `docs/brp.md`, section "RDMA".
+//! With this transport a jumbo command, or a merged response, is one work request and one
+//! completion. `docs/brp.md`, section "RDMA", specifies the wire format.
 //!
-//! - [`flow`] decides what may be sent when. It does no I/O, so that it is tested without a device.
-//! - [`terms`] is what both ends say of themselves when they connect.
-//! - The verbs are behind the feature `verbs`; without it, [`connect`] and [`Listener::bind`] say
-//!   so.
+//! - [`flow`] decides which messages may be sent when. It does no I/O, so that it is tested without
+//!   a device.
+//! - [`terms`] are the terms that both ends exchange when they connect.
+//! - The verbs need the feature `verbs`; without it, [`connect`] and [`Listener::bind`] return an
+//!   error that says so.
 //!
-//! It must never send what the other end has no receive for, and it knows nothing of BRP.
+//! This crate must never send a message that the other end has no receive for, and it knows nothing
+//! of BRP.
 
 #[cfg(feature = "verbs")]
 mod connection;
@@ -31,15 +33,15 @@ use bimetal_rt::Rt;
 use bimetal_rt::net::Stream;
 use bimetal_rt::sync::TaskGroup;
 
-/// What registered memory a connection holds at most, in bytes: its buffers to receive into and to
-/// send from.
+/// Maximum registered memory of a connection in bytes: its receive and send buffers.
 pub const CONNECTION_BYTES: u64 = 14 * (264 << 10);
 
 /// Connects to a listening end; the address is one of RDMA CM.
 ///
 /// # Errors
 /// `Unsupported` where the program was built without RDMA, the libraries are not installed, or the
-/// machine has no device; else why the other end cannot be reached. The text says what to do.
+/// machine has no device; otherwise the reason why the other end cannot be reached. The text says
+/// what the operator can do.
 pub async fn connect(rt: &Rt, address: SocketAddr) -> io::Result<Stream> {
     #[cfg(feature = "verbs")]
     return connection::connect(rt, address).await;
@@ -50,7 +52,7 @@ pub async fn connect(rt: &Rt, address: SocketAddr) -> io::Result<Stream> {
     }
 }
 
-/// An address of RDMA CM that is listened at.
+/// A listener at an address of RDMA CM.
 pub struct Listener(Inner);
 
 #[cfg(feature = "verbs")]
@@ -59,10 +61,10 @@ type Inner = listener::Bound;
 type Inner = std::convert::Infallible;
 
 impl Listener {
-    /// Listens at an address. With port 0, one is chosen.
+    /// Listens at an address. With port 0, a port is chosen.
     ///
     /// # Errors
-    /// As of [`connect`], and why the address cannot be used.
+    /// Those of [`connect`], and the reason why the address cannot be used.
     pub fn bind(rt: &Rt, address: SocketAddr) -> io::Result<Listener> {
         #[cfg(feature = "verbs")]
         return listener::Bound::bind(rt, address).map(Listener);
@@ -73,7 +75,7 @@ impl Listener {
         }
     }
 
-    /// The address in use, with the port that was chosen.
+    /// Returns the address in use, with the port that was chosen.
     pub fn address(&self) -> SocketAddr {
         #[cfg(feature = "verbs")]
         return self.0.address();
@@ -84,7 +86,7 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// Why the next one could not be taken; the one after it may be.
+    /// The next connection could not be accepted. A later call may succeed.
     pub async fn accept(&self) -> io::Result<Stream> {
         #[cfg(feature = "verbs")]
         return self.0.accept().await;
@@ -93,10 +95,10 @@ impl Listener {
     }
 }
 
-/// What an end has sent may still be on its way when its stream is gone.
+/// Sent data may still be in flight when its stream has been dropped.
 impl Listener {
-    /// The connections that came from here and have been shut down, as something to wait for: each
-    /// waits until what was sent has arrived, at most five seconds.
+    /// Returns the group of connections accepted here that have been shut down. Each waits until
+    /// its sent data has arrived, at most five seconds.
     pub fn closings(&self) -> TaskGroup {
         #[cfg(feature = "verbs")]
         return self.0.closings().clone();
@@ -135,8 +137,8 @@ mod tests {
         }
     }
 
-    /// Nobody listens at this port, and most machines have no device: there is an error either way,
-    /// and it names what is missing.
+    /// No server listens at this port, and most machines have no device: there is an error either
+    /// way, and it names the missing part.
     #[cfg(feature = "verbs")]
     #[test]
     fn what_is_missing_is_named() {

@@ -1,4 +1,4 @@
-//! Listening: requests to connect become streams.
+//! Listening: connection requests become streams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use crate::connection::{OWN, invalid, queues, start};
 use crate::terms::Terms;
 use crate::verbs::{CmChannel, CmId, Happened};
 
-/// Requests that wait to be looked at.
+/// Maximum number of connection requests that wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// An address that is listened at.
+/// A listener at an address.
 pub(crate) struct Bound {
     rt: Rt,
     id: CmId,
@@ -26,10 +26,10 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Listens.
+    /// Listens at an address.
     ///
     /// # Errors
-    /// Why that cannot be.
+    /// The reason why this is not possible.
     pub(crate) fn bind(rt: &Rt, address: SocketAddr) -> io::Result<Bound> {
         let channel = CmChannel::new()?;
         let watch = Watch::new(rt, channel.fd())?;
@@ -46,20 +46,21 @@ impl Bound {
         })
     }
 
-    /// The address, with the port that was chosen.
+    /// Returns the address, with the port that was chosen.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The connections that were taken here and are ending.
+    /// Returns the group of connections accepted here that are ending.
     pub(crate) fn closings(&self) -> &TaskGroup {
         &self.closings
     }
 
-    /// The next connection. Its end may still be on the way: then it is the stream that tells.
+    /// Accepts the next connection. Its establishment may still fail; the stream then reports the
+    /// failure.
     ///
     /// # Errors
-    /// Why the next one could not be taken; the one after it may be.
+    /// The next connection could not be accepted. A later call may succeed.
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         let channel: &Rc<CmChannel> = self.id.channel();
         loop {

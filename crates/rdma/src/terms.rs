@@ -1,38 +1,39 @@
-//! What each end says of itself when a connection is made: the private data of RDMA CM.
+//! Terms that each end offers when a connection is made: the private data of RDMA CM.
 //!
-//! Nothing here is believed before it is checked: whoever reaches the fabric can say it.
+//! They must be checked before use, because any machine on the fabric can send them.
 
-/// How long the words are. RDMA CM may hand out more bytes than were sent; what stands behind these
-/// is not looked at.
+/// Length of the encoded terms. RDMA CM may deliver more bytes than were sent; bytes beyond this
+/// length are ignored.
 pub const TERMS_BYTES: usize = 12;
-/// The first bytes.
+/// Magic bytes at the start.
 const MAGIC: [u8; 4] = *b"BRPr";
 /// The only version.
 const VERSION: u16 = 1;
-/// The fewest and the most messages that an end may let the other send before it says more.
+/// Permitted range of the messages that an end may let the other end send before it gives credits
+/// back.
 const CREDITS: std::ops::RangeInclusive<u16> = 2..=1024;
-/// The smallest and the largest buffer that a message may fill.
+/// Permitted range of the size of a message buffer, in bytes.
 const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4096..=16 << 20;
 
-/// What an end has for what it receives.
+/// Receive capacity that an end offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Messages with data that the other end may send before any is given back.
+    /// Number of messages with data that the other end may send before credits are given back.
     pub credits: u16,
-    /// The most bytes in one message.
+    /// Maximum length of a message in bytes.
     pub buffer_bytes: u32,
 }
 
-/// Why the words of the other end are not taken.
+/// Reason why the terms of the other end are rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTerms {
-    /// Fewer bytes than the words have.
+    /// The terms are too short.
     #[error("the other end sent {0} bytes of private data and not 12")]
     Short(usize),
-    /// It is no end of this protocol.
+    /// The other end does not speak this protocol.
     #[error("the other end does not speak BRP over RDMA")]
     Magic,
-    /// It is one of another version.
+    /// The other end speaks another version.
     #[error("the other end speaks version {0} of BRP over RDMA, this one version 1")]
     Version(u16),
     /// Credits outside of 2 to 1024.
@@ -44,7 +45,7 @@ pub enum BadTerms {
 }
 
 impl Terms {
-    /// The words.
+    /// Encodes the terms.
     pub fn encode(&self) -> [u8; TERMS_BYTES] {
         let mut bytes = [0; TERMS_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -54,10 +55,10 @@ impl Terms {
         bytes
     }
 
-    /// Reads the words of the other end.
+    /// Decodes the terms of the other end.
     ///
     /// # Errors
-    /// The first thing that is wrong with them.
+    /// The first mistake in them.
     pub fn decode(bytes: &[u8]) -> Result<Terms, BadTerms> {
         let Some(&[a, b, c, d, v0, v1, c0, c1, b0, b1, b2, b3]) =
             bytes.first_chunk::<TERMS_BYTES>()

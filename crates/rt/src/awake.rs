@@ -1,10 +1,11 @@
-//! Time in which a thread was awake.
+//! The time in which a thread was awake.
 //!
-//! A thread that does not run (stopped by a signal, in a virtual machine that is paused, waiting
-//! for a processor) takes no completions either, so the silence of a device in that time says
-//! nothing about the device. [`Stalls`] finds such times and keeps them, so that silence can be
-//! measured without them: a turn that took long, and a sleep that took much longer than was asked
-//! for. A stop during a sleep is found only where it outlasts the sleep, so sleeps have a bound.
+//! A thread that does not run (stopped by a signal, in a paused virtual machine, waiting for a
+//! processor) takes no completions either, so the silence of a device in that time says nothing
+//! about the device. [`Stalls`] detects and keeps such times, so that silence can be measured
+//! without them. A stall is a turn that took long, or a sleep that lasted much longer than
+//! requested. A stop during a sleep is detected only if it outlasts the sleep, so sleeps are
+//! bounded.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,26 +15,27 @@ use std::time::Duration;
 use crate::executor::{Elapsed, Rt};
 use crate::time::Instant;
 
-/// Time of a turn, or of a sleep beyond its end, that counts as a stall.
+/// Minimum length of a turn, or of a sleep beyond its end, that counts as a stall.
 pub(crate) const STALL_MIN: Duration = Duration::from_millis(100);
 
-/// The longest sleep while a timer is set: so much of a stall at most counts as time awake.
+/// The longest sleep while a timer is set, and so the longest part of a stall that counts as time
+/// awake.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// Stalls that are kept one by one.
+/// Maximum number of stalls that are kept.
 const KEPT_MAX: usize = 32;
 
-/// The stalls of a thread: when it did not look at its driver although it should have.
+/// The stalls of a thread: the times in which it did not poll its driver although it should have.
 #[derive(Default)]
 pub(crate) struct Stalls {
-    /// Start and end of each, oldest first, disjoint.
+    /// Start and end of each stall, oldest first, disjoint.
     kept: RefCell<VecDeque<(Instant, Instant)>>,
-    /// By when the thread should look at its driver, at the latest.
+    /// The time by which the thread should poll its driver.
     expected: Cell<Instant>,
 }
 
 impl Stalls {
-    /// The thread looks at its driver at `now`, and should again soon.
+    /// Records that the thread polls its driver at `now` and should do so again soon.
     pub(crate) fn look(&self, now: Instant) {
         if let Some(start) = self.current(now) {
             let mut kept = self.kept.borrow_mut();
@@ -45,19 +47,19 @@ impl Stalls {
         self.expected.set(now);
     }
 
-    /// The thread, which has just looked at its driver, need not look again before `end`.
+    /// Records that the thread, which has just polled its driver, need not poll it before `end`.
     pub(crate) fn sleep_until(&self, end: Instant) {
         self.expected.set(end);
     }
 
-    /// The start of the stall that ends at `now`, if there is one.
+    /// Returns the start of the stall that ends at `now`, if there is one.
     fn current(&self, now: Instant) -> Option<Instant> {
         let expected = self.expected.get();
         (now.since(expected) >= STALL_MIN).then_some(expected)
     }
 
-    /// The time from `since` to `now` without stalls. Only the last few stalls are known, so a long
-    /// time may contain older ones.
+    /// Returns the time from `since` to `now` without stalls. Only the last few stalls are known,
+    /// so a long time may contain older ones.
     pub(crate) fn awake(&self, since: Instant, now: Instant) -> Duration {
         let kept = self.kept.borrow();
         let current = self.current(now).map(|start| (start, now));
@@ -68,10 +70,10 @@ impl Stalls {
 }
 
 impl Rt {
-    /// The time since `earlier` in which this thread was awake: without the times in which it did
-    /// not look for what had completed although it was due to, because the process was stopped,
-    /// the machine was paused, or a turn took long. Silence of a device is measured by this, since
-    /// a thread that does not look hears nothing.
+    /// Returns the time since `earlier` in which this thread was awake. It excludes the times in
+    /// which the thread did not poll for completions although it should have, because the process
+    /// was stopped, the machine was paused, or a turn took long. The silence of a device is
+    /// measured by this, since a thread that does not poll sees no completion.
     ///
     /// Up to a second of each such time may be counted as awake. Only the last 32 of them are
     /// known.
@@ -79,8 +81,8 @@ impl Rt {
         self.0.stalls.awake(earlier, self.now())
     }
 
-    /// Waits for `future` as [`Rt::timeout`] does, until `duration` has passed in which this
-    /// thread was [awake](Rt::awake_since).
+    /// Waits for `future` like [`Rt::timeout`], until this thread has been [awake](Rt::awake_since)
+    /// for `duration`.
     ///
     /// # Errors
     /// [`Elapsed`] when the time is up first.
@@ -119,7 +121,7 @@ mod tests {
         let stalls = Stalls::default();
         stalls.look(at(10));
         stalls.sleep_until(at(500));
-        // 5 s late, of which any part may lie within what is measured.
+        // The poll is 5 s late; the measured time may contain any part of that.
         stalls.look(at(5_500));
         stalls.look(at(5_510));
         assert_eq!(awake_ms(&stalls, 0, 5_510), 510);

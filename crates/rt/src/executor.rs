@@ -1,9 +1,8 @@
-//! The executor: a queue of tasks that are ready, the timers, and a driver to park in.
+//! The executor: a queue of ready tasks, the timers, and a driver to park in.
 //!
-//! One *turn* runs every task that is ready (and those they wake, up to a bound of tasks and of
-//! [steps](crate::turn)), fires the due timers and then enters the driver once. So whatever a turn
-//! produced, be it reads, writes or replies, leaves in one system call, and batches form by
-//! themselves without a timer.
+//! One *turn* runs every ready task (and the tasks they wake, up to a bound of tasks and of
+//! [steps](crate::turn)), enters the driver once and then fires the due timers. So the operations
+//! that a turn starts are submitted in batches, which form without a timer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -28,8 +27,8 @@ use crate::timers::{TimerKey, Timers};
 use crate::turn::{self, LongestTurn};
 use crate::virtual_time::{VirtualClock, VirtualOptions};
 
-/// Tasks polled before the driver is looked at again, so that completions are never starved by
-/// tasks that keep waking each other.
+/// Maximum number of tasks polled before the driver is entered again, so that tasks that keep
+/// waking each other never starve completions.
 const TASKS_PER_TURN_MAX: usize = 512;
 
 /// A handle to the runtime of this thread. Cloning is cheap; the runtime ends with the last clone.
@@ -48,31 +47,32 @@ pub(crate) struct Inner {
     live_tasks: RefCell<Slab<Option<Waker>>>,
     /// Set by [`Rt::end`]: tasks are dropped instead of polled.
     ending: Cell<bool>,
-    /// When the turn began that runs now, or ran last.
+    /// Start of the current turn, or of the last one.
     turn_began: Cell<Instant>,
     longest_turn: Cell<LongestTurn>,
-    /// When the thread did not look at its driver.
+    /// The times in which the thread did not poll its driver although it should have.
     pub(crate) stalls: Stalls,
     notices: Notices,
 }
 
-/// The only place that knows which world this is.
+/// The kind of time, real or virtual; no other code distinguishes the two.
 enum World {
     Real(Rc<RealTime>),
     Virtual(VirtualClock),
 }
 
-/// Tasks that are ready. The lock is never contended: wakers are `Send` by type, so the compiler
-/// asks for it, but a waker of this runtime is only ever used on its own thread, which is checked.
+/// The queue of ready tasks. The lock is never contended: wakers are `Send` by type, so the
+/// compiler requires the lock, but a waker of this runtime is only ever used on its own thread,
+/// which is checked.
 struct ReadyQueue {
-    /// The [place](this_thread) of the thread.
+    /// The [number](this_thread) of the thread.
     owner: usize,
     tasks: Mutex<VecDeque<async_task::Runnable>>,
 }
 
-/// A number that no two threads have at the same time: where something of a thread's own lies. Its
-/// identity would say the same, but asking for that counts the handle of the thread up and down,
-/// and this is asked at every wake-up.
+/// Returns a number that no two threads have at the same time: the address of a thread-local
+/// variable. The thread's identity would serve as well, but reading it increments and decrements
+/// the reference count of the thread handle, and this function is called at every wake-up.
 fn this_thread() -> usize {
     thread_local! {
         static PLACE: u8 = const { 0 };
@@ -90,7 +90,7 @@ impl ReadyQueue {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<async_task::Runnable>> {
-        // A task that panics does so outside this lock, so poison carries no meaning here.
+        // A task that panics does so outside this lock, so poisoning carries no meaning here.
         self.tasks
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -111,11 +111,11 @@ impl Wake for MainWaker {
 }
 
 impl Rt {
-    /// A runtime in real time.
+    /// Creates a runtime in real time.
     ///
     /// # Errors
-    /// When the kernel refuses the memory of the buffer pool, or what the driver that was chosen
-    /// needs; the message says which limit or rule is in the way.
+    /// When the kernel refuses the memory of the buffer pool, or a resource that the chosen driver
+    /// needs; the message names the limit or rule that prevents it.
     pub fn real_time(options: UringOptions) -> io::Result<Rt> {
         let pool = BufPool::new(options.pool_bytes)?;
         let (seed, notices) = (options.seed, options.notices.clone());
@@ -124,8 +124,8 @@ impl Rt {
         Ok(Rt::with_world(world, pool, seed, false, notices))
     }
 
-    /// A runtime in virtual time. Its buffer pool has no region of its own: buffers come from the
-    /// heap, and nothing depends on their addresses.
+    /// Creates a runtime in virtual time. Its buffer pool has no region: buffers come from the
+    /// heap, and no result depends on their addresses.
     pub fn virtual_time(options: VirtualOptions) -> Rt {
         let world = World::Virtual(VirtualClock::default());
         Rt::with_world(
@@ -158,7 +158,7 @@ impl Rt {
         }))
     }
 
-    /// The time now.
+    /// Returns the current time.
     pub fn now(&self) -> Instant {
         match &self.0.world {
             World::Real(real) => real.now(),
@@ -166,36 +166,36 @@ impl Rt {
         }
     }
 
-    /// True in virtual time.
+    /// Returns true in virtual time.
     pub fn is_virtual(&self) -> bool {
         matches!(self.0.world, World::Virtual(_))
     }
 
-    /// The buffers of this runtime.
+    /// Returns the buffer pool of this runtime.
     pub fn pool(&self) -> &BufPool {
         &self.0.pool
     }
 
-    /// Where what the operator should know is left, and taken from.
+    /// Returns the collection of notices for the operator.
     pub fn notices(&self) -> &Notices {
         &self.0.notices
     }
 
-    /// The seed this runtime was made with.
+    /// Returns the seed of this runtime.
     pub fn seed(&self) -> u64 {
         self.0.seed
     }
 
-    /// The random numbers of the consumer `label`, split off the seed.
+    /// Returns the random number generator of the consumer `label`, derived from the seed.
     pub fn rng(&self, label: &str) -> Rng {
         Rng::labelled(self.0.seed, label)
     }
 
-    /// Sixteen bytes nobody else has: from the operating system in real time, from the seed in
-    /// virtual time. With the version and variant bits of a random UUID (RFC 9562, version 4).
+    /// Returns sixteen unique bytes: from the operating system in real time, from the seed in
+    /// virtual time. They have the version and variant bits of a random UUID (RFC 9562, version 4).
     ///
     /// # Errors
-    /// When the operating system gives none.
+    /// When the operating system provides no random bytes.
     pub fn random_uuid(&self) -> io::Result<[u8; 16]> {
         let mut bytes = [0; 16];
         match &self.0.world {
@@ -207,11 +207,11 @@ impl Rt {
         Ok(bytes)
     }
 
-    /// Sixteen bytes that stay the same as long as the machine has not started anew: in virtual
-    /// time, as long as the runtime lives.
+    /// Returns sixteen bytes that stay the same until the machine is restarted; in virtual time, as
+    /// long as the runtime lives.
     ///
     /// # Errors
-    /// When the operating system does not say.
+    /// When the operating system does not provide them.
     pub fn boot_id(&self) -> io::Result<[u8; 16]> {
         match &self.0.world {
             World::Real(_) => real_time::boot_id(),
@@ -223,8 +223,8 @@ impl Rt {
         }
     }
 
-    /// The time of day in seconds since 1970, for labels that people read and for nothing else.
-    /// Virtual time starts at the beginning of 2020.
+    /// Returns the time of day in seconds since 1970, only for labels that people read. Virtual
+    /// time starts at the beginning of 2020.
     pub fn unix_seconds(&self) -> u64 {
         const VIRTUAL_START_S: u64 = 1_577_836_800;
         match &self.0.world {
@@ -233,17 +233,17 @@ impl Rt {
         }
     }
 
-    /// How the runtime was set up, in real time.
+    /// Returns the options of the runtime, in real time.
     pub fn uring_options(&self) -> Option<&UringOptions> {
         self.real().map(|real| real.options())
     }
 
-    /// Who carries operations out, in real time.
+    /// Returns the driver in use, in real time.
     pub fn driven(&self) -> Option<&Driven> {
         self.real().map(|real| real.driven())
     }
 
-    /// The operations, in real time.
+    /// Returns the operations of the runtime, in real time.
     pub(crate) fn real(&self) -> Option<&Rc<RealTime>> {
         match &self.0.world {
             World::Real(real) => Some(real),
@@ -252,16 +252,16 @@ impl Rt {
     }
 
     /// Starts a task. Dropping the returned [`Task`] cancels it at its next suspension point;
-    /// [`Task::detach`] lets it run on alone.
+    /// [`Task::detach`] lets it continue without a handle.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
         let (runnable, task) = self.new_task(future);
         runnable.schedule();
         task
     }
 
-    /// Starts a task and polls it once before returning. What needs no waiting is then done
+    /// Starts a task and polls it once before returning. Work that does not wait is then done
     /// without a pass through the queue of ready tasks. The caller must hold no borrow that the
-    /// future could want.
+    /// future could need.
     pub fn spawn_eager<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
         let (runnable, task) = self.new_task(future);
         runnable.run();
@@ -294,8 +294,8 @@ impl Rt {
         (runnable, Task(task))
     }
 
-    /// Ends every task where it stands, as a crash of the program would, and lets go of all they
-    /// held. Whoever awaits one of them waits for ever. For experiments and tests, whose stacks are
+    /// Ends every task where it is suspended, as a crash of the program would, and drops its state.
+    /// A future that awaits one of them waits for ever. For experiments and tests whose stacks are
     /// not closed.
     pub fn end(&self) {
         self.0.ending.set(true);
@@ -313,29 +313,29 @@ impl Rt {
         self.0.ending.set(false);
     }
 
-    /// Tasks that have neither finished nor been cancelled.
+    /// Returns the number of tasks that have neither finished nor been cancelled.
     pub fn live_tasks(&self) -> usize {
         self.0.live_tasks.borrow().len()
     }
 
-    /// The longest turns that have ended since the runtime was made, or since
-    /// [`Rt::forget_longest_turn`]: for how long at most nobody was answered.
+    /// Returns the longest turns that have ended since the runtime was created, or since
+    /// [`Rt::forget_longest_turn`]: the longest time in which no completion was served.
     pub fn longest_turn(&self) -> LongestTurn {
         self.0.longest_turn.get()
     }
 
-    /// Measures the [longest turn](Rt::longest_turn) anew, from now on.
+    /// Resets the measurement of the [longest turn](Rt::longest_turn).
     pub fn forget_longest_turn(&self) {
         self.begin_turn();
         self.0.longest_turn.set(LongestTurn::default());
     }
 
-    /// Timers that are set.
+    /// Returns the number of timers that are set.
     pub fn live_timers(&self) -> usize {
         self.0.timers.borrow().len()
     }
 
-    /// Operations that the kernel has not completed, orphans included.
+    /// Returns the number of operations that the kernel has not completed, including orphans.
     pub fn operations_in_flight(&self) -> usize {
         self.real().map_or(0, |real| real.in_flight())
     }
@@ -354,8 +354,8 @@ impl Rt {
         self.sleep_until(self.now() + duration)
     }
 
-    /// Waits for `future`, at most for `duration`. What the future had started goes on or is
-    /// orphaned, as the crate's contract says; a write that timed out may still happen.
+    /// Waits for `future`, at most for `duration`. Operations that the future started continue or
+    /// are orphaned, as the crate's contract says; a write that timed out may still take effect.
     ///
     /// # Errors
     /// [`Elapsed`] when the time is up first.
@@ -372,8 +372,8 @@ impl Rt {
         }
     }
 
-    /// Lets `duration` of virtual time pass while this thread does nothing, as if the process had
-    /// been stopped. For tests of what a server does when it wakes.
+    /// Advances virtual time by `duration` while this thread does nothing, as if the process had
+    /// been stopped. For tests of the behaviour after such a stop.
     ///
     /// # Panics
     /// In real time.
@@ -410,7 +410,7 @@ impl Rt {
         }
     }
 
-    /// Waits until the kernel has completed every operation, orphans included.
+    /// Waits until the kernel has completed every operation, including orphans.
     pub fn drain(&self) {
         if let World::Real(real) = &self.0.world {
             real.drain();
@@ -438,7 +438,7 @@ impl Rt {
         self.0.stalls.look(now);
     }
 
-    /// Measures the turn that ends now; returns the time.
+    /// Ends the measurement of a turn; returns the current time.
     fn end_turn(&self) -> Instant {
         let mut longest = self.0.longest_turn.get();
         let now = self.now();
@@ -459,7 +459,7 @@ impl Rt {
         tasks.pop_front()
     }
 
-    /// Enters the driver at `now`: waits when `idle`, else only looks for what has completed.
+    /// Enters the driver at `now`: waits when `idle`, otherwise only polls for completions.
     fn park(&self, idle: bool, now: Instant) {
         let next_timer = self.0.timers.borrow_mut().next();
         match &self.0.world {
@@ -491,8 +491,8 @@ impl Rt {
     }
 }
 
-/// The place of a task among the live ones, from spawn to end. It holds a weak handle: a task must
-/// not keep the runtime that owns it alive.
+/// The entry of a task among the live ones, from spawn to end. It holds a weak handle, since a task
+/// must not keep the runtime that owns it alive.
 struct LiveTask {
     inner: std::rc::Weak<Inner>,
     key: usize,
@@ -509,8 +509,8 @@ impl LiveTask {
         }
     }
 
-    /// True when the task must not go on. Remembers the waker at the first call; it is the same
-    /// one as long as the task lives.
+    /// Returns true when the task must not continue. Remembers the waker at the first call; the
+    /// waker stays the same as long as the task lives.
     fn must_end(&self, waker: &Waker) -> bool {
         let Some(inner) = self.inner.upgrade() else {
             return true;
@@ -526,7 +526,7 @@ impl Drop for LiveTask {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.upgrade() {
             let waker = inner.live_tasks.borrow_mut().remove(self.key);
-            // The last handle to a task may be this one, and its end may spawn others.
+            // This may be the last handle to a task, whose destructors may spawn others.
             drop(waker);
         }
     }
@@ -537,17 +537,17 @@ impl Drop for LiveTask {
 pub struct Task<T>(async_task::Task<Option<T>>);
 
 impl<T> Task<T> {
-    /// Lets the task run on without a handle.
+    /// Lets the task continue without a handle.
     pub fn detach(self) {
         self.0.detach();
     }
 
-    /// Cancels the task and waits until it has let go of all it held.
+    /// Cancels the task and waits until its state has been dropped.
     pub async fn cancel(self) -> Option<T> {
         self.0.cancel().await.flatten()
     }
 
-    /// True when the task has ended.
+    /// Returns true when the task has ended.
     pub fn is_finished(&self) -> bool {
         self.0.is_finished()
     }
@@ -558,13 +558,13 @@ impl<T> Future for Task<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         match Pin::new(&mut self.0).poll(context) {
             Poll::Ready(Some(output)) => Poll::Ready(output),
-            // The runtime has been ended; so will be whoever waits.
+            // The runtime has been ended, which will also end the task that waits.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
 }
 
-/// The time of [`Rt::timeout`] was up first.
+/// The error of [`Rt::timeout`] when the time is up first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
 
@@ -601,7 +601,7 @@ impl Drop for Sleep {
     }
 }
 
-/// Lets every other task that is ready run first.
+/// Lets every other ready task run first.
 pub async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(|context| {
@@ -685,7 +685,7 @@ mod tests {
         let held = Rc::new(());
         for _ in 0..3 {
             let (held, rt2) = (Rc::clone(&held), rt.clone());
-            // A cycle: the task holds the runtime, and waits for what never comes.
+            // A cycle: the task holds the runtime, and waits for ever.
             rt.spawn(async move {
                 std::future::pending::<()>().await;
                 drop((held, rt2));
@@ -710,7 +710,7 @@ mod tests {
     fn a_turn_ends_when_its_steps_are_used_up() {
         let rt = virtual_rt();
         let walked = Rc::new(Cell::new(0));
-        // Two walks of 100 turns' steps each, which give way after every tenth of a turn.
+        // Two walks, each with the steps of 100 turns, which yield after every tenth of a turn.
         let piece = turn::TURN_STEPS_MAX / 10;
         for _ in 0..2 {
             let walked = Rc::clone(&walked);
@@ -726,7 +726,7 @@ mod tests {
         rt.block_on(rt.sleep(Duration::from_secs(1)));
         assert_eq!(walked.get(), 2000, "both have ended");
         let longest = rt.longest_turn().steps;
-        // One piece past the end, and the polls of the tasks themselves.
+        // The bound is one piece more than a turn, plus the polls of the tasks themselves.
         let most = turn::TURN_STEPS_MAX + piece + TASKS_PER_TURN_MAX as u64;
         assert!(
             (turn::TURN_STEPS_MAX..=most).contains(&longest),

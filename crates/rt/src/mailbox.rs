@@ -1,12 +1,13 @@
-//! A mailbox: how ordinary threads hand work to the one thread that owns a shard.
+//! A mailbox, through which ordinary threads send messages to the one thread that owns a shard.
 //!
-//! Threads put letters in and ring a bell; whoever owns the shard takes all that is there, as a
-//! task of its executor ([`Letters`]) or, where time is virtual and nobody may wait for a thread
-//! inside the executor, between two runs of it ([`Receiver::wait`]). The bell costs both threads a
-//! system call, so it is rung only for who listens: whoever has taken letters looks once more
-//! before he does. A mailbox has no bound of its own: a thread that waits for its answer before it
-//! sends again is the bound. It must never lose a letter: what is not taken is dropped with the
-//! mailbox, which ends whoever waits for an answer to it.
+//! Threads put messages in and ring a doorbell. The owner of the shard takes all messages at once,
+//! as a task of its executor ([`Letters`]) or, in virtual time, where the executor must not wait
+//! for a thread, between two runs of the executor ([`Receiver::wait`]). A ring costs both threads a
+//! system call, so a sender rings only when the receiver listens: a receiver that has taken
+//! messages checks once more before it waits. A mailbox has no bound of its own; it is bounded if
+//! each thread waits for its reply before it sends again. A mailbox must never lose a message:
+//! messages that are not taken are dropped with the mailbox, which ends the wait of a thread that
+//! waits for a reply.
 
 mod outbox;
 
@@ -21,42 +22,42 @@ use crate::executor::{Rt, yield_now};
 use crate::net::Stream;
 pub use outbox::Outbox;
 
-/// Bells taken at a time.
+/// Maximum number of doorbell rings read at a time.
 const BELLS: usize = 64;
 
 struct Mailbox<T> {
     letters: VecDeque<T>,
     is_closed: bool,
-    /// Whoever takes letters has found none and waits for the bell.
+    /// True when the receiver has found no message and waits for the doorbell.
     is_listening: bool,
 }
 
 type Shared<T> = Arc<Mutex<Mailbox<T>>>;
 
-/// A panic of another thread leaves a queue that is as good as before.
+/// Locks the mailbox; a panic of another thread leaves its queue intact.
 fn lock<T>(mailbox: &Shared<T>) -> MutexGuard<'_, Mailbox<T>> {
     mailbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where letters are put in, from any number of threads. Dropping it ends the receiver, after the
-/// letters that are there.
+/// The sending end, for any number of threads. Dropping it ends the receiver, after the messages
+/// that are already in the mailbox.
 pub struct Sender<T> {
     mailbox: Shared<T>,
     bell: UnixStream,
-    /// The process that made it.
+    /// The process that created the sender.
     process: u32,
 }
 
-/// The end of whoever owns the shard, on its way to that thread.
+/// The receiving end, which can be moved to the thread that owns the shard.
 pub struct Receiver<T> {
     mailbox: Shared<T>,
     bell: UnixStream,
 }
 
-/// A mailbox.
+/// Creates a mailbox and returns its two ends.
 ///
 /// # Errors
-/// When there is no socket for the bell.
+/// When no socket can be created for the doorbell.
 pub fn mailbox<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
     let (bell, heard) = UnixStream::pair()?;
     let mailbox = Arc::new(Mutex::new(Mailbox {
@@ -74,10 +75,10 @@ pub fn mailbox<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
 }
 
 impl<T> Sender<T> {
-    /// Puts a letter in.
+    /// Sends a message.
     ///
     /// # Errors
-    /// The letter, when nobody will take it.
+    /// The message, when the receiver is closed.
     pub fn send(&self, letter: T) -> Result<(), T> {
         let mut letter = Some(letter);
         if self.send_all(std::iter::from_fn(|| letter.take())) {
@@ -86,8 +87,8 @@ impl<T> Sender<T> {
         Err(letter.expect("a mailbox that is closed takes nothing"))
     }
 
-    /// Puts letters in, which will be taken together; false when nobody will take them: then they
-    /// are left where they are.
+    /// Sends messages that will be taken together; returns false when the receiver is closed, and
+    /// then takes no message from the iterator.
     pub fn send_all(&self, letters: impl IntoIterator<Item = T>) -> bool {
         let must_ring = {
             let mut mailbox = lock(&self.mailbox);
@@ -98,20 +99,21 @@ impl<T> Sender<T> {
             !mailbox.letters.is_empty() && std::mem::take(&mut mailbox.is_listening)
         };
         if must_ring {
-            // One bell until somebody listens again. A bell that nobody hears is on a mailbox that
-            // is being closed, and its letters go with it.
+            // Ring once until the receiver listens again. If the ring fails, the mailbox is being
+            // closed, and its messages are dropped with it.
             let _ = (&self.bell).write_all(&[0]);
         }
         true
     }
 
-    /// Ends the receiver, after the letters that are there. In a forked child this does nothing:
-    /// the receiver is the other process's, and the bell is shared with it.
+    /// Ends the receiver, after the messages that are already in the mailbox. In a forked child
+    /// this does nothing: the receiver belongs to the parent process, and the doorbell is shared
+    /// with it.
     pub fn close(&self) {
         if self.process != std::process::id() {
             return;
         }
-        // A bell that is gone already has ended it.
+        // If the doorbell is already closed, the receiver has ended.
         let _ = self.bell.shutdown(Shutdown::Both);
     }
 }
@@ -127,14 +129,15 @@ impl<T> Receiver<T> {
         std::mem::take(&mut lock(&self.mailbox).letters)
     }
 
-    /// The letters that are there; with none, the bell will be rung for the next.
+    /// Takes the messages; if there are none, requests a ring for the next one.
     fn take_or_listen(&self) -> Option<VecDeque<T>> {
         let mut mailbox = lock(&self.mailbox);
         mailbox.is_listening = mailbox.letters.is_empty();
         (!mailbox.is_listening).then(|| std::mem::take(&mut mailbox.letters))
     }
 
-    /// Waits for letters in a thread of which no executor runs; `None` when no more will come.
+    /// Waits for messages, in a thread that is not running its executor; returns `None` when no
+    /// more will come.
     pub fn wait(&self) -> Option<VecDeque<T>> {
         if let Some(letters) = self.take_or_listen() {
             return Some(letters);
@@ -150,17 +153,17 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Lets no more letters in, and gives those that were not taken.
+    /// Closes the mailbox and returns the messages that were not taken.
     pub fn close(self) -> VecDeque<T> {
         let mut mailbox = lock(&self.mailbox);
         mailbox.is_closed = true;
         std::mem::take(&mut mailbox.letters)
     }
 
-    /// Goes on as a task of an executor.
+    /// Turns the receiver into one for a task of an executor.
     ///
     /// # Errors
-    /// When the runtime does not take the bell, as one in virtual time does not.
+    /// When the runtime does not support the doorbell's socket, as in virtual time.
     pub fn listen(self, rt: &Rt) -> io::Result<Letters<T>> {
         let bell = Stream::from_unix(rt, self.bell.try_clone()?)?;
         Ok(Letters {
@@ -190,13 +193,13 @@ pub struct Letters<T> {
 }
 
 impl<T> Letters<T> {
-    /// As [`Receiver::close`].
+    /// Closes the mailbox like [`Receiver::close`].
     pub fn close(self) -> VecDeque<T> {
         self.receiver.close()
     }
 
-    /// Waits for letters; `None` when no more will come. What the letters before have made ready
-    /// runs first.
+    /// Waits for messages; returns `None` when no more will come. Tasks that became ready through
+    /// the previous messages run first.
     pub async fn next(&mut self) -> Option<VecDeque<T>> {
         yield_now().await;
         if let Some(letters) = self.receiver.take_or_listen() {
@@ -219,7 +222,7 @@ mod tests {
     use crate::real_time::UringOptions;
     use std::sync::mpsc;
 
-    /// A letter and where its answer goes.
+    /// A message and the channel for its reply.
     type Letter = (u64, mpsc::Sender<u64>);
 
     fn ask(sender: &Sender<Letter>, number: u64) -> Option<u64> {
@@ -257,7 +260,7 @@ mod tests {
         let copy = Sender {
             mailbox: Arc::clone(&sender.mailbox),
             bell: sender.bell.try_clone().expect("a descriptor"),
-            // As the sender is to a child: made by another process.
+            // The copy looks like the sender in a forked child: created by another process.
             process: std::process::id() + 1,
         };
         drop(copy);
@@ -289,7 +292,7 @@ mod tests {
         });
     }
 
-    /// What has been written to the bell of a mailbox and not heard.
+    /// Returns the number of rings that were written to the doorbell and not read.
     fn bells(receiver: &Receiver<u64>) -> usize {
         receiver.bell.set_nonblocking(true).expect("a socket");
         let heard = (&receiver.bell).read(&mut [0; BELLS]).unwrap_or(0);

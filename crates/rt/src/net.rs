@@ -1,8 +1,8 @@
-//! Byte streams: TCP and UNIX sockets in real time, in-memory pipes in both worlds. Whatever else
-//! can carry bytes, as RDMA does, is put under a [`Stream`] by its own crate.
+//! Byte streams: TCP and UNIX sockets in real time, in-memory pipes in real and virtual time. Other
+//! transports, such as RDMA, are put under a [`Stream`] by their own crates.
 //!
-//! A stream is used by one receiving and one sending task at a time. It must never be the place
-//! where a protocol is understood.
+//! A stream is used by one receiving and one sending task at a time. It must never interpret a
+//! protocol.
 
 mod carrier;
 mod inbox;
@@ -25,18 +25,18 @@ pub use carrier::{AHEAD_MAX, Carried, Carrier, PIECE_BYTES, SEND_BYTES, SENDS_MA
 pub use inbox::Inbox;
 pub use pipe::{Pipe, PipeOptions};
 
-/// Where a server listens or a client connects.
+/// The address on which a server listens or to which a client connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A UNIX stream socket.
     Unix(PathBuf),
     /// A TCP address.
     Tcp(SocketAddr),
-    /// An address of RDMA CM. Streams over it are made by `bimetal-rdma`, not here.
+    /// An RDMA CM address. Streams over it are made by `bimetal-rdma`, not here.
     Rdma(SocketAddr),
 }
 
-/// What this module says to an address that it cannot reach.
+/// Returns the error for an address that this module does not support.
 fn not_a_socket() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "RDMA is not spoken here")
 }
@@ -44,8 +44,8 @@ fn not_a_socket() -> io::Error {
 impl std::str::FromStr for Address {
     type Err = String;
 
-    /// Reads `unix:PATH`, `tcp:ADDRESS:PORT` or `rdma:ADDRESS:PORT`; an IPv6 address stands in
-    /// brackets, and `localhost` means 127.0.0.1. Names are not resolved.
+    /// Parses `unix:PATH`, `tcp:ADDRESS:PORT` or `rdma:ADDRESS:PORT`; an IPv6 address is enclosed
+    /// in brackets, and `localhost` means 127.0.0.1. Names are not resolved.
     fn from_str(text: &str) -> Result<Address, String> {
         let expected = "expected \"unix:PATH\", \"tcp:ADDRESS:PORT\" or \"rdma:ADDRESS:PORT\"";
         let inet = |address: &str| match address.strip_prefix("localhost:") {
@@ -72,34 +72,34 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// The process at the other end of a UNIX socket, as the kernel knows it from the moment of
+/// The process at the other end of a UNIX socket, as the kernel recorded it at the time of
 /// connecting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its user, by number.
+    /// The process's user, by number.
     pub uid: u32,
-    /// Its groups, by number: the effective one and the others.
+    /// The process's groups, by number: the effective one and the others.
     pub gids: Vec<u32>,
-    /// Whether its user is the one as whom this process acts.
+    /// True when the process's user is the effective user of this process.
     pub is_own_user: bool,
 }
 
-/// What streams have asked of a device that carries whole messages, and what it has answered. A
-/// socket knows nothing of these.
+/// Counters of the work requests of streams over a device that transfers whole messages, and of its
+/// completions. A socket has none.
 #[derive(Debug, Default)]
 pub struct WorkCounters {
     /// Work requests that send a message.
     pub sends: Cell<u64>,
-    /// Messages received, each of which has used up a work request.
+    /// Messages received, each of which has consumed a work request.
     pub receives: Cell<u64>,
-    /// Work completions that were looked at.
+    /// Work completions that were processed.
     pub completions: Cell<u64>,
-    /// Times that the device said that there is something to look at.
+    /// Completion events of the device.
     pub notices: Cell<u64>,
 }
 
 impl WorkCounters {
-    /// Moves everything that was counted here to `other`.
+    /// Moves all counts to `other`.
     pub fn move_to(&self, other: &WorkCounters) {
         for (from, to) in [
             (&self.sends, &other.sends),
@@ -123,30 +123,30 @@ enum Kind {
     Layered(Box<dyn Layer>),
 }
 
-/// What a [`Layer`] received, and the buffer that it was given.
+/// The result of a [`Layer`]'s receive, and the buffer that it was given.
 pub type RecvFuture<'a> = Pin<Box<dyn Future<Output = (io::Result<usize>, BufMut)> + 'a>>;
-/// Whether a [`Layer`] has sent everything.
+/// The result of a [`Layer`]'s send.
 pub type SendFuture<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;
 
-/// A stream that is made of another one, as encryption is. What its functions promise, and what
-/// they take, is as of those of [`Stream`] with the same names.
+/// A stream that is layered on another one, such as encryption. Its functions have the contracts of
+/// the functions of [`Stream`] with the same names.
 pub trait Layer {
-    /// As [`Stream::recv`].
+    /// Receives like [`Stream::recv`].
     fn recv(&self, buf: BufMut, from: usize) -> RecvFuture<'_>;
 
-    /// As [`Stream::send`].
+    /// Sends like [`Stream::send`].
     fn send(&self, payload: Payload) -> SendFuture<'_>;
 
-    /// As [`Stream::peer`].
+    /// Returns the peer like [`Stream::peer`].
     ///
     /// # Errors
-    /// As of that.
+    /// The errors of [`Stream::peer`].
     fn peer(&self) -> io::Result<Option<Peer>>;
 
-    /// As [`Stream::shutdown`].
+    /// Shuts the stream down like [`Stream::shutdown`].
     fn shutdown(&self);
 
-    /// As [`Stream::count_in`].
+    /// Counts in `_counters` like [`Stream::count_in`].
     fn count_in(&self, _counters: &Rc<WorkCounters>) {}
 }
 
@@ -154,7 +154,7 @@ impl Stream {
     /// Connects to a listening server.
     ///
     /// # Errors
-    /// Those of `connect(2)`; `Unsupported` in virtual time, and for an address of RDMA.
+    /// The errors of `connect(2)`; `Unsupported` in virtual time, and for an RDMA address.
     pub async fn connect(rt: &Rt, address: &Address) -> io::Result<Stream> {
         let socket = match address {
             Address::Unix(path) => Socket::connect_unix(rt, path).await?,
@@ -164,18 +164,18 @@ impl Stream {
         Ok(Stream(Kind::Socket(socket)))
     }
 
-    /// Two ends of an in-memory connection.
+    /// Returns the two ends of a new in-memory connection.
     pub fn pair(rt: &Rt, options: PipeOptions) -> (Stream, Stream) {
         let (a, b) = Pipe::pair(rt, options);
         (Stream(Kind::Pipe(a)), Stream(Kind::Pipe(b)))
     }
 
-    /// A stream on top of another.
+    /// Creates a stream from a layer on top of another stream.
     pub fn layered(layer: impl Layer + 'static) -> Stream {
         Stream(Kind::Layered(Box::new(layer)))
     }
 
-    /// Takes over a connected UNIX stream.
+    /// Takes ownership of a connected UNIX stream.
     ///
     /// # Errors
     /// `Unsupported` in virtual time.
@@ -183,19 +183,19 @@ impl Stream {
         Ok(Stream(Kind::Socket(Socket::from_unix(rt, stream)?)))
     }
 
-    /// Takes over a connected TCP stream.
+    /// Takes ownership of a connected TCP stream.
     ///
     /// # Errors
-    /// `Unsupported` in virtual time; those of `setsockopt(2)`.
+    /// `Unsupported` in virtual time; the errors of `setsockopt(2)`.
     pub fn from_tcp(rt: &Rt, stream: TcpStream) -> io::Result<Stream> {
         Ok(Stream(Kind::Socket(Socket::from_tcp(rt, stream)?)))
     }
 
-    /// Receives at least one byte into `buf[from..]` and says how many; zero means that the peer
-    /// has closed. The buffer comes back either way.
+    /// Receives at least one byte into `buf[from..]` and returns the number of bytes; zero means
+    /// that the peer has closed the connection. Returns the buffer in every case.
     ///
     /// # Errors
-    /// Those of `recv(2)`.
+    /// The errors of `recv(2)`.
     pub async fn recv(&self, buf: BufMut, from: usize) -> (io::Result<usize>, BufMut) {
         match &self.0 {
             Kind::Socket(socket) => socket.recv(buf, from).await,
@@ -208,7 +208,7 @@ impl Stream {
     /// Receives until `buf[from..]` is full.
     ///
     /// # Errors
-    /// Those of `recv(2)`; `UnexpectedEof` when the peer closes before.
+    /// The errors of `recv(2)`; `UnexpectedEof` when the peer closes the connection before.
     pub async fn recv_exact(&self, buf: BufMut, from: usize) -> (io::Result<()>, BufMut) {
         let (mut buf, mut filled) = (buf, from);
         while filled < buf.len() {
@@ -226,7 +226,7 @@ impl Stream {
     /// Sends the whole payload.
     ///
     /// # Errors
-    /// Those of `sendmsg(2)`.
+    /// The errors of `sendmsg(2)`.
     pub async fn send(&self, payload: Payload) -> io::Result<()> {
         match &self.0 {
             Kind::Socket(socket) => socket.send(payload).await,
@@ -236,10 +236,10 @@ impl Stream {
         }
     }
 
-    /// The process at the other end of a UNIX socket; other streams do not tell.
+    /// Returns the process at the other end of a UNIX socket; `None` for other streams.
     ///
     /// # Errors
-    /// Those of `getsockopt(2)`: `ERANGE` when the process is in more than 1024 groups.
+    /// The errors of `getsockopt(2)`: `ERANGE` when the process is in more than 1024 groups.
     pub fn peer(&self) -> io::Result<Option<Peer>> {
         match &self.0 {
             Kind::Socket(socket) => socket.peer(),
@@ -249,15 +249,15 @@ impl Stream {
         }
     }
 
-    /// Where the work requests of this stream are counted from now on; what has been counted so far
-    /// is moved there. A stream without work requests counts nothing.
+    /// Counts the work requests of this stream in `counters` from now on, and moves the counts so
+    /// far there. A stream without work requests counts nothing.
     pub fn count_in(&self, counters: &Rc<WorkCounters>) {
         if let Kind::Layered(layer) = &self.0 {
             layer.count_in(counters);
         }
     }
 
-    /// The stream as what a [`Carrier`] carries, if one does.
+    /// Returns the carried connection, if a [`Carrier`] carries this stream.
     pub fn carried(&self) -> Option<&Carried> {
         match &self.0 {
             Kind::Carried(carried) => Some(carried),
@@ -265,7 +265,7 @@ impl Stream {
         }
     }
 
-    /// Ends both directions; whoever waits on either end is woken.
+    /// Ends both directions; tasks that wait on either end are woken.
     pub fn shutdown(&self) {
         match &self.0 {
             Kind::Socket(socket) => socket.shutdown(),
@@ -286,7 +286,7 @@ impl Listener {
     /// Listens on an address. A UNIX path must not exist.
     ///
     /// # Errors
-    /// Those of `bind(2)`; `Unsupported` in virtual time, and for an address of RDMA.
+    /// The errors of `bind(2)`; `Unsupported` in virtual time, and for an RDMA address.
     pub fn bind(rt: &Rt, address: &Address) -> io::Result<Listener> {
         let (socket, address) = match address {
             Address::Unix(path) => (SocketListener::bind_unix(rt, path)?, address.clone()),
@@ -300,12 +300,12 @@ impl Listener {
         Ok(Listener { socket, address })
     }
 
-    /// The address in use, with the port that was chosen when port 0 was asked for.
+    /// Returns the bound address, with the chosen port if port 0 was requested.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The path, for a UNIX socket.
+    /// Returns the path of a UNIX socket.
     pub fn unix_path(&self) -> Option<&Path> {
         match &self.address {
             Address::Unix(path) => Some(path),
@@ -316,7 +316,7 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// Those of `accept(2)`.
+    /// The errors of `accept(2)`.
     pub async fn accept(&self) -> io::Result<Stream> {
         Ok(Stream(Kind::Socket(self.socket.accept().await?)))
     }

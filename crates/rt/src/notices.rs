@@ -1,10 +1,11 @@
-//! What happens below that an operator should know, from where it happens to whoever writes lines.
+//! Notices for the operator, from the components that detect events to the component that prints
+//! lines.
 //!
-//! A device that loses its connection, a client that is refused: each posts a notice, which costs
-//! it no waiting. Whoever talks to the operator takes the notices now and then. Notices of one kind
-//! and subject are told at most once in ten seconds, with how many there were besides, so a
-//! peer can fill neither memory nor a log. All runtimes that are made from the options of one share
-//! its notices, since a part of a device may be on a thread of its own.
+//! A device that loses its connection or a server that refuses a client posts a notice, which never
+//! waits. The component that talks to the operator takes the notices periodically. Notices of one
+//! kind and subject are reported at most once in ten seconds, with the number of suppressed ones,
+//! so a peer can fill neither memory nor a log. All runtimes created from the options of one
+//! runtime share its notices, since parts of a device may run on threads of their own.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,26 +13,27 @@ use std::time::Duration;
 
 use crate::time::Instant;
 
-/// Notices of one kind and subject are told at most this often.
+/// Minimum interval between two reports of the same kind and subject.
 const REPEAT_AFTER: Duration = Duration::from_secs(10);
-/// Kinds and subjects that are remembered at a time; further ones are counted.
+/// Maximum number of pairs of kind and subject remembered at a time; notices of further pairs are
+/// only counted.
 const KEPT_MAX: usize = 64;
 
 /// A line for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// What it is about: a device, an export, an address.
+    /// The subject of the notice: a device, an export or an address.
     pub subject: String,
-    /// What kind of thing happened, as a word for programs.
+    /// The kind of event, as a word for programs.
     pub kind: &'static str,
-    /// What happened, and what can be done about it.
+    /// A description of the event, and what can be done about it.
     pub message: String,
-    /// Others of its kind that came before it and were not told.
+    /// Number of earlier notices of the same kind and subject that were not reported.
     pub others: u64,
 }
 
 impl Notice {
-    /// What happened, with how often it did besides.
+    /// Returns the message, with the number of unreported repetitions.
     pub fn words(&self) -> String {
         match self.others {
             0 => self.message.clone(),
@@ -46,14 +48,15 @@ impl Display for Notice {
     }
 }
 
-/// See the module. Cloning gives another handle to the same notices.
+/// A shared collection of notices; see the module. A clone is another handle to the same
+/// collection.
 #[derive(Clone, Debug, Default)]
 pub struct Notices(Arc<Mutex<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
     kept: Vec<Kept>,
-    /// Notices for which there was no room.
+    /// Number of notices dropped for lack of room.
     dropped: u64,
 }
 
@@ -62,16 +65,15 @@ struct Inner {
 struct Kept {
     subject: String,
     kind: &'static str,
-    /// The newest, unless it has been told.
+    /// The newest message, unless it has been reported.
     message: Option<String>,
     others: u64,
-    /// Nothing of the kind is told before this.
+    /// No notice of this kind and subject is reported before this time.
     quiet_until: Instant,
 }
 
 impl Notices {
-    /// Leaves a notice about `subject`. `kind` tells apart what a subject has to say: of one kind
-    /// only the newest is kept.
+    /// Posts a notice about `subject`. Only the newest notice of each subject and `kind` is kept.
     pub fn post(&self, subject: &str, kind: &'static str, message: impl Display) {
         let mut inner = self.lock();
         let same = |kept: &&mut Kept| kept.kind == kind && kept.subject == subject;
@@ -94,7 +96,7 @@ impl Notices {
         });
     }
 
-    /// Takes what is to be told at `now`, by the clock of the runtime that tells it.
+    /// Takes the notices that are due at `now`, by the clock of the runtime that reports them.
     pub fn take(&self, now: Instant) -> Vec<Notice> {
         let mut inner = self.lock();
         let mut told = Vec::new();
@@ -124,7 +126,7 @@ impl Notices {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing panics while it holds the lock, so poison carries no meaning here.
+        // No thread panics while it holds the lock, so poisoning carries no meaning here.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -152,7 +154,7 @@ mod tests {
         notices.post("c", "lost", "is lost");
         assert_eq!(lines(&notices, 2), ["b: is back", "c: is lost"]);
         assert_eq!(lines(&notices, 10), [""; 0]);
-        // Ten seconds after the last one.
+        // The kind becomes due ten seconds after its last report.
         let words = ["b: is lost, 3 (and 2 times more before)"];
         assert_eq!(lines(&notices, 11), words);
         assert_eq!(lines(&notices, 100), [""; 0]);

@@ -1,10 +1,10 @@
-//! Random numbers, all of them from one seed. A named algorithm (xoshiro256++), so that a seed
-//! means the same on every version of every library.
+//! Random numbers, all derived from one seed. The algorithm is a named one (xoshiro256++), so a
+//! seed yields the same numbers with every version of every library.
 
 use rand_core::{Rng as _, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// A deterministic generator. Streams are split off by label, so that a new consumer does not
+/// A deterministic generator. Independent streams are derived by label, so a new consumer does not
 /// shift the numbers of the others.
 #[derive(Clone, Debug)]
 pub struct Rng {
@@ -12,16 +12,16 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The generator of a seed.
+    /// Returns the generator for a seed.
     pub fn new(seed: u64) -> Rng {
         Rng {
             state: Xoshiro256PlusPlus::seed_from_u64(seed),
         }
     }
 
-    /// An independent generator for the consumer `label` of the same seed.
+    /// Returns an independent generator for the consumer `label` of the same seed.
     pub fn labelled(seed: u64, label: &str) -> Rng {
-        // FNV-1a: enough to tell labels apart, and fixed for ever.
+        // FNV-1a distinguishes labels well enough, and its definition never changes.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for byte in label.bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -29,21 +29,18 @@ impl Rng {
         Rng::new(seed ^ hash.rotate_left(17))
     }
 
-    /// Any 64 bits.
+    /// Returns 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state.next_u64()
     }
 
-    /// A number below `bound`, without bias worth speaking of (multiply-shift).
-    ///
-    /// # Panics
-    /// When `bound` is 0.
+    /// Returns a number below `bound`, with negligible bias (multiply-shift).
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "an empty range has no random member");
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         assert!(low <= high, "an empty range has no random member");
         match (high - low).checked_add(1) {
@@ -52,17 +49,18 @@ impl Rng {
         }
     }
 
-    /// A number in `0.0..1.0`.
+    /// Returns a number in `0.0..1.0`.
     pub fn unit_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// True with the given probability.
+    /// Returns true with the given probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.unit_f64() < probability
     }
 
-    /// An exponentially distributed number with the given mean: the gap of a Poisson process.
+    /// Returns an exponentially distributed number with the given mean: the gap between two events
+    /// of a Poisson process.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -(1.0 - self.unit_f64()).ln() * mean
     }
@@ -104,7 +102,8 @@ mod tests {
         for _ in 0..100_000 {
             counts[rng.below(10) as usize] += 1;
         }
-        // Binomial(100_000, 0.1): mean 10_000, standard deviation 95; six of them are 570.
+        // Binomial(100_000, 0.1): mean 10_000, standard deviation 95. The bounds are six standard
+        // deviations (570) from the mean.
         assert!(
             counts.iter().all(|&c| (9_430..=10_570).contains(&c)),
             "{counts:?}"

@@ -1,9 +1,9 @@
-//! What tasks of one runtime wait on: wait queues, counted permits, bounded queues, groups of
-//! tasks, and events. All of it is single-threaded and safe to drop half-way.
+//! Synchronization of the tasks of one runtime: wait queues, counted permits, bounded queues, task
+//! groups, and events. All of it is single-threaded and may be dropped at any point.
 //!
-//! What tasks compete for is waited for in a [`WaitQueue`], first come, first served. An [`Event`]
-//! wakes all who wait for it: it is for conditions that one task or a few watch, and that no task
-//! can take away from another.
+//! Tasks that compete for a resource wait in a [`WaitQueue`], first come, first served. An
+//! [`Event`] wakes all tasks that wait for it: it is for conditions that one or a few tasks watch,
+//! and that no task can take away from another.
 
 mod wait_queue;
 
@@ -19,7 +19,7 @@ use slab::Slab;
 
 use crate::executor::{Rt, Task};
 
-/// The place of one task that waits for an event; leaves it when dropped.
+/// The entry of one task that waits for an event; removed when dropped.
 struct Place<'a> {
     wakers: &'a RefCell<Slab<Waker>>,
     key: Option<usize>,
@@ -43,33 +43,34 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Something happened that the waiting tasks should look at again. It has no memory of its own:
-/// the condition lives in the caller's state, so no wake-up can be missed.
+/// A signal that the waiting tasks should check their conditions again. It has no memory of its
+/// own: the condition is in the caller's state, so no wake-up can be missed.
 #[derive(Default)]
 pub struct Event {
     wakers: RefCell<Slab<Waker>>,
 }
 
 impl Event {
-    /// An event nobody waits for.
+    /// Creates an event without waiting tasks.
     pub fn new() -> Event {
         Event::default()
     }
 
-    /// Makes every waiting task look at its condition again.
+    /// Makes every waiting task check its condition again.
     pub fn notify(&self) {
-        // Wakers only push onto the ready queue, so they may run under the borrow.
+        // Wakers only push onto the ready queue, so calling them under the borrow is safe.
         for (_, waker) in &*self.wakers.borrow() {
             waker.wake_by_ref();
         }
     }
 
-    /// Waits until `condition` holds; it is tried at once and after every [`notify`](Self::notify).
+    /// Waits until `condition` holds, which is checked at once and after every
+    /// [`notify`](Self::notify).
     pub async fn until(&self, mut condition: impl FnMut() -> bool) {
         self.until_some(|| condition().then_some(())).await;
     }
 
-    /// Waits until `condition` gives a value.
+    /// Waits until `condition` returns a value.
     pub async fn until_some<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
         let mut place = Place {
             wakers: &self.wakers,
@@ -85,14 +86,14 @@ impl Event {
         .await
     }
 
-    /// Tasks that wait.
+    /// Returns the number of waiting tasks.
     pub fn waiting(&self) -> usize {
         self.wakers.borrow().len()
     }
 }
 
-/// Counted permits, handed out in order of arrival: a large request is never starved by small
-/// ones behind it.
+/// Counted permits, granted in order of arrival: small requests never starve a large one that came
+/// before them.
 pub struct Semaphore {
     free: Cell<u64>,
     capacity: u64,
@@ -100,7 +101,7 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// `capacity` permits, all free.
+    /// Creates a semaphore with `capacity` permits, all free.
     pub fn new(capacity: u64) -> Rc<Semaphore> {
         Rc::new(Semaphore {
             free: Cell::new(capacity),
@@ -109,15 +110,15 @@ impl Semaphore {
         })
     }
 
-    /// Permits that are free.
+    /// Returns the number of free permits.
     pub fn free(&self) -> u64 {
         self.free.get()
     }
 
-    /// Takes `count` permits, waiting until they are free.
+    /// Takes `count` permits, and waits until they are free.
     ///
     /// # Panics
-    /// When `count` is more than there will ever be.
+    /// When `count` exceeds the capacity.
     pub async fn acquire(self: &Rc<Semaphore>, count: u64) -> Permit {
         assert!(
             count <= self.capacity,
@@ -127,7 +128,7 @@ impl Semaphore {
         self.waiting.in_turn(|| self.take(count)).await
     }
 
-    /// Takes `count` permits if they are free and nobody waits.
+    /// Takes `count` permits if they are free and no task waits.
     pub fn try_acquire(self: &Rc<Semaphore>, count: u64) -> Option<Permit> {
         self.waiting.is_empty().then(|| self.take(count)).flatten()
     }
@@ -141,28 +142,28 @@ impl Semaphore {
         })
     }
 
-    /// Tasks that wait for permits.
+    /// Returns the number of tasks that wait for permits.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 }
 
-/// Permits that are held; they return when this is dropped.
+/// Permits that are held; they are returned when this is dropped.
 pub struct Permit {
     semaphore: Rc<Semaphore>,
     count: u64,
 }
 
 impl Permit {
-    /// How many permits this holds.
+    /// Returns the number of permits held.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Takes `count` permits out of these, to be returned on their own.
+    /// Splits `count` permits off, which are then returned separately.
     ///
     /// # Panics
-    /// When this holds fewer.
+    /// When fewer than `count` permits are held.
     pub fn split(&mut self, count: u64) -> Permit {
         let left = self.count.checked_sub(count);
         self.count = left.expect("permits are split among those that are held");
@@ -189,12 +190,12 @@ struct QueueState<T> {
     items: RefCell<VecDeque<T>>,
     depth_max: usize,
     closed: Cell<bool>,
-    /// Those who have an item, and those who want one.
+    /// Tasks that wait to push an item (`pushing`) and to pop one (`popping`).
     pushing: WaitQueue,
     popping: WaitQueue,
 }
 
-/// A bounded queue between tasks. Cloning gives another handle to the same queue.
+/// A bounded queue between tasks. A clone is another handle to the same queue.
 pub struct Queue<T>(Rc<QueueState<T>>);
 
 impl<T> Clone for Queue<T> {
@@ -204,7 +205,7 @@ impl<T> Clone for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// An empty queue of at most `depth_max` items.
+    /// Creates an empty queue of at most `depth_max` items.
     pub fn new(depth_max: usize) -> Queue<T> {
         assert!(depth_max > 0, "a queue holds at least one item");
         Queue(Rc::new(QueueState {
@@ -216,7 +217,7 @@ impl<T> Queue<T> {
         }))
     }
 
-    /// Appends an item, waiting while the queue is full. Gives the item back when it is closed.
+    /// Appends an item, and waits while the queue is full.
     ///
     /// # Errors
     /// The item, when the queue is closed.
@@ -234,10 +235,10 @@ impl<T> Queue<T> {
         pushed.await
     }
 
-    /// Appends an item if there is room and nobody waits for it.
+    /// Appends an item if there is room and no task waits to push.
     ///
     /// # Errors
-    /// The item, when the queue is full or closed.
+    /// The item, when the queue is full or closed, or a task waits.
     pub fn try_push(&self, item: T) -> Result<(), T> {
         match self.0.pushing.is_empty() {
             true => self.put(item),
@@ -255,7 +256,8 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Takes the oldest item, waiting for one; `None` when the queue is closed and empty.
+    /// Takes the oldest item, and waits for one if there is none; returns `None` when the queue is
+    /// closed and empty.
     pub async fn pop(&self) -> Option<T> {
         let state = &self.0;
         let popped = state.popping.in_turn(|| match self.take() {
@@ -265,7 +267,7 @@ impl<T> Queue<T> {
         popped.await
     }
 
-    /// Takes the oldest item if there is one and nobody waits for it.
+    /// Takes the oldest item if there is one and no task waits to pop.
     pub fn try_pop(&self) -> Option<T> {
         self.0.popping.is_empty().then(|| self.take()).flatten()
     }
@@ -278,27 +280,27 @@ impl<T> Queue<T> {
         item
     }
 
-    /// Refuses further items; those inside can still be taken.
+    /// Refuses further items; the items in the queue can still be taken.
     pub fn close(&self) {
         self.0.closed.set(true);
-        // Each of them wakes the next one as it leaves.
+        // Each woken task wakes the next one when it leaves.
         self.0.pushing.wake_first();
         self.0.popping.wake_first();
     }
 
-    /// Items inside.
+    /// Returns the number of items in the queue.
     pub fn len(&self) -> usize {
         self.0.items.borrow().len()
     }
 
-    /// True when nothing is inside.
+    /// Returns true when the queue has no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A value set once by one task and waited for by others, seldom more than one: the first needs no
-/// memory.
+/// A value that one task sets once and others wait for, usually a single one: the first waiting
+/// task needs no allocation.
 pub struct OnceValue<T: Clone> {
     state: RefCell<OnceState<T>>,
 }
@@ -317,7 +319,7 @@ impl<T: Clone> Default for OnceValue<T> {
 }
 
 impl<T: Clone> OnceValue<T> {
-    /// Sets the value; false when it was set already, and then the first one stays.
+    /// Sets the value; returns false and keeps the first value when it was set already.
     pub fn set(&self, value: T) -> bool {
         let mut state = self.state.borrow_mut();
         let OnceState::Unset(first, others) = &mut *state else {
@@ -330,7 +332,7 @@ impl<T: Clone> OnceValue<T> {
         true
     }
 
-    /// The value, if it is set.
+    /// Returns the value, if it is set.
     pub fn get(&self) -> Option<T> {
         match &*self.state.borrow() {
             OnceState::Set(value) => Some(value.clone()),
@@ -357,7 +359,7 @@ impl<T: Clone> OnceValue<T> {
     }
 }
 
-/// Tasks that belong together and end together: whoever owns the group waits for all of them.
+/// Tasks that belong together and end together: the owner of the group waits for all of them.
 #[derive(Clone)]
 pub struct TaskGroup {
     rt: Rt,
@@ -371,7 +373,7 @@ struct GroupState {
 }
 
 impl TaskGroup {
-    /// A group without tasks.
+    /// Creates a group without tasks.
     pub fn new(rt: &Rt) -> TaskGroup {
         TaskGroup {
             rt: rt.clone(),
@@ -386,7 +388,7 @@ impl TaskGroup {
         let task = self.rt.spawn(async move {
             future.await;
             if let Some(state) = state.upgrade() {
-                // The handle of a task that has ended only has to go; the task is at its end.
+                // The task has reached its end; only its handle must be removed.
                 if let Some(Some(task)) = state.tasks.borrow_mut().try_remove(key) {
                     task.detach();
                 }
@@ -398,12 +400,12 @@ impl TaskGroup {
         }
     }
 
-    /// Tasks that have not ended.
+    /// Returns the number of tasks that have not ended.
     pub fn len(&self) -> usize {
         self.state.tasks.borrow().len()
     }
 
-    /// True when every task has ended.
+    /// Returns true when every task has ended.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -424,7 +426,7 @@ impl TaskGroup {
             .await;
     }
 
-    /// Cancels every task and waits until they have let go of all they held.
+    /// Cancels every task and waits until all of them have been dropped.
     pub async fn cancel(&self) {
         let tasks: Vec<_> = self.state.tasks.borrow_mut().drain().flatten().collect();
         for task in tasks {
@@ -456,7 +458,7 @@ mod tests {
         let semaphore = Semaphore::new(3);
         let log = Rc::new(RefCell::new(Vec::new()));
         let group = TaskGroup::new(&rt);
-        // The large request comes second: the small ones behind it must not pass it.
+        // The large request comes second: the small ones behind it must not overtake it.
         for (name, count, hold_ms) in [("a", 2, 10), ("large", 3, 10), ("b", 1, 1), ("c", 1, 1)] {
             let (semaphore, log, rt2) = (Rc::clone(&semaphore), Rc::clone(&log), rt.clone());
             group.spawn(async move {
@@ -534,7 +536,8 @@ mod tests {
         assert_eq!(rt.block_on(producer), Err(99));
     }
 
-    /// The first in the queue is told that a permit is free, and leaves before it has looked.
+    /// The first task in the queue is woken because a permit is free, and is dropped before it
+    /// takes it.
     #[test]
     fn a_waiter_that_leaves_passes_on_what_it_was_told() {
         use std::future::poll_fn;

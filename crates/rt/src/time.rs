@@ -1,5 +1,5 @@
-//! Time as a value. An [`Instant`] counts nanoseconds since the runtime started, in both worlds, so
-//! that a log or a trace hash of a virtual run is the same on every machine.
+//! Time as a value. An [`Instant`] counts nanoseconds since the runtime started, in real and in
+//! virtual time, so that a log or a trace hash of a virtual run is the same on every machine.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
@@ -11,30 +11,30 @@ pub struct Instant(u64);
 impl Instant {
     /// The start of the runtime.
     pub const ZERO: Instant = Instant(0);
-    /// Later than every timer.
+    /// An instant later than every timer.
     pub const MAX: Instant = Instant(u64::MAX);
 
-    /// The instant `ns` nanoseconds after the start.
+    /// Returns the instant `ns` nanoseconds after the start.
     pub const fn from_ns(ns: u64) -> Instant {
         Instant(ns)
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     pub const fn as_ns(self) -> u64 {
         self.0
     }
 
-    /// Seconds since the start, for reports.
+    /// Returns the seconds since the start, for reports.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// The time from `earlier` to `self`; zero when `earlier` is not earlier.
+    /// Returns the time from `earlier` to `self`; zero when `earlier` is later.
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Nanoseconds from `earlier` to `self`; zero when `earlier` is not earlier.
+    /// Returns the nanoseconds from `earlier` to `self`; zero when `earlier` is later.
     pub fn ns_since(self, earlier: Instant) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

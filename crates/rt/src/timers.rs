@@ -1,5 +1,6 @@
 //! The timers of one executor: a heap of deadlines over a slab of wakers. A cancelled timer leaves
-//! its heap entry behind, which is skipped when it comes up and swept when such entries prevail.
+//! its heap entry behind, which is skipped when it expires, and removed when such entries are the
+//! majority.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,8 +10,8 @@ use slab::Slab;
 
 use crate::time::Instant;
 
-/// A handle to a timer that is set; it names the slab entry and the sequence number that guards
-/// against reuse of the entry.
+/// A handle to a timer that is set: its slab index and a sequence number that detects reuse of the
+/// slab entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimerKey {
     index: usize,
@@ -40,7 +41,7 @@ impl Timers {
         TimerKey { index, seq }
     }
 
-    /// Replaces the waker of a timer that has not fired; false when it has.
+    /// Replaces the waker of a timer that has not fired; returns false when it has fired.
     pub(crate) fn update(&mut self, key: TimerKey, waker: &Waker) -> bool {
         match self.entries.get_mut(key.index) {
             Some(entry) if entry.seq == key.seq => {
@@ -51,7 +52,7 @@ impl Timers {
         }
     }
 
-    /// Forgets a timer; does nothing when it has fired.
+    /// Cancels a timer; does nothing when it has fired.
     pub(crate) fn cancel(&mut self, key: TimerKey) {
         if self
             .entries
@@ -62,7 +63,7 @@ impl Timers {
         }
     }
 
-    /// The earliest deadline that is still wanted.
+    /// Returns the earliest deadline of a timer that is not cancelled.
     pub(crate) fn next(&mut self) -> Option<Instant> {
         while let Some(&Reverse((at, seq, index))) = self.heap.peek() {
             if self.is_live(index, seq) {
@@ -87,7 +88,7 @@ impl Timers {
         None
     }
 
-    /// Timers that are set.
+    /// Returns the number of timers that are set.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -96,7 +97,8 @@ impl Timers {
         self.entries.get(index).is_some_and(|e| e.seq == seq)
     }
 
-    /// Keeps the heap within twice the live timers (and a floor), whatever is cancelled.
+    /// Keeps the heap at no more than twice the number of live timers (and a floor), regardless of
+    /// cancellations.
     fn sweep_if_mostly_cancelled(&mut self) {
         if self.heap.len() > 64 && self.heap.len() > 2 * self.entries.len() {
             let entries = &self.entries;

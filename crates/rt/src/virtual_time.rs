@@ -1,18 +1,18 @@
-//! The virtual driver: parking moves the clock to the next timer. No operation ever leaves the
-//! process in this world, so a run depends on its seed alone.
+//! The virtual driver, in which parking moves the clock to the next timer. No operation leaves the
+//! process in virtual time, so a run depends on its seed alone.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// How a virtual runtime is set up.
+/// Options of a virtual runtime.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualOptions {
     /// The seed of every random number of the run.
     pub seed: u64,
-    /// Polls the tasks that are ready in an order drawn from the seed instead of first come, first
-    /// served. It finds code that depends on an order nobody promised.
+    /// Polls the ready tasks in an order drawn from the seed instead of first come, first served.
+    /// This exposes code that depends on an order that is not guaranteed.
     pub shuffle: bool,
 }
 
@@ -32,11 +32,10 @@ impl VirtualClock {
         self.now.set(self.now.get() + duration);
     }
 
-    /// Moves the clock forward to `until`, or leaves it where it is when that has passed.
+    /// Moves the clock forward to `until`, or leaves it unchanged when that has passed.
     ///
     /// # Panics
-    /// When there is nothing to wait for: every task waits for another one, which in real time
-    /// would be a hang.
+    /// When no timer is set: every task waits for another one, which in real time would be a hang.
     pub(crate) fn park(&self, until: Option<Instant>, live_tasks: usize) {
         let until = until.unwrap_or_else(|| {
             panic!("virtual time: {live_tasks} tasks wait and no timer is set, they would hang")

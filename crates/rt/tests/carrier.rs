@@ -1,5 +1,5 @@
-//! Connections that another thread carries: that bytes arrive as of any stream, that no more is
-//! received than was asked for until that is allowed, and that every end is told of.
+//! Tests of connections that another thread carries: bytes arrive as with any stream, no more is
+//! received than was requested until read-ahead is allowed, and every end is reported.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ fn carried(rt: &Rt, carrier: &Carrier) -> (Stream, UnixStream) {
     (stream, theirs)
 }
 
-/// Bytes of which each stands at a place that it tells, more or less.
+/// Returns bytes whose values depend on their positions, modulo 251.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8).collect()
 }
@@ -39,7 +39,7 @@ fn payload(rt: &Rt, bytes: &[u8]) -> Payload {
     rt.pool().copy_of(bytes).into()
 }
 
-/// Runs a test with a carrier, whose thread has ended with it.
+/// Runs a test with a carrier, whose thread has ended when this returns.
 fn with_carrier(test: impl AsyncFnOnce(&Rt, &Carrier)) {
     let rt = real_rt();
     rt.block_on(async {
@@ -58,7 +58,7 @@ fn bytes_cross_in_order_whatever_their_number() {
     with_carrier(async |rt, carrier| {
         let (stream, peer) = carried(rt, carrier);
         stream.carried().unwrap().read_ahead();
-        // Not a whole number of pieces, and with more than one slice.
+        // The length is not a multiple of the piece size, and the payload has more than one slice.
         let sent = bytes(3 * SEND_BYTES + 4321);
         let echo = std::thread::spawn(move || {
             let mut peer = peer;
@@ -79,15 +79,15 @@ fn bytes_cross_in_order_whatever_their_number() {
     });
 }
 
-/// The peer has sent more than a buffer of what it was told, so all is there to be taken: a receive
-/// of ten bytes takes ten.
+/// The peer has sent more than the receive buffer holds, so all bytes are available: a receive of
+/// ten bytes takes ten.
 #[test]
 fn without_reading_ahead_no_more_is_received_than_was_asked_for() {
     with_carrier(async |rt, carrier| {
         let (stream, mut peer) = carried(rt, carrier);
         peer.write_all(&bytes(30)).expect("there is room");
         assert_eq!(receive(rt, &stream, 10).await.unwrap(), bytes(30)[..10]);
-        // The rest is received by what is put on the connection.
+        // The layer that is put on the connection receives the rest.
         let said = stream.carried().unwrap().raise(async |rt: &Rt, below| {
             let taken = receive(rt, &below, 5).await?;
             Ok((Stream::layered(Inverted(below)), taken))
@@ -102,7 +102,7 @@ fn without_reading_ahead_no_more_is_received_than_was_asked_for() {
     });
 }
 
-/// What was read ahead cannot be given to a layer any more.
+/// Bytes that were read ahead cannot be given to a layer any more.
 #[test]
 fn a_layer_over_bytes_that_were_received_already_is_refused() {
     with_carrier(async |rt, carrier| {
@@ -133,7 +133,8 @@ fn a_layer_that_fails_ends_the_connection() {
     });
 }
 
-/// A peer that takes nothing holds up who sends, and one that sends is held up when nobody takes.
+/// A peer that does not receive blocks the sender, and a sending peer is blocked when the
+/// connection is not read.
 #[test]
 fn both_directions_are_bounded() {
     with_carrier(async |rt, carrier| {
@@ -150,7 +151,7 @@ fn both_directions_are_bounded() {
             sent.set(true);
             result
         });
-        // More than all buffers on the way hold: the thread writes until nobody takes it.
+        // The amount exceeds all buffers on the way: the peer's thread blocks in its write.
         let whole = bytes(64 << 20);
         let writing = std::thread::spawn({
             let mut peer = peer.try_clone().expect("a descriptor");
@@ -185,7 +186,7 @@ fn shutting_down_wakes_both_ends_and_dropping_closes() {
         assert_eq!(waits.await.expect("an end"), []);
         assert_eq!(peer.read(&mut [0]).expect("an end"), 0);
         drop(stream);
-        // A receive that was given up does not keep the connection open.
+        // A receive whose future was dropped does not keep the connection open.
         let (stream, peer) = carried(rt, carrier);
         {
             let mut given_up = std::pin::pin!(receive(rt, &stream, 1));
@@ -198,7 +199,7 @@ fn shutting_down_wakes_both_ends_and_dropping_closes() {
         }
         stream.send(payload(rt, &[9])).await.expect("it is sent");
         drop(stream);
-        // What this thread has to say is said when it waits.
+        // The messages of this thread are sent when it waits.
         let peer = Stream::from_unix(rt, peer).expect("a ring");
         let seen = receive(rt, &peer, 2).await.expect("what was sent");
         assert_eq!(seen, [9]);
@@ -206,8 +207,8 @@ fn shutting_down_wakes_both_ends_and_dropping_closes() {
     });
 }
 
-/// The thread dies of what was put on one connection: all of them break, and who connects later is
-/// not given to it.
+/// The thread dies of a panic in a layer of one connection: all its connections break, and later
+/// connections are not given to it.
 #[test]
 fn when_the_thread_dies_its_connections_break() {
     let rt = real_rt();
@@ -232,7 +233,7 @@ fn when_the_thread_dies_its_connections_break() {
     });
 }
 
-/// A layer that turns every bit around, each way.
+/// A layer that inverts every bit in both directions.
 struct Inverted(Stream);
 
 impl Layer for Inverted {

@@ -1,6 +1,6 @@
-//! The ownership contract of submitted operations (head of the crate): futures dropped at any time
-//! never free or reuse what the kernel may still touch. Under AddressSanitizer a violation is a
-//! report; without it, a stray write shows as a wrong byte.
+//! Tests of the ownership contract of submitted operations (see the head of the crate): futures
+//! dropped at any time never free or reuse memory that the kernel may still touch. AddressSanitizer
+//! reports a violation; without it, a stray write shows as a wrong byte.
 
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -46,7 +46,7 @@ fn real_rt(register: bool) -> Rt {
 }
 
 /// Starts 32 reads, drops half of them in flight and checks the rest, thousands of times. The
-/// buffers are recycled at once, so a kernel write into a freed one would land in another's.
+/// buffers are recycled at once, so a kernel write into a freed buffer would land in a reused one.
 fn drop_half_of_the_reads(register: bool) {
     let numbered = NumberedFile::new(if register { "fixed" } else { "plain" });
     let rt = real_rt(register);
@@ -107,9 +107,9 @@ fn dropped_reads_keep_their_buffers_unregistered() {
     drop_half_of_the_reads(false);
 }
 
-/// A read that has been handed over and is dropped before the kernel has got to it. Buffers of the
-/// same size are taken and marked at once, so that a block that came back too early is among them,
-/// and the kernel's late write would wipe its mark. This is the test that fails without a
+/// A read that was submitted to the driver is dropped before the kernel has started it. Buffers of
+/// the same size are allocated and marked at once, so that a block that was freed too early is
+/// among them, and the kernel's late write would overwrite its mark. This test fails even without a
 /// sanitizer.
 #[test]
 fn the_buffer_of_a_dropped_read_does_not_come_back_before_its_completion() {
@@ -151,14 +151,14 @@ fn the_buffer_of_a_dropped_read_does_not_come_back_before_its_completion() {
     }
 }
 
-/// Polls a future once and gives what it said.
+/// Polls a future once and returns the result of the poll.
 async fn poll_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
 }
 
-/// A receive that is dropped, and whose data arrives afterwards, must not write into the buffer's
-/// next life. The cancel asks the kernel to stop; whether the bytes are lost with it is the
-/// stream's affair, memory is not.
+/// A receive that is dropped, and whose data arrives afterwards, must not write into a buffer after
+/// its reuse. The cancellation asks the kernel to stop; the stream may lose the bytes, but memory
+/// must stay intact.
 #[test]
 fn a_dropped_receive_never_writes_into_a_reused_buffer() {
     let rt = real_rt(true);
@@ -182,8 +182,8 @@ fn a_dropped_receive_never_writes_into_a_reused_buffer() {
     assert_eq!(rt.pool().region_bytes_used(), 0);
 }
 
-/// Only the pool of the runtime is registered with its ring. A buffer of another one, such as a
-/// cache's, is as good for reading and writing: the kernel must not be told that it knows it.
+/// Only the pool of the runtime is registered with its ring. A buffer of another pool, such as a
+/// cache's, can be read and written as well, but must not be named as registered.
 #[test]
 fn buffers_of_another_pool_are_read_and_written() {
     let numbered = NumberedFile::new("other-pool");
@@ -244,7 +244,7 @@ fn writes_and_reads_agree_and_a_wait_ends_in_time() {
         rt.sleep(Duration::from_millis(5)).await;
         assert!(rt.now().since(before) >= Duration::from_millis(5));
     });
-    // More operations than there are slots in the submission queue.
+    // The number of operations exceeds the entries of the submission queue.
     let reads = (0..5_000).map(|_| file.read_at(0, rt.pool().alloc_now(BLOCK)));
     let results = rt.block_on(futures_util::future::join_all(reads));
     assert!(
@@ -254,8 +254,9 @@ fn writes_and_reads_agree_and_a_wait_ends_in_time() {
     );
 }
 
-/// A message that was handed over and dropped together with its file, before the driver has got to
-/// it. The next file that is opened gets the number of the first, and must not get the message.
+/// A write of a message was submitted and is dropped together with its file, before the driver has
+/// started it. The next file that is opened gets the descriptor number of the first, and must not
+/// get the message.
 #[test]
 fn a_dropped_write_never_lands_in_the_next_file() {
     for register in [true, false] {

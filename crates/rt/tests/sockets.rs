@@ -1,5 +1,5 @@
-//! Sockets on the driver that the environment names (`BIMETAL_DRIVER`): what has to wait waits, and
-//! goes on when it can.
+//! Tests of sockets on the driver that the environment names (`BIMETAL_DRIVER`): operations that
+//! must wait do so, and continue when they can.
 
 use std::io::ErrorKind;
 use std::rc::Rc;
@@ -12,7 +12,8 @@ fn real_time() -> Rt {
     Rt::real_time(UringOptions::default()).expect("a runtime")
 }
 
-/// More than a listener keeps waiting (128): the others are let in as room comes.
+/// The number of connections exceeds the listener's backlog (128): the others are accepted as room
+/// becomes free.
 #[test]
 fn connections_wait_for_a_listener_without_room() {
     const CONNECTIONS: usize = 300;
@@ -36,7 +37,8 @@ fn connections_wait_for_a_listener_without_room() {
     std::fs::remove_file(listener.unix_path().unwrap()).unwrap();
 }
 
-/// A megabyte a piece, more than the kernel keeps of a connection, and both directions at once.
+/// Both directions send at once, in pieces of a megabyte, more than the kernel buffers for a
+/// connection.
 #[test]
 fn a_send_waits_for_room_and_everything_arrives_in_order() {
     const PIECE: usize = 1 << 20;
@@ -58,7 +60,7 @@ fn a_send_waits_for_room_and_everything_arrives_in_order() {
                 }
             });
         }
-        // Nobody receives until both have filled what the kernel keeps.
+        // No task receives until both directions have filled the kernel's buffers.
         for _ in 0..100 {
             yield_now().await;
         }
@@ -87,7 +89,7 @@ fn a_refused_connection_says_so() {
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 
-/// The end of a connection wakes who receives, however it comes.
+/// The end of a connection wakes the receiver, whichever side ends it.
 #[test]
 fn a_receive_ends_with_the_connection() {
     let rt = real_time();

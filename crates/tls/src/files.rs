@@ -1,5 +1,5 @@
-//! The files of one end: the authority it believes, its certificate and its key. What is wrong with
-//! them is said in one line before anything listens or connects.
+//! The TLS files of one end: the certificate authorities that it trusts, its certificate and its
+//! key. Mistakes in them are reported in one line before anything listens or connects.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,24 +15,24 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use serde::Deserialize;
 use webpki::{EndEntityCert, KeyUsage};
 
-/// Seconds of a day.
+/// Seconds per day.
 const DAY_S: u64 = 24 * 60 * 60;
-/// The longest file that is read: hundreds of certificates.
+/// Maximum size of a file in bytes: hundreds of certificates.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Where one end finds its files, all in PEM.
+/// Paths of the files of one end, all in PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// Certificates of the authorities by which the other end must be certified.
+    /// Certificates of the authorities that the other end's certificate must be issued by.
     pub ca: PathBuf,
-    /// The certificate of this end, and those between it and its authority, if there are any.
+    /// Certificate of this end, followed by any intermediate certificates.
     pub cert: PathBuf,
-    /// The private key of this end.
+    /// Private key of this end.
     pub key: PathBuf,
 }
 
-/// What is wrong with the files of TLS: one line for the operator.
+/// Error in the TLS files: one line for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -40,32 +40,32 @@ pub enum TlsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error from the kernel.
         error: std::io::Error,
     },
-    /// A file is far too long for what it should be.
+    /// A file is far too long for its purpose.
     #[error("{}: longer than {FILE_BYTES_MAX} bytes", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
     },
-    /// A file holds nothing of what it is for.
+    /// A file contains no item of the expected kind.
     #[error("{}: there is no {what} in PEM form in it", path.display())]
     Nothing {
         /// The file.
         path: PathBuf,
-        /// What was sought.
+        /// The kind of item that was expected.
         what: &'static str,
     },
-    /// A file is not in the form that it should have.
+    /// A file is malformed.
     #[error("{}: {why}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The mistake that was found.
         why: String,
     },
-    /// The key is another certificate's.
+    /// The key belongs to another certificate.
     #[error("{}: this is not the key of {}", key.display(), cert.display())]
     OtherKey {
         /// The file of the key.
@@ -78,7 +78,7 @@ pub enum TlsError {
     Expired {
         /// The file.
         path: PathBuf,
-        /// Whole days since.
+        /// Whole days since the expiry.
         days: u64,
     },
     /// The certificate is not valid yet.
@@ -86,10 +86,10 @@ pub enum TlsError {
     NotYetValid {
         /// The file.
         path: PathBuf,
-        /// Whole days until then.
+        /// Whole days until it becomes valid.
         days: u64,
     },
-    /// The certificate says that it is for something else.
+    /// The certificate is for a different use.
     #[error("{}: the certificate is not made for a {end}", path.display())]
     OtherUse {
         /// The file.
@@ -97,16 +97,16 @@ pub enum TlsError {
         /// `server` or `client`.
         end: &'static str,
     },
-    /// The name of the server can be neither a DNS name nor an address.
+    /// The server name is neither a DNS name nor an IP address.
     #[error("`{0}` is no name of a server")]
     Name(String),
 }
 
-/// A server's end, loaded.
+/// The loaded configuration of a server.
 #[derive(Clone)]
 pub struct ServerTls(pub(crate) Arc<ServerConfig>);
 
-/// A client's end, loaded.
+/// The loaded configuration of a client.
 #[derive(Clone)]
 pub struct ClientTls {
     pub(crate) config: Arc<ClientConfig>,
@@ -126,7 +126,7 @@ impl fmt::Debug for ClientTls {
 }
 
 impl TlsFiles {
-    /// The same, with each path as `resolve` has it.
+    /// Returns the same files, with each path resolved by `resolve`.
     pub fn resolved(&self, resolve: impl Fn(&Path) -> PathBuf) -> TlsFiles {
         TlsFiles {
             ca: resolve(&self.ca),
@@ -137,10 +137,10 @@ impl TlsFiles {
 }
 
 impl ServerTls {
-    /// Reads the files of a server. Clients must have a certificate of its authority.
+    /// Loads the files of a server. Clients must have a certificate of its authorities.
     ///
     /// # Errors
-    /// What is wrong with them first.
+    /// The first mistake in the files.
     pub fn load(files: &TlsFiles) -> Result<ServerTls, TlsError> {
         let loaded = Loaded::read(files, "server", KeyUsage::server_auth())?;
         let malformed = |why: &dyn fmt::Display| TlsError::malformed(&files.ca, why);
@@ -155,7 +155,7 @@ impl ServerTls {
             .with_client_cert_verifier(verifier)
             .with_single_cert(loaded.chain, loaded.key)
             .map_err(|error| files.own_error(error))?;
-        // A client shows its certificate each time, and nothing is kept of it.
+        // A client presents its certificate in every handshake; no session state is stored.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(ServerTls(Arc::new(config)))
@@ -163,11 +163,11 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// Reads the files of a client. The server must have a certificate of its authority for `name`,
-    /// a DNS name or an IP address.
+    /// Loads the files of a client. The server must have a certificate of its authorities for
+    /// `name`, a DNS name or an IP address.
     ///
     /// # Errors
-    /// What is wrong with them first.
+    /// The first mistake in the files.
     pub fn load(files: &TlsFiles, name: &str) -> Result<ClientTls, TlsError> {
         let wrong = |_| TlsError::Name(name.to_owned());
         let name = ServerName::try_from(name.to_owned()).map_err(wrong)?;
@@ -186,7 +186,7 @@ impl ClientTls {
     }
 }
 
-/// What both ends need.
+/// Files that both ends need, loaded.
 struct Loaded {
     provider: Arc<CryptoProvider>,
     authorities: RootCertStore,
@@ -215,9 +215,9 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// What the peer would refuse about our own certificate, said here, where somebody can do
-    /// something about it. That another authority has issued it than the one we believe is no
-    /// mistake.
+    /// Checks our own certificate for mistakes that would make the peer refuse it, so that they are
+    /// reported where the operator can correct them. An issuer other than the authorities that we
+    /// trust is not a mistake.
     fn check(&self, files: &TlsFiles, end: &'static str, usage: KeyUsage) -> Result<(), TlsError> {
         let malformed = |error: webpki::Error| TlsError::malformed(&files.cert, &error);
         let (own, between) = self.chain.split_first().expect("a chain is not empty");
@@ -247,7 +247,7 @@ impl Loaded {
                 path: files.cert.clone(),
                 end,
             }),
-            // Another authority, perhaps of the same name.
+            // Issued by another authority, perhaps one of the same name.
             Err(webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey) => {
                 Ok(())
             }
@@ -257,7 +257,7 @@ impl Loaded {
 }
 
 impl TlsFiles {
-    /// What is wrong with the certificate and the key of this end together.
+    /// Converts an error about the certificate and the key of this end.
     fn own_error(&self, error: rustls::Error) -> TlsError {
         match error {
             rustls::Error::InconsistentKeys(_) => TlsError::OtherKey {
@@ -279,7 +279,7 @@ impl TlsError {
     }
 }
 
-/// All certificates of a file, at least one.
+/// Reads all certificates of a file, at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let text = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();

@@ -1,4 +1,4 @@
-//! From a stream to one with TLS on it. Whoever calls bounds the time.
+//! TLS handshakes on a stream. The caller must limit their duration.
 
 use std::io;
 
@@ -11,11 +11,12 @@ use crate::names::names_of;
 use crate::stream::{Encrypted, to_io};
 
 impl ServerTls {
-    /// Takes a client's handshake: the stream, and the names in its certificate.
+    /// Performs the handshake with a client. Returns the stream, and the names in the client's
+    /// certificate.
     ///
     /// # Errors
-    /// Those of the stream below; `InvalidData` when the client has no certificate that is
-    /// believed, or speaks anything else than TLS 1.3.
+    /// Those of the stream below; `InvalidData` when the client has no trusted certificate, or does
+    /// not speak TLS 1.3.
     pub async fn accept(&self, rt: &Rt, below: Stream) -> io::Result<(Stream, Vec<String>)> {
         let connection = ServerConnection::new(self.0.clone()).map_err(to_io)?;
         let encrypted = shaken(rt, below, connection.into()).await?;
@@ -28,12 +29,12 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// Begins TLS with a server.
+    /// Performs the handshake with a server.
     ///
     /// # Errors
-    /// Those of the stream below; `InvalidData` when the server has no certificate that is
-    /// believed, or none for its name. That it does not believe ours, it says only after this: then
-    /// the first receive fails.
+    /// Those of the stream below; `InvalidData` when the server has no trusted certificate, or none
+    /// for its name. If the server does not trust our certificate, it reports this only after the
+    /// handshake: the first receive then fails.
     pub async fn connect(&self, rt: &Rt, below: Stream) -> io::Result<Stream> {
         let connection = ClientConnection::new(self.config.clone(), self.name.clone());
         let connection = connection.map_err(to_io)?;
@@ -42,7 +43,7 @@ impl ClientTls {
     }
 }
 
-/// Sends and receives until both ends know each other.
+/// Sends and receives until the handshake is complete.
 async fn shaken(rt: &Rt, below: Stream, connection: Connection) -> io::Result<Encrypted> {
     let encrypted = Encrypted::new(rt, below, connection);
     loop {
@@ -51,7 +52,8 @@ async fn shaken(rt: &Rt, below: Stream, connection: Connection) -> io::Result<En
             return Ok(encrypted);
         }
         if let Err(error) = encrypted.advance().await {
-            // Why, for the peer. If it is gone, our own error says more.
+            // Sends the alert with the reason to the peer. If the peer is gone, our own error says
+            // more.
             let _ = encrypted.flush().await;
             return Err(error);
         }

@@ -11,8 +11,8 @@ const UTF8_STRING: u8 = 0x0c;
 const PRINTABLE_STRING: u8 = 0x13;
 const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 
-/// The DNS names among the alternative names of a certificate; where it has none, the common names
-/// of its subject. Empty for one that cannot be read.
+/// Returns the DNS names among the alternative names of a certificate or, if it has none, the
+/// common names of its subject. Empty for a certificate that cannot be parsed.
 pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = EndEntityCert::try_from(certificate) else {
         return Vec::new();
@@ -25,7 +25,8 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
     }
 }
 
-/// The common names of a subject, which is sets of attributes (RFC 5280, section 4.1.2.4).
+/// Returns the common names of a subject, which is a sequence of attribute sets (RFC 5280, section
+/// 4.1.2.4).
 fn common_names(mut subject: &[u8]) -> Vec<String> {
     let mut names = Vec::new();
     while let Some((SET, mut set, rest)) = element(subject) {
@@ -49,13 +50,13 @@ fn common_name(attribute: &[u8]) -> Option<String> {
     String::from_utf8(name.to_vec()).ok()
 }
 
-/// The first element: its tag, its content, and what is behind it.
+/// Splits off the first element: returns its tag, its content, and the bytes that follow it.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (tag, rest) = bytes.split_first()?;
     let (first, rest) = rest.split_first()?;
     let (len, rest) = match first {
         0..=0x7f => (usize::from(*first), rest),
-        // A length of one or two bytes behind it; no name is longer.
+        // The length follows in one or two bytes; no name is longer.
         0x81 => (usize::from(*rest.first()?), &rest[1..]),
         0x82 => {
             let (len, rest) = rest.split_first_chunk()?;
@@ -96,8 +97,8 @@ mod tests {
     #[test]
     fn long_lengths_are_read() {
         let name = "n".repeat(300);
-        // 300 is 0x012c; the attribute has 5 bytes of OID and 4 of head besides, the sequence 4 of
-        // head.
+        // 300 is 0x012c. The attribute has 5 bytes of OID and 4 of head in addition, the sequence 4
+        // of head.
         let subject = [
             &b"\x31\x82\x01\x39\x30\x82\x01\x35\x06\x03\x55\x04\x03\x0c\x82\x01\x2c"[..],
             name.as_bytes(),

@@ -1,9 +1,9 @@
-//! A stream on which everything is encrypted and authenticated.
+//! A stream on which all data is encrypted and authenticated.
 //!
-//! What is received goes through one buffer of ciphertext, and is decrypted straight from there as
-//! far as the receiver has room. What is sent is encrypted a piece at a time. The connection is
-//! never borrowed across a wait, so that the one task that receives and the one that sends do not
-//! see each other.
+//! Received data goes through one buffer of ciphertext, and is decrypted from there directly into
+//! the receiver's buffer as far as it fits. Sent data is encrypted in pieces. The connection is
+//! never borrowed across an await, so the one task that receives and the one that sends do not
+//! conflict.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -15,34 +15,34 @@ use bimetal_rt::net::{Layer, Peer, RecvFuture, SendFuture, Stream};
 use bimetal_rt::{BufMut, Payload, Rt};
 use rustls::Connection;
 
-/// Ciphertext received at a time before both ends know each other, and from then on.
+/// Size of one receive of ciphertext: during the handshake, and after it.
 const HANDSHAKE_BYTES: usize = 4096;
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Plaintext encrypted at a time, and what it becomes at most: 22 bytes more for each record of 16
-/// KiB, and an answer to a change of keys.
+/// Plaintext bytes that are encrypted at a time, and the maximum that encryption adds: 22 bytes for
+/// each record of 16 KiB, and the answer to a key update.
 const SEND_BYTES: usize = 64 << 10;
 const SEND_OVERHEAD_BYTES: usize = 1024;
-/// Slices of a payload that are encrypted together.
+/// Maximum number of payload slices that are encrypted together.
 const SLICES_MAX: usize = 64;
 
-/// Received ciphertext, of which `start..end` has not been taken.
+/// Received ciphertext. The bytes `start..end` have not been consumed.
 struct Incoming {
     buf: BufMut,
     start: usize,
     end: usize,
 }
 
-/// See the module.
+/// An encrypted stream; see the module documentation.
 pub(crate) struct Encrypted {
     rt: Rt,
     below: Stream,
     connection: RefCell<Connection>,
     incoming: RefCell<Option<Incoming>>,
-    /// A piece of ciphertext is on its way: nothing may be sent past it.
+    /// Whether a piece of ciphertext is being sent; no other ciphertext may overtake it.
     sending: Cell<bool>,
 }
 
-/// An error of TLS as one of a stream.
+/// Converts a TLS error to an I/O error.
 pub(crate) fn to_io(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
@@ -63,7 +63,7 @@ impl Encrypted {
         look(&self.connection.borrow())
     }
 
-    /// Sends what TLS itself has to say.
+    /// Sends the pending ciphertext of TLS itself.
     pub(crate) async fn flush(&self) -> io::Result<()> {
         while let Some(piece) = self.ciphertext(SEND_BYTES)? {
             self.send_below(piece).await?;
@@ -71,7 +71,7 @@ impl Encrypted {
         Ok(())
     }
 
-    /// Receives something of the handshake. What comes behind the handshake stays for the receiver.
+    /// Receives a part of the handshake. Data behind the handshake stays for the receiver.
     pub(crate) async fn advance(&self) -> io::Result<()> {
         if self.incoming.borrow().is_none() && !self.receive_below(HANDSHAKE_BYTES).await? {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -84,7 +84,7 @@ impl Encrypted {
         self.connection.borrow().is_handshaking()
     }
 
-    /// Receives ciphertext; false at the end of the stream below.
+    /// Receives ciphertext. Returns false at the end of the stream below.
     async fn receive_below(&self, bytes: usize) -> io::Result<bool> {
         let (result, buf) = self.below.recv(self.rt.pool().alloc_now(bytes), 0).await;
         let end = result?;
@@ -96,7 +96,7 @@ impl Encrypted {
         Ok(true)
     }
 
-    /// Gives the connection some of the ciphertext that is here; false when there is none.
+    /// Feeds received ciphertext to the connection. Returns false when there is none.
     fn feed(&self) -> io::Result<bool> {
         let mut incoming = self.incoming.borrow_mut();
         let Some(here) = incoming.as_mut() else {
@@ -107,15 +107,15 @@ impl Encrypted {
         let taken = connection.read_tls(&mut unread)?;
         connection.process_new_packets().map_err(to_io)?;
         here.start += taken;
-        // It takes nothing any more once the peer has said that it has ended.
+        // The connection accepts no more once the peer has announced its end.
         if taken == 0 || here.start == here.end {
             *incoming = None;
         }
         Ok(true)
     }
 
-    /// Decrypts what is here into `out`, as far as it fits: how much, or `None` when more has to
-    /// come. Zero is the peer's word that it has ended.
+    /// Decrypts received ciphertext into `out`, as far as it fits. Returns the number of bytes, or
+    /// `None` when more ciphertext is needed. Zero means that the peer has announced its end.
     fn take(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
         let mut filled = 0;
         while filled < out.len() {
@@ -128,7 +128,7 @@ impl Encrypted {
                 Ok(0) => return Ok(Some(filled)),
                 Ok(count) => filled += count,
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                // What is here is handed out before an error behind it is met.
+                // Decrypted data is returned before an error that follows it.
                 Err(_) if filled > 0 && self.incoming.borrow().is_none() => break,
                 Err(_) => match self.feed() {
                     Ok(true) => {}
@@ -151,14 +151,15 @@ impl Encrypted {
             }
             match self.receive_below(RECEIVE_BYTES).await {
                 Ok(true) => {}
-                // Whoever cuts the connection is not the peer.
+                // A connection that was cut without the peer's announcement may have been cut by an
+                // attacker.
                 Ok(false) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
                 Err(error) => return (Err(error), buf),
             }
         }
     }
 
-    /// Ciphertext that waits to be sent, if there is any.
+    /// Takes the ciphertext that waits to be sent, if any.
     fn ciphertext(&self, plain_bytes: usize) -> io::Result<Option<Payload>> {
         let mut connection = self.connection.borrow_mut();
         if !connection.wants_write() {
@@ -192,7 +193,7 @@ impl Encrypted {
             while left_bytes > 0 {
                 let taken = self.connection.borrow_mut().writer().write_vectored(left)?;
                 if taken == 0 {
-                    // Nothing waits to be sent here, so it has ended.
+                    // No ciphertext is pending here, so the connection has ended.
                     return Err(io::ErrorKind::BrokenPipe.into());
                 }
                 IoSlice::advance_slices(&mut left, taken);
@@ -205,8 +206,8 @@ impl Encrypted {
         Ok(())
     }
 
-    /// Says that nothing more will come, as far as that takes no time: a peer that does not receive
-    /// has to do without.
+    /// Announces the end of data to the peer without waiting. If the peer does not receive at the
+    /// moment, it gets no announcement.
     fn say_goodbye(&self) {
         self.connection.borrow_mut().send_close_notify();
         if self.sending.get() {
@@ -214,7 +215,7 @@ impl Encrypted {
         }
         if let Ok(Some(goodbye)) = self.ciphertext(0) {
             let send = pin!(self.below.send(goodbye));
-            // What the socket takes at once is sent by this; the rest is given up.
+            // One poll sends as much as the socket takes at once; the rest is dropped.
             let _ = send.poll(&mut Context::from_waker(Waker::noop()));
         }
     }
@@ -222,7 +223,7 @@ impl Encrypted {
 
 impl Drop for Encrypted {
     fn drop(&mut self) {
-        // A receive that was given up would hold the connection open otherwise.
+        // Otherwise an abandoned receive would keep the connection open.
         self.below.shutdown();
     }
 }

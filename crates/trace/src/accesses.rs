@@ -6,7 +6,7 @@
 use crate::reader::Span;
 use crate::{Full, Interner, Op, Reader, Record, Sample, TraceError};
 
-/// What is one access.
+/// Definition of one access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// Every page that a record touches.
@@ -14,7 +14,8 @@ pub enum Key {
         /// Bytes of a page.
         page_bytes: u64,
     },
-    /// A record, whatever its length: an object named by its offset (the way oracle tables count).
+    /// One record, whatever its length: an object named by its offset (the way oracle tables
+    /// count).
     Record,
 }
 
@@ -31,7 +32,7 @@ pub enum Kind {
 
 const KIND_SHIFT: u32 = 30;
 const ID_MASK: u32 = (1 << KIND_SHIFT) - 1;
-/// Accesses, at most: 8 GiB of them.
+/// Maximum number of accesses, which take 8 GiB.
 const ACCESSES_MAX: u64 = 1 << 31;
 /// Accesses in a piece.
 const PIECE: usize = 1 << 18;
@@ -106,7 +107,7 @@ impl Accesses {
         self.seen
     }
 
-    /// Reads and writes, which is what a hit ratio is of.
+    /// Returns the number of reads and writes, on which a hit ratio is based.
     pub fn len(&self) -> u64 {
         self.counts[0] + self.counts[1]
     }

@@ -1,8 +1,8 @@
 //! Text of blkparse: `maj,min cpu sequence time pid action type sector + count [process]`.
 //!
-//! A request passes several events on its way through the kernel, and a trace has those that were
-//! asked for. One of them stands for the request, the same in the whole trace: two would count each
-//! request twice.
+//! A request causes several events on its way through the kernel, and a trace has the events
+//! selected at recording. One kind of event stands for the request in the whole trace, because two
+//! would count each request twice.
 
 use crate::Op;
 use crate::layouts::{

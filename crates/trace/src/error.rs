@@ -1,4 +1,4 @@
-//! What can be wrong with a trace: always with the file, the place in it and the reason.
+//! Errors of traces, each with the file, the position and the reason.
 
 use std::fmt;
 
@@ -91,7 +91,7 @@ pub enum TraceError {
     },
 }
 
-/// What a decoded trace has no more room for.
+/// The limit that a decoded trace has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     /// Distinct pages.

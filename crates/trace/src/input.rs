@@ -39,7 +39,7 @@ impl Input {
         }
     }
 
-    /// Reads more behind what is there. False when nothing came because the stream ended.
+    /// Reads more data after the buffered data. Returns false if the stream has ended.
     fn refill(&mut self) -> io::Result<bool> {
         if self.at_end {
             return Ok(false);

@@ -1,11 +1,11 @@
-//! I/O traces: what a record is, readers of the formats in use, splitting into pages, and a compact
-//! form of our own.
+//! I/O traces: the record type, readers of the formats in use, splitting into pages, and a compact
+//! format of the project.
 //!
 //! Readers stream: memory does not grow with the length of a trace. No bytes of a file can cause a
-//! panic or an allocation that they alone decide. A record that cannot be right is an error with
-//! its place, or is skipped and counted, as the caller chose; it is never guessed at. A line that
-//! is no request is counted by its reason ([`Tally`]), and what a reader decided by itself it tells
-//! ([`Reader::notes`]).
+//! panic or an allocation whose size they alone determine. An invalid record is an error with its
+//! position, or is skipped and counted, as the caller chose; its content is never guessed. A line
+//! that is no request is counted by its reason ([`Tally`]), and a reader reports the decisions that
+//! it made by itself ([`Reader::notes`]).
 
 mod accesses;
 mod blkparse;
@@ -35,37 +35,37 @@ pub use stack_distance::StackDistances;
 pub use summary::Summary;
 pub use tally::{Ignored, Tally};
 
-/// What a record does.
+/// Operation of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Reads; also what a format without types says.
+    /// Reads the range; also used for formats without operation types.
     Read,
-    /// Writes.
+    /// Writes the range.
     Write,
-    /// Gives the range up (TRIM, discard).
+    /// Discards the range (TRIM).
     Trim,
 }
 
 /// One request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When, in nanoseconds since any fixed start; 0 in formats without times.
+    /// Time in nanoseconds since any fixed start; 0 in formats without times.
     pub time_ns: u64,
-    /// What.
+    /// Operation.
     pub op: Op,
-    /// Where, in bytes. Devices and files of a trace lie far apart in one space: number `n` of them
-    /// starts at `n << 44`, in the order of their first appearance or by the number that they have.
+    /// Offset in bytes. All devices and files of a trace share one address space: number `n` starts
+    /// at `n << 44`, numbered in the order of first appearance or by the trace's own numbers.
     pub offset_bytes: u64,
-    /// How much, in bytes; at least 1.
+    /// Length in bytes; at least 1.
     pub length_bytes: u64,
 }
 
 /// Bytes of address space for each device or file of a trace.
 const DEVICE_BYTES: u64 = 1 << 44;
-/// Bytes of a record, at most: no device takes a longer request, and one bad number must not become
-/// millions of pages.
+/// Maximum length of a record in bytes: no device accepts a longer request, and one bad number must
+/// not become millions of pages.
 const LENGTH_BYTES_MAX: u64 = 4 << 30;
-/// Devices or files in a trace, at most.
+/// Maximum number of devices or files in a trace.
 const DEVICES_MAX: u64 = 1 << 19;
 
 #[cfg(test)]

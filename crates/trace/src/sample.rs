@@ -1,17 +1,17 @@
-//! A part of the pages of a trace that stands for all of them, chosen by a hash of the address.
+//! A sample of the pages of a trace that represents all of them, selected by a hash of the address.
 //!
-//! Every access to a chosen page is kept and none to any other, so that the distances between uses
-//! of a page shrink by the rate, and a cache of the same share of pages sees a trace of the same
-//! shape. Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, and
-//! "Cache modeling and optimization using miniature simulations", USENIX ATC 2017. The choice must
-//! not depend on anything but the address: the same pages are chosen in every run and every trace.
+//! Every access to a selected page is kept and no other, so that the distances between uses of a
+//! page shrink by the rate, and a cache of the same share of pages sees a trace of the same shape.
+//! Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, and "Cache
+//! modeling and optimization using miniature simulations", USENIX ATC 2017. The selection must
+//! depend only on the address: the same pages are selected in every run and every trace.
 
 use std::fmt;
 
 /// The hash takes values below this.
 const HASH_BITS: u32 = 32;
 
-/// Which pages to look at.
+/// Selection of the sampled pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     rate: f64,
@@ -31,10 +31,10 @@ impl fmt::Display for InvalidRate {
 impl std::error::Error for InvalidRate {}
 
 impl Sample {
-    /// Looks at about `rate` of all pages.
+    /// Creates a sample of about `rate` of all pages.
     ///
     /// # Errors
-    /// When `rate` is not above 0 and at most 1, or so small that no page would be chosen.
+    /// When `rate` is not above 0 and at most 1, or so small that no page would be selected.
     pub fn new(rate: f64) -> Result<Sample, InvalidRate> {
         let possible = rate > 0.0 && rate <= 1.0;
         let threshold = (rate * f64::from(HASH_BITS).exp2()).round() as u64;
@@ -44,12 +44,12 @@ impl Sample {
         Ok(Sample { rate, threshold })
     }
 
-    /// The share of pages that is looked at, about.
+    /// Returns the approximate share of sampled pages.
     pub fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// Whether a page is looked at.
+    /// Returns whether a page is sampled.
     pub fn takes(&self, page: u64) -> bool {
         mixed(page) >> (64 - HASH_BITS) < self.threshold
     }

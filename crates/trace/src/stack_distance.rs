@@ -1,8 +1,9 @@
-//! LRU stack distances: how many distinct pages were used since the last use of the same page. From
-//! them follows the miss ratio of LRU at every size at once.
+//! LRU stack distances: the number of distinct pages used since the last use of the same page. They
+//! give the miss ratio of LRU for every cache size at once.
 //!
 //! Source: Mattson et al. 1970, by Olken's counting tree (1981) over the times of last use. Times
-//! are packed again when the tree is full, so memory follows the distinct pages and not the trace.
+//! are renumbered when the tree is full, so memory depends on the distinct pages and not on the
+//! trace.
 
 /// Counts distances.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! What a trace consists of, counted while it streams by.
+//! Counts of a trace, computed while it streams.
 
 use crate::{Interner, Op, Record};
 

@@ -1,11 +1,11 @@
-//! What became of every line or record of a file.
+//! Counts of the lines or records of a file by outcome.
 //!
-//! A line is a request, is bad, or is passed over for a reason that has a name. There is no fourth
-//! way, so nothing is dropped without being counted, and what is counted can be said.
+//! A line is a request, is bad, or is skipped for a named reason. There is no other outcome, so no
+//! line is dropped without being counted, and the counts can be reported.
 
 use std::fmt;
 
-/// Why a line that is no request was passed over.
+/// Reason for skipping a line that is no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ignored {
     /// A line of white space.

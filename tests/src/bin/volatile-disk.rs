@@ -1,7 +1,7 @@
 //! `volatile-disk FILE SOCKET`: a disk with a volatile cache, as an NBD server for the crash tests.
 //!
-//! A process of its own, so that no crash of a test's other parts takes it along, and so that the
-//! benchmarks can use it. It must never outlive whoever started it: it ends with its standard
+//! It is a separate process, so that it survives a crash of other parts of a test, and so that the
+//! benchmarks can use it. It must never outlive its parent: it exits at the end of its standard
 //! input.
 
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! Crashes under a mounted ext4: files replaced the way programs do it, and a checker of the files.
+//! Crashes under a mounted ext4: files replaced atomically as programs do it, and a checker of the
+//! files.
 //!
-//! A program writes the new version beside the old one, syncs it, renames it over the old one, and
-//! syncs the folder. After that call has returned the new version is there, whole, whatever
-//! happens; before, the old or the new one is, whole. Needs root, FUSE and loop devices.
+//! A program writes the new version to a temporary file, syncs it, renames it over the old one, and
+//! syncs the folder. After the last call has returned, the complete new version must exist,
+//! whatever happens; before that, the complete old or new one. Needs root, FUSE and loop devices.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,7 +20,7 @@ const NAMES: u64 = 24;
 /// Longest file in bytes: the file system is small.
 const LENGTH_MAX: u64 = 40_000;
 
-/// What may be in the files.
+/// Possible content of the files.
 #[derive(Debug, Default)]
 pub struct Files {
     /// By name: the version that is certain (none: it may be missing) and the newest one begun.
@@ -27,7 +28,7 @@ pub struct Files {
     next_version: u64,
 }
 
-/// The bytes of a version: its number, and behind it what only this version has.
+/// Returns the bytes of a version: its number, then bytes that are unique to this version.
 fn content(version: u64) -> Vec<u8> {
     let mut random = Random::new(version);
     let length = 8 + random.below(LENGTH_MAX) as usize;
@@ -53,11 +54,11 @@ impl Files {
         most
     }
 
-    /// Holds every file against what may be in it. What was found is certain from now on, since the
-    /// file system has replayed its journal.
+    /// Compares every file with its possible versions. The version found is certain from now on,
+    /// since the file system has replayed its journal.
     ///
     /// # Errors
-    /// The first file that is missing, incomplete, or of a version that it cannot have.
+    /// The first file that is missing, incomplete, or of an impossible version.
     pub fn check(&mut self, root: &Path) -> Result<(), String> {
         for (name, (certain, newest)) in &mut self.versions {
             let found = match fs::read(root.join(name.to_string())) {
@@ -113,10 +114,10 @@ impl Mounted {
         fuse.unmount();
     }
 
-    /// Mounts it, which replays its journal.
+    /// Mounts the file system, which replays its journal.
     ///
     /// # Errors
-    /// What mount(8) said of a file system that is past mounting.
+    /// The message of mount(8) if the file system cannot be mounted.
     pub fn mount(dir: &Scratch, uri: &str) -> Result<Self, String> {
         let fuse = Fuse::mount(dir, uri);
         let disk = Loop::attach(&fuse.file());
@@ -129,7 +130,7 @@ impl Mounted {
         self.mount.path()
     }
 
-    /// Takes everything down; the export may be dead.
+    /// Unmounts and detaches everything; the export may be dead.
     pub fn unmount(self) {
         self.mount.unmount();
         self.disk.detach();

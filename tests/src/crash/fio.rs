@@ -1,10 +1,11 @@
-//! Crashes under fio: one part of the volume with what a flush made certain, another under full
-//! load.
+//! Crashes under fio: one part of the volume with content that a flush has made durable, another
+//! under full load.
 //!
 //! fio's own verification of random writes compares each block with the header in it, so a block
-//! that fell back to an older one passes. Hence the certain part is written with a pattern of its
-//! own in every round, which no older one is like; the part under load, where old and new are both
-//! right, is verified by its headers: the right place, and a checksum over the whole block.
+//! that was reverted to an older version passes. Hence the durable part is written with a unique
+//! pattern in every round, which differs from all older ones; the part under load, where both old
+//! and new blocks are right, is verified by its headers: the right offset, and a checksum over the
+//! whole block.
 
 use std::process::{Child, Command, Stdio};
 
@@ -15,7 +16,7 @@ use crate::volume::MIB;
 /// Size of each of the two parts, in bytes.
 const PART_BYTES: u64 = 2 * MIB;
 
-/// What every run shares.
+/// Returns the options common to all runs.
 fn common(uri: &str) -> Vec<String> {
     let words = [
         "--ioengine=nbd",
@@ -33,7 +34,8 @@ fn common(uri: &str) -> Vec<String> {
     words
 }
 
-/// The certain part in its `generation`: a number of four bytes, and the place.
+/// Returns the options for the durable part in its `generation`: a number of four bytes, and the
+/// offset.
 fn certain(generation: u32) -> Vec<String> {
     vec![
         "--name=certain".to_owned(),
@@ -101,7 +103,7 @@ impl Running {
             .args(["--time_based", "--runtime=120", "--norandommap"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            // It ends with an error, by intention.
+            // It ends with an error on purpose.
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|e| panic!("fio: {e}; run scripts/install-test-deps.sh"));

@@ -1,4 +1,5 @@
-//! A client with a memory: requests in flight on one connection, and a model of what they promise.
+//! A client that keeps requests in flight on one connection, and a model of what the server has
+//! promised.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +14,7 @@ const ZONE_BLOCKS: u64 = 384;
 /// Longest request, in blocks.
 const LENGTH_MAX: u64 = 8;
 
-/// What is under way for one request.
+/// A request in flight.
 #[derive(Debug)]
 enum Waiting {
     Write { blocks: Range<u64>, fua: bool },
@@ -39,7 +40,7 @@ pub enum Mix {
     Writes,
 }
 
-/// See the module.
+/// A load on one connection; see the module.
 #[derive(Debug)]
 pub struct Load<'m> {
     wire: Wire,
@@ -64,11 +65,11 @@ impl<'m> Load<'m> {
         self.waiting.len()
     }
 
-    /// Keeps up to `depth` requests in flight until `answers` have been answered; the others stay
-    /// in flight.
+    /// Keeps up to `depth` requests in flight until `answers` of them have completed; the others
+    /// stay in flight.
     ///
     /// # Errors
-    /// A read that gave something else than the newest write, or an answer that is an error.
+    /// A read that returned other data than the newest write, or an answer that is an error.
     pub fn run(
         &mut self,
         random: &mut Random,
@@ -85,10 +86,10 @@ impl<'m> Load<'m> {
         Ok(())
     }
 
-    /// Takes the answers to everything in flight.
+    /// Waits for the answers to all requests in flight.
     ///
     /// # Errors
-    /// As [`Load::run`].
+    /// The errors of [`Load::run`].
     pub fn finish(&mut self) -> Result<(), Breach> {
         while !self.waiting.is_empty() {
             self.answer()?;
@@ -199,7 +200,7 @@ impl<'m> Load<'m> {
     }
 }
 
-/// An error where there must be none: both disks are there and answer.
+/// Returns the breach for an error that must not happen: both disks are present and answer.
 fn refused(block: u64, error: u32, request: &impl std::fmt::Debug) -> Breach {
     let words = format!("{request:?} was answered with the error {error}");
     Breach { block, words }
@@ -210,10 +211,10 @@ fn zones(model: &Model) -> [u64; 2] {
     [0, model.blocks() - ZONE_BLOCKS]
 }
 
-/// Reads everything that a load may have touched, and holds it against what may be there.
+/// Reads all blocks that a load may have touched, and compares them with their possible content.
 ///
 /// # Errors
-/// The first block that holds something else, or that cannot be read.
+/// The first block that holds other content, or that cannot be read.
 pub fn settle(wire: &mut Wire, model: &mut Model) -> Result<Settled, Breach> {
     let mut sum = Settled::default();
     for zone in zones(model) {

@@ -1,15 +1,15 @@
-//! What `serve` says is lost when it refuses a volume, read the way a program would.
+//! Parser of the lost ranges that `serve` reports when it refuses a volume.
 
 use std::ops::Range;
 
 use crate::client::Outcome;
 
-/// What a refusal says of the loss.
+/// Loss reported by a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// These ranges in bytes, and nothing else, may be lost.
     Ranges(Vec<Range<u64>>),
-    /// From some moment on nothing is known, so anything may be.
+    /// Changes after some moment are unknown, so any byte may be lost.
     Unknown,
 }
 

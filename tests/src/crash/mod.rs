@@ -1,9 +1,9 @@
-//! Crashes of the real program: a volume on disks with volatile caches, loads whose every promise
-//! is written down, and what must be there after the power was cut.
+//! Crashes of the real program: a volume on disks with volatile caches, loads whose promises are
+//! all recorded, and the required content after a power cut.
 //!
-//! Everything that a round does is drawn from a seed, and every moment is a condition (so many
-//! answers, so many writes at a disk), never a time. It must never forgive more than the promise
-//! allows: whatever was flushed is there, and every block is old or new as a whole.
+//! All steps of a round are drawn from a seed, and every moment is a condition (a number of
+//! answers, a number of writes at a disk), never a time. The check must never forgive more than the
+//! promise allows: flushed data are present, and every block is completely old or completely new.
 
 pub mod files;
 pub mod fio;

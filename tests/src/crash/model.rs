@@ -1,8 +1,8 @@
-//! What a volume may hold after a crash, block by block.
+//! The possible content of a volume after a crash, block by block.
 //!
-//! Each write has a stamp, and every sector of it says which one. A block may hold what the last
-//! flush made certain, or any write since; once it was read after a crash, it holds that and
-//! nothing else.
+//! Each write has a stamp, which is in every sector of the write. A block may hold the content that
+//! the last flush made durable, or any write since; once it has been read after a crash, it must
+//! keep the content that was read.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,14 +13,14 @@ use crate::volatile_disk::{BLOCK_BYTES, SECTOR_BYTES};
 /// Sectors of a block.
 const SECTORS: usize = (BLOCK_BYTES / SECTOR_BYTES) as usize;
 
-/// What a block holds: the stamp of each of its sectors. 0 stands for zeroes.
+/// Content of a block: the stamp of each of its sectors. 0 stands for zeroes.
 type Stamps = [u64; SECTORS];
 
 /// A write that a block may hold.
 #[derive(Clone, Debug)]
 struct Version {
     stamps: Stamps,
-    /// When it was acknowledged, on the model's own clock.
+    /// Time of the acknowledgement, on the model's own clock.
     acknowledged: Option<u64>,
 }
 
@@ -35,16 +35,16 @@ pub struct Model {
     clock: u64,
 }
 
-/// What was found that must not be.
+/// Content that violates the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breach {
     /// The block.
     pub block: u64,
-    /// What it holds, and what it could.
+    /// Description of the content found and of the possible content.
     pub words: String,
 }
 
-/// How the blocks that were open at a crash came out of it.
+/// Outcome of a crash for the blocks that had more than one possible version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
     /// Blocks that hold their newest write.
@@ -112,7 +112,8 @@ impl Model {
         self.clock
     }
 
-    /// A flush was acknowledged: what had been acknowledged when it was sent is certain.
+    /// Records that a flush was acknowledged: writes acknowledged before it was sent are now
+    /// durable.
     pub fn flushed(&mut self, sent: u64) {
         let blocks = &mut self.blocks;
         self.open.retain(|&block| {
@@ -125,11 +126,11 @@ impl Model {
         });
     }
 
-    /// Holds what was read from `first_block` on, while nothing there was under way, against the
+    /// Compares data read from `first_block` on, while no request there was in flight, with the
     /// newest writes.
     ///
     /// # Errors
-    /// The first block that holds anything else.
+    /// The first block that holds other data.
     pub fn check_newest(&self, first_block: u64, bytes: &[u8]) -> Result<(), Breach> {
         for (block, found) in (first_block..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
             let stamps = read_stamps(block, found)?;
@@ -142,11 +143,11 @@ impl Model {
         Ok(())
     }
 
-    /// Holds what was read from `first_block` on after a crash against what may be there. From then
-    /// on what was found is certain: the first answer after a crash is final.
+    /// Compares data read from `first_block` on after a crash with the possible content. The
+    /// content found is certain from then on: the first answer after a crash is final.
     ///
     /// # Errors
-    /// The first block that holds anything else.
+    /// The first block that holds other data.
     pub fn settle(&mut self, first_block: u64, bytes: &[u8]) -> Result<Settled, Breach> {
         let mut settled = Settled::default();
         for (block, found) in (first_block..).zip(bytes.chunks(BLOCK_BYTES as usize)) {

@@ -1,4 +1,4 @@
-//! A volume whose sides lie on two volatile disks, and what a crash is.
+//! A volume whose sides are on two volatile disks, and the ways to crash it.
 
 use std::path::PathBuf;
 
@@ -25,17 +25,17 @@ pub struct Stand {
     server: Option<Server>,
 }
 
-/// How a crash treats the two disks.
+/// Effect of a crash on the two disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Power {
-    /// The program alone is killed.
+    /// Only the program is killed.
     Stays,
     /// The power of one disk, or of both, is cut, each with its own rule.
     Fails([Option<Keep>; 2]),
 }
 
 impl Power {
-    /// One of the ways, mostly that both disks lose some of what was not flushed.
+    /// Draws an effect; mostly both disks lose some writes that were not flushed.
     pub fn draw(random: &mut Random) -> Self {
         if random.chance(1, 10) {
             return Power::Stays;
@@ -163,7 +163,7 @@ impl Stand {
         served.unwrap_or_else(|words| panic!("{words}"));
     }
 
-    /// Waits until every side has everything.
+    /// Waits until every side is in sync.
     pub fn await_whole(&self) {
         eventually(60, "every side is whole", || {
             let whole = |side: &str| self.volume.health(side) == "healthy";

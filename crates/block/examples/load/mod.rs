@@ -1,4 +1,4 @@
-//! The load of the examples that measure layers, and the CPU time that it takes.
+//! The load of the examples that measure layers, and its CPU time.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,10 +9,11 @@ use bimetal_rt::{Payload, Rt};
 
 const BLOCK_BYTES: u64 = 4096;
 
-/// CPU time of this thread, the only one, in ns; Linux counts it in the first field of this file.
+/// Returns the CPU time of this thread, the only one, in ns; Linux counts it in the first field of
+/// `/proc/self/schedstat`.
 ///
 /// # Errors
-/// That it cannot be read, in words.
+/// A message if the file cannot be read.
 pub fn cpu_ns() -> Result<u64, String> {
     let path = "/proc/self/schedstat";
     let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
@@ -20,8 +21,8 @@ pub fn cpu_ns() -> Result<u64, String> {
     first.parse().map_err(|e| format!("{path}: {e}"))
 }
 
-/// Sends random requests of 4 KiB, half of them writes, from `depth` tasks that ask one at a time
-/// each.
+/// Sends random requests of 4 KiB, half of them writes, from `depth` tasks with one request in
+/// flight each.
 pub async fn send(rt: &Rt, top: &Rc<dyn Device>, requests: u64, depth: u32) {
     let left = Rc::new(Cell::new(requests));
     let group = TaskGroup::new(rt);

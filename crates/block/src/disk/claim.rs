@@ -1,14 +1,17 @@
-//! How a device is kept from everybody else while it is open.
+//! Exclusive use of a device while it is open.
 //!
 //! - A regular file is locked as a whole (`flock`).
-//! - A block device is claimed (`O_EXCL`), which the kernel holds against mounts, swap, other
-//!   claims, and claims of its partitions and its disk, by whatever node; `mkfs` and its like ask
-//!   in the same way. Its node is locked besides, which keeps udev from probing it.
-//! - Of a loop device the file behind it is held, too: another loop device over it, or the file
-//!   itself, is the same bytes. The file has a shared lock, which a lock of the whole excludes, and
-//!   a lock on the range that the device has, so that devices of different parts go together.
+//! - A block device is claimed (`O_EXCL`). The kernel enforces the claim against mounts, swap,
+//!   other claims, and claims of its partitions and its disk, through whichever node; `mkfs` and
+//!   similar tools claim in the same way. The device node is locked too, which keeps udev from
+//!   probing it.
+//! - The file behind a loop device is locked too, because another loop device over it, or the file
+//!   itself, gives access to the same bytes. The file gets a shared lock, which excludes a lock of
+//!   the whole file, and a lock on the range of the loop device, so that devices over different
+//!   parts can be open together.
 //!
-//! Nothing of this outlives the process, so a claim never has to be taken away by hand.
+//! The kernel releases all of this when the process ends, so a claim never has to be removed by
+//! hand.
 
 use std::fs::File;
 use std::io;
@@ -20,15 +23,15 @@ use bimetal_rt::real_time;
 use super::System;
 use super::place::{Backing, DeviceNumber, Place, block_device};
 
-/// What is held of a device besides its own handle; it goes with this.
+/// Locks and claims behind a device, besides the device's own handle; they are released on drop.
 #[derive(Debug, Default)]
 pub struct Claim {
     held: Vec<File>,
 }
 
 impl Claim {
-    /// Claims what is behind a file or block device. `None` when another process has a part of it.
-    /// The device itself is claimed by opening it so: see
+    /// Claims the storage behind a file or block device. Returns `None` if another process uses a
+    /// part of it. The device itself is claimed by the way it is opened: see
     /// [`real_time::File::open_claimed`].
     ///
     /// # Errors
@@ -37,7 +40,7 @@ impl Claim {
         let found = std::fs::metadata(path)?;
         let (own, place) = (block_device(&found), Place::of_found(&found, system));
         for other in system.loops_over(own, &place) {
-            // Asked and let go at once: the loop device is not ours to keep from anybody.
+            // This claim is released at once: it only tests for another user of the loop device.
             if let Ok(None) = real_time::try_claim(&other) {
                 return Ok(None);
             }
@@ -57,10 +60,11 @@ impl Claim {
         Ok(Some(claim))
     }
 
-    /// Holds what is behind a loop device; of a regular file, this range.
+    /// Locks or claims the storage behind a loop device; of a regular file, only this range.
     fn hold(&mut self, backing: &Backing, range: &Range<u64>) -> io::Result<Held> {
         let Ok(found) = std::fs::metadata(&backing.path) else {
-            // Removed, or in another mount namespace: nobody reaches it by this name either.
+            // The file was removed or is in another mount namespace, so no process here can open it
+            // by this name.
             return Ok(Held::Yes(None));
         };
         if block_device(&found).is_some() {
@@ -75,7 +79,7 @@ impl Claim {
         let opened = File::options().read(true).write(true).open(&backing.path);
         let (file, writable) = match opened {
             Ok(file) => (file, true),
-            // A file that nobody here may write needs no lock against a second writer.
+            // A file that this process cannot write needs no lock against a second writer.
             Err(_) => match File::open(&backing.path) {
                 Ok(file) => (file, false),
                 Err(_) => return Ok(Held::Yes(None)),
@@ -94,7 +98,7 @@ impl Claim {
     }
 }
 
-/// Whether something could be held, and the block device that it is.
+/// Result of holding storage: refused, or held, with its number if it is a block device.
 enum Held {
     No,
     Yes(Option<DeviceNumber>),

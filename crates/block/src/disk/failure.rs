@@ -1,12 +1,13 @@
-//! What the kernel answers when a device fails, in words for the operator: the error with its name,
-//! and what can be done about it.
+//! Errors of the kernel about a failing device, in words for the operator: the error with its name,
+//! and the remedy.
 
 use std::io;
 
 use bimetal_rt::Rt;
 use bimetal_rt::real_time::limit_in_words;
 
-/// Tells the operator that `what` has failed on the device `subject`, and gives the error on.
+/// Posts a notice to the operator that `what` failed on the device `subject`, and returns the
+/// error.
 pub(crate) fn tell(rt: &Rt, subject: &str, what: &str, error: io::Error) -> io::Error {
     let kind = "device-failed";
     let words = in_words(&error);
@@ -15,7 +16,7 @@ pub(crate) fn tell(rt: &Rt, subject: &str, what: &str, error: io::Error) -> io::
     error
 }
 
-/// The error, its name, and what to do.
+/// Returns the error, its name, and the remedy as text.
 fn in_words(error: &io::Error) -> String {
     let Some(number) = error.raw_os_error() else {
         return error.to_string();
@@ -29,7 +30,7 @@ fn in_words(error: &io::Error) -> String {
     }
 }
 
-/// Numbers of Linux (`errno-base.h` and `errno.h` of its `asm-generic`), their names, what to do.
+/// Linux error numbers (`errno-base.h` and `errno.h` of `asm-generic`), with names and remedies.
 const KNOWN: [(i32, &str, &str); 10] = [
     (
         5,
@@ -78,7 +79,7 @@ mod tests {
         assert!(full.contains("make room"), "{full}");
         assert!(words(122).contains("quota"));
         assert!(words(5).starts_with("EIO: Input/output error"));
-        // One that nothing is known of is told as the kernel does.
+        // An error without an entry is described in the kernel's words.
         assert!(words(95).contains("not supported"));
     }
 }

@@ -1,4 +1,4 @@
-//! What the kernel has been told by a device: the files below `queue` of `sysfs`
+//! Limits that a device has reported to the kernel: the files below `queue` of `sysfs`
 //! (`Documentation/ABI/stable/sysfs-block` of Linux).
 
 use std::fs::Metadata;
@@ -7,31 +7,31 @@ use std::os::unix::fs::MetadataExt;
 use super::System;
 use super::place::{DeviceNumber, block_device};
 
-/// What is known of a device; `None` for what the kernel does not say.
+/// Known limits of a device; `None` for a value that the kernel does not report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// True of a block device, false of a file on one.
     pub is_device: bool,
-    /// Whether it moves heads.
+    /// Whether the device has moving heads.
     pub rotational: Option<bool>,
-    /// The shortest request past the page cache, in bytes.
+    /// Logical block size in bytes: the shortest request that bypasses the page cache.
     pub logical_bytes: Option<u64>,
-    /// What it writes at once inside, in bytes.
+    /// Physical block size in bytes.
     pub physical_bytes: Option<u64>,
-    /// The request that suits it best, in bytes.
+    /// Preferred request size in bytes.
     pub optimal_bytes: Option<u64>,
-    /// Whether it makes ranges read as zeroes without being sent them. Not known of a file, whose
+    /// Whether the device can zero ranges without receiving zeroes. Unknown for a file, because the
     /// file system does that.
     pub can_zero: Option<bool>,
-    /// Whether it can be told what is no longer needed. Not known of a file either.
+    /// Whether the device accepts discards. Unknown for a file too.
     pub can_discard: Option<bool>,
-    /// The model of its zones, where it has any: `host-aware` or `host-managed`.
+    /// Zone model of a zoned device: `host-aware` or `host-managed`.
     pub zoned: Option<String>,
 }
 
 impl Limits {
-    /// What is known of what `stat(2)` has found: of a block device, or of the device under the
-    /// file system of a file, where that is one device.
+    /// Returns the limits for a file found by `stat(2)`: those of the block device itself, or those
+    /// of the device under a file's file system, if that is a single device.
     pub fn of_found(found: &Metadata, system: &System) -> Limits {
         match block_device(found) {
             Some(number) => Limits::of_device(number, system),
@@ -41,7 +41,7 @@ impl Limits {
                     is_device: false,
                     can_zero: None,
                     can_discard: None,
-                    // The file system writes in order where that has to be.
+                    // The file system takes care of zone order, so a file has no zone model.
                     zoned: None,
                     ..below
                 }
@@ -50,7 +50,7 @@ impl Limits {
     }
 
     fn of_device(number: DeviceNumber, system: &System) -> Limits {
-        // A partition has the queue of its disk.
+        // A partition shares the queue of its disk.
         let number = system.disk_of(number).unwrap_or(number);
         let value = |name: &str| system.number(number, &format!("queue/{name}"));
         let is_more_than_zero = |bytes: u64| bytes > 0;
@@ -105,7 +105,7 @@ mod tests {
         };
         assert_eq!(of(0), expected);
         assert_eq!(of(1), expected);
-        // Of what the kernel has no queue nothing is known.
+        // A device without a queue in the kernel has no known limits.
         let unknown = Limits {
             is_device: true,
             ..Limits::default()

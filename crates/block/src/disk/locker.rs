@@ -1,5 +1,5 @@
-//! Who has locked a file, as far as the kernel says it: `/proc/locks` and `/proc/PID/comm`
-//! (proc(5)).
+//! Finds the process that has locked a file, as far as the kernel reports it: `/proc/locks` and
+//! `/proc/PID/comm` (proc(5)).
 
 use std::fs::{Metadata, read_to_string};
 use std::os::unix::fs::MetadataExt;
@@ -8,28 +8,28 @@ use std::path::Path;
 use super::System;
 use super::place::DeviceNumber;
 
-/// The process that has a lock.
+/// A process that holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Locker {
     pid: u32,
-    /// The name of its program; empty of one that is gone.
+    /// Name of the program; empty if the process is gone.
     name: String,
-    /// False of one that has ended: then the kernel is about to let go of what it had.
+    /// False if the process has ended, in which case the kernel will soon release its locks.
     pub(crate) is_running: bool,
 }
 
-/// Who has locked the file `found`; `None` where the kernel does not say.
+/// Returns the process that has locked the file `found`; `None` if the kernel does not report it.
 pub(crate) fn of_lock(found: &Metadata, system: &System) -> Option<Locker> {
     let locks = read_to_string(system.proc.join("locks")).ok()?;
     let pid = locker(&locks, DeviceNumber::of_dev(found.dev()), found.ino())?;
     Some(Locker::of(pid, &system.proc))
 }
 
-/// The process in the table `locks` that has locked a file as a whole (`flock(2)`).
+/// Finds in the table `locks` the process that has locked a file as a whole (`flock(2)`).
 fn locker(locks: &str, device: DeviceNumber, inode: u64) -> Option<u32> {
     let file = format!("{:02x}:{:02x}:{inode}", device.major, device.minor);
-    // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END; who waits has an arrow in
-    // front.
+    // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END; the row of a waiting process
+    // has an arrow after the number.
     let mut rows = locks.lines().map(|row| row.split_whitespace().skip(1));
     rows.find_map(|mut row| {
         let (kind, _, _, pid, place) = (
@@ -47,8 +47,8 @@ impl Locker {
     fn of(pid: u32, proc: &Path) -> Locker {
         let dir = proc.join(pid.to_string());
         let read = |file: &str| read_to_string(dir.join(file)).unwrap_or_default();
-        // The state stands behind the name in brackets, which may hold anything. Z is a process
-        // that has ended and that its parent has not looked at.
+        // The state follows the name, which is in brackets and may hold any character. Z is a
+        // process that has ended and that its parent has not yet reaped.
         let stat = read("stat");
         let state = stat
             .rsplit(')')
@@ -65,7 +65,8 @@ impl Locker {
     }
 }
 
-/// The locker as a part of a sentence. The name of a program may hold anything.
+/// Describes the locker as a part of a sentence. The program name is escaped because it may hold
+/// any character.
 pub(crate) fn in_words(locker: Option<&Locker>) -> String {
     match locker {
         Some(locker) if locker.is_running => {
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_table_of_locks_names_the_process() {
-        // As of proc(5), section "/proc/locks", with the row of one who waits.
+        // Rows as in proc(5), section "/proc/locks", with the row of a waiting process.
         let locks = "1: POSIX  ADVISORY  READ  5433 08:01:7864448 128 128\n\
                      2: FLOCK  ADVISORY  WRITE 2001 08:01:7864554 0 EOF\n\
                      2: -> FLOCK  ADVISORY  WRITE 2002 08:01:7864554 0 EOF\n\

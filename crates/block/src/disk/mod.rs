@@ -1,18 +1,18 @@
-//! A file or block device as its neighbours know it: which bytes a path leads to, what is on it,
-//! who uses it, and what the kernel knows of it.
+//! A file or block device as seen from outside: its bytes, its content, its users, and its limits
+//! in the kernel.
 //!
-//! Whoever is about to open, overwrite or describe a device asks here, so that opening, formatting
-//! and `check` see the same and say the same:
+//! Opening, formatting and `check` all use this module before they open, overwrite or describe a
+//! device, so that they see and report the same facts:
 //!
-//! - [`place`]: which bytes a path leads to, whatever it is called;
-//! - [`signature`]: which formats have left their mark on it;
+//! - [`place`]: which bytes a path leads to, whatever its name;
+//! - [`signature`]: which formats have left their signature on the device;
 //! - [`usage`]: which mounts, swap spaces and other devices it is a part of;
-//! - [`claim`]: how it is kept from everybody else while it is open;
-//! - `failure`: what it has failed with, and what to do about it;
-//! - `locker`: which process keeps it from us;
-//! - [`limits`]: what the kernel has been told by the device.
+//! - [`claim`]: exclusive use of the device while it is open;
+//! - `failure`: the error with which it failed, and the remedy;
+//! - `locker`: which process has locked it;
+//! - [`limits`]: the limits that the device has reported to the kernel.
 //!
-//! Everything but a claim only reads. Nothing here writes to a device.
+//! Everything except a claim only reads. No code here writes to a device.
 
 pub mod claim;
 pub(crate) mod failure;
@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 
 use place::DeviceNumber;
 
-/// Where the kernel describes itself, and devices have their nodes. In tests, folders that look
-/// like these.
+/// Root folders of the kernel's `sysfs`, of `proc` and of the device nodes. Tests use folders that
+/// imitate them.
 #[derive(Clone, Debug)]
 pub struct System {
     sys: PathBuf,
@@ -42,7 +42,7 @@ impl Default for System {
 }
 
 impl System {
-    /// A system whose `sys`, `proc` and `dev` are folders of `root`.
+    /// Creates a system whose `sys`, `proc` and `dev` are folders of `root`.
     pub fn under(root: &Path) -> System {
         System {
             sys: root.join("sys"),
@@ -51,12 +51,12 @@ impl System {
         }
     }
 
-    /// The folder of a block device: a disk or a partition.
+    /// Returns the `sysfs` folder of a block device: a disk or a partition.
     fn folder(&self, of: DeviceNumber) -> PathBuf {
         self.sys.join(format!("dev/block/{of}"))
     }
 
-    /// The text of an attribute without its newline; `None` where there is no such attribute.
+    /// Returns the text of an attribute without its newline; `None` if there is no such attribute.
     fn attribute(&self, of: DeviceNumber, name: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.folder(of).join(name)).ok()?;
         Some(text.strip_suffix('\n').unwrap_or(&text).to_owned())
@@ -66,7 +66,7 @@ impl System {
         self.attribute(of, name)?.trim().parse().ok()
     }
 
-    /// The name of a block device, such as `sda1`.
+    /// Returns the name of a block device, such as `sda1`.
     fn name(&self, of: DeviceNumber) -> String {
         let folder = std::fs::canonicalize(self.folder(of));
         let name = folder.ok().and_then(|folder| {
@@ -76,14 +76,14 @@ impl System {
         name.unwrap_or_else(|| of.to_string())
     }
 
-    /// The disk that a partition is a part of; `None` for a device that is no partition.
+    /// Returns the disk that a partition belongs to; `None` if the device is no partition.
     fn disk_of(&self, partition: DeviceNumber) -> Option<DeviceNumber> {
         self.attribute(partition, "partition")?;
         let disk = self.attribute(partition, "../dev")?;
         disk.trim().parse().ok()
     }
 
-    /// The partitions of a disk.
+    /// Returns the partitions of a disk.
     fn partitions(&self, disk: DeviceNumber) -> Vec<DeviceNumber> {
         let entries = std::fs::read_dir(self.folder(disk));
         let entries = entries.into_iter().flatten().flatten();
@@ -95,7 +95,7 @@ impl System {
         numbers.collect()
     }
 
-    /// The names and numbers of all loop devices that have a file.
+    /// Returns the names and numbers of all loop devices that have a file.
     fn loops(&self) -> Vec<(String, DeviceNumber)> {
         let entries = std::fs::read_dir(self.sys.join("block"));
         let entries = entries.into_iter().flatten().flatten();

@@ -1,8 +1,8 @@
-//! Which bytes a path leads to.
+//! Determines which bytes a path leads to.
 //!
-//! One and the same byte has many names: links, several nodes of one device, a disk and its
-//! partitions, a file and the loop devices over it. A [`Place`] is what is left when the names are
-//! followed down to what holds the bytes.
+//! The same byte can have many names: links, several nodes of one device, a disk and its
+//! partitions, a file and the loop devices over it. A [`Place`] is the result of following the
+//! names down to the file or disk that holds the bytes.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -14,23 +14,24 @@ use std::str::FromStr;
 
 use super::System;
 
-/// A sector in the kernel's files, whatever the device has.
+/// Size of a sector in the kernel's files, whatever the sector size of the device.
 const SECTOR_BYTES: u64 = 512;
-/// A loop device over a loop device over a loop device: nobody does that for long.
+/// Maximum nesting of loop devices and partitions that is followed.
 const DEPTH_MAX: usize = 16;
 
 /// The number of a block device, `MAJOR:MINOR` as the kernel writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceNumber {
-    /// Which driver, as a rule.
+    /// Major number, which usually identifies the driver.
     pub major: u32,
-    /// Which of its devices.
+    /// Minor number, which identifies one of the driver's devices.
     pub minor: u32,
 }
 
 impl DeviceNumber {
-    /// The number in a `dev_t` as `stat(2)` gives it: 12 and 8 bits in the lower half, what does
-    /// not fit in the upper one (`gnu_dev_major` of `sys/sysmacros.h`).
+    /// Decodes the number from a `dev_t` as `stat(2)` returns it: 12 bits of the major and 8 bits
+    /// of the minor number are in the lower half, and the remaining bits in the upper parts
+    /// (`gnu_dev_major` of `sys/sysmacros.h`).
     pub fn of_dev(dev: u64) -> DeviceNumber {
         let major = (dev >> 8) & 0xfff | (dev >> 32) & 0xffff_f000;
         let minor = dev & 0xff | (dev >> 12) & 0xffff_ff00;
@@ -59,26 +60,26 @@ impl FromStr for DeviceNumber {
     }
 }
 
-/// What holds bytes.
+/// The file or disk that holds bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holder {
-    /// A regular file, by the numbers of its file system and of its inode.
+    /// A regular file, by the device number of its file system and its inode number.
     File(u64, u64),
-    /// A whole disk, or another device that is no part of one.
+    /// A whole disk, or another device that is no partition.
     Disk(DeviceNumber),
 }
 
-/// A run of the bytes of a holder.
+/// A byte range of a holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// What holds the bytes.
+    /// File or disk that holds the bytes.
     pub holder: Holder,
-    /// Which of them; up to `u64::MAX` when all from the start on.
+    /// Range of the bytes in the holder; it ends at `u64::MAX` if it is not limited.
     pub range: Range<u64>,
 }
 
 impl Place {
-    /// The bytes that a path leads to.
+    /// Returns the bytes that a path leads to.
     ///
     /// # Errors
     /// Those of `stat(2)`.
@@ -86,7 +87,7 @@ impl Place {
         Ok(Place::of_found(&std::fs::metadata(path)?, system))
     }
 
-    /// The bytes of what `stat(2)` has found.
+    /// Returns the bytes of a file or device found by `stat(2)`.
     pub fn of_found(found: &Metadata, system: &System) -> Place {
         match block_device(found) {
             Some(number) => Place::of_device(number, system),
@@ -97,7 +98,7 @@ impl Place {
         }
     }
 
-    /// The bytes of a block device.
+    /// Returns the bytes of a block device.
     pub fn of_device(number: DeviceNumber, system: &System) -> Place {
         let (mut number, mut range) = (number, 0..u64::MAX);
         for _ in 0..DEPTH_MAX {
@@ -112,7 +113,7 @@ impl Place {
                 break;
             };
             let Ok(found) = std::fs::metadata(&backing.path) else {
-                // The file has been removed, or lies in another mount namespace.
+                // The backing file was removed or is in another mount namespace.
                 break;
             };
             range = within(&range, backing.offset, backing.len);
@@ -130,21 +131,21 @@ impl Place {
         }
     }
 
-    /// True when a byte belongs to both.
+    /// Returns true if a byte belongs to both places.
     pub fn overlaps(&self, other: &Place) -> bool {
         let (one, two) = (&self.range, &other.range);
         self.holder == other.holder && one.start.max(two.start) < one.end.min(two.end)
     }
 }
 
-/// The part `range` of what begins at `start` and has `len` bytes.
+/// Translates `range` of a part that begins at `start` and has `len` bytes to the enclosing device.
 fn within(range: &Range<u64>, start: u64, len: u64) -> Range<u64> {
     let end = start.saturating_add(len);
     let moved = |at: u64| at.saturating_add(start).min(end);
     moved(range.start)..moved(range.end)
 }
 
-/// The number of what was found, if it is a block device.
+/// Returns the device number of a file found by `stat(2)` if it is a block device.
 pub fn block_device(found: &Metadata) -> Option<DeviceNumber> {
     let is_device = found.file_type().is_block_device();
     is_device.then(|| DeviceNumber::of_dev(found.rdev()))
@@ -153,16 +154,16 @@ pub fn block_device(found: &Metadata) -> Option<DeviceNumber> {
 /// The file behind a loop device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backing {
-    /// As the driver was given it.
+    /// Path that was given to the loop driver.
     pub path: PathBuf,
-    /// Where the device begins in it.
+    /// Offset in the file at which the device begins.
     pub offset: u64,
-    /// How much of it the device has; `u64::MAX` for all.
+    /// Length of the device in the file; `u64::MAX` if it is not limited.
     pub len: u64,
 }
 
 impl Backing {
-    /// What is behind a loop device; `None` for every other device.
+    /// Returns the file behind a loop device; `None` for every other device.
     pub fn of(number: DeviceNumber, system: &System) -> Option<Backing> {
         let path = system.attribute(number, "loop/backing_file")?;
         let part = |name| system.number(number, name).unwrap_or(0);

@@ -1,32 +1,32 @@
-//! The marks that formats leave on a device, by which they are recognised before they are lost.
+//! Signatures that formats leave on a device; they are checked so that existing data is recognised
+//! before it is overwritten.
 //!
-//! Where a mark lies and what it is comes from the format's own documentation or header, named at
-//! its line of the table. What is not in the table is not recognised: a device without a mark need
-//! not be empty.
+//! The position and value of each signature come from the format's own documentation or header,
+//! named next to it in the table. A format that is not in the table is not recognised: a device
+//! without a signature need not be empty.
 
 use std::ops::Range;
 
 use crate::request::BLOCK_BYTES;
 
-/// So much of the start of a device is looked at: the last mark that counts from there is that of
-/// VMFS at 1 MiB.
+/// Bytes read from the start of a device: the last signature there is that of VMFS at 1 MiB.
 const HEAD_BYTES: u64 = (1 << 20) + BLOCK_BYTES;
-/// So much of its end: two labels of ZFS of 256 KiB, in front of up to 256 KiB that are no whole
-/// label.
+/// Bytes read from the end of a device: two ZFS labels of 256 KiB, followed by up to 256 KiB that
+/// do not make a whole label.
 const TAIL_BYTES: u64 = 768 << 10;
-/// The sizes of a sector.
+/// Supported sector sizes.
 const SECTORS: [u64; 2] = [512, 4096];
 
-/// The mark of a format.
+/// A signature of a format that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// What it is the mark of, as people call it.
+    /// Common name of the format.
     pub format: &'static str,
-    /// The bytes that make it the mark.
+    /// Range of the bytes that identify the format.
     pub range: Range<u64>,
 }
 
-/// The start and the end of a device.
+/// The content of the start and the end of a device.
 #[derive(Clone, Debug)]
 pub struct Ends {
     size_bytes: u64,
@@ -34,7 +34,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// The ranges of a device of this size that are looked at.
+    /// Returns the ranges to read from a device of this size.
     pub fn ranges(size_bytes: u64) -> Vec<Range<u64>> {
         let head = HEAD_BYTES.min(size_bytes);
         let tail = size_bytes.saturating_sub(TAIL_BYTES).max(head);
@@ -46,10 +46,10 @@ impl Ends {
             .collect()
     }
 
-    /// What was read of [`Ends::ranges`], in order. What could not be read is left out, as `None`.
+    /// Takes the content of [`Ends::ranges`], in order; `None` for a range that could not be read.
     ///
     /// # Panics
-    /// When a range was not read whole.
+    /// When the content of a range is shorter or longer than the range.
     pub fn new(size_bytes: u64, read: Vec<Option<Vec<u8>>>) -> Ends {
         let parts = Ends::ranges(size_bytes).into_iter().zip(read);
         let parts = parts.filter_map(|(range, bytes)| {
@@ -74,7 +74,7 @@ impl Ends {
         self.at(offset, magic.len()) == Some(magic)
     }
 
-    /// The marks on it.
+    /// Returns the signatures found on the device.
     pub fn signatures(&self) -> Vec<Signature> {
         let mut found = Vec::new();
         for (format, offset, magic) in FIXED {
@@ -91,10 +91,11 @@ impl Ends {
         found
     }
 
-    /// ext2, ext3 and ext4 have one mark, of two bytes; the size of a block, which stands before
-    /// it, is looked at as well (Documentation/filesystems/ext4/super.rst of Linux: `s_magic` at
-    /// 0x38, `s_log_block_size` at 0x18, of a superblock at 1024; `s_feature_compat` at 0x5c, bit 2
-    /// of it is a journal; `s_feature_incompat` at 0x60, bit 6 of it are extents).
+    /// Adds the signature of ext2, ext3 or ext4. All three share a magic number of two bytes, so
+    /// the block size in front of it is checked too (Documentation/filesystems/ext4/super.rst of
+    /// Linux: `s_magic` at 0x38, `s_log_block_size` at 0x18, of a superblock at 1024;
+    /// `s_feature_compat` at 0x5c, bit 2 of it is a journal; `s_feature_incompat` at 0x60, bit 6 of
+    /// it are extents).
     fn add_ext(&self, found: &mut Vec<Signature>) {
         const AT: u64 = 1024;
         let Some(block) = self.at(AT, 0x64) else {
@@ -103,7 +104,7 @@ impl Ends {
         let word = |at: usize| {
             u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
         };
-        // 1 KiB shifted by this, 64 KiB at most.
+        // The block size is 1 KiB shifted by this value, at most 64 KiB.
         if block[0x38..0x3a] != [0x53, 0xef] || word(0x18) > 6 {
             return;
         }
@@ -115,8 +116,8 @@ impl Ends {
         push(found, format, AT + 0x38, 2);
     }
 
-    /// The label of a physical volume is in one of the first four sectors (LVM2, lib/label/label.h:
-    /// `LABEL_ID`, `LABEL_SCAN_SECTORS`).
+    /// Adds the label of an LVM physical volume, which is in one of the first four sectors (LVM2,
+    /// lib/label/label.h: `LABEL_ID`, `LABEL_SCAN_SECTORS`).
     fn add_lvm(&self, found: &mut Vec<Signature>) {
         let places = (0..4).map(|sector| sector * 512);
         for at in places.filter(|at| self.has(*at, b"LABELONE")) {
@@ -124,11 +125,11 @@ impl Ends {
         }
     }
 
-    /// GPT: the header is in the second sector and in the last one (UEFI 2.10, 5.3.2). MBR: 0x55
-    /// 0xAA at 510 and four entries of 16 bytes from 446 on, of which byte 4 is the type and byte 0
-    /// is 0 or 0x80 (5.2.1). A boot sector of FAT or NTFS ends alike, and says what it is
-    /// (Microsoft, FAT32 File System Specification 1.03: `BS_FilSysType` at 54 or 82; NTFS and
-    /// exFAT at 3).
+    /// Adds partition tables. The GPT header is in the second sector and in the last one (UEFI
+    /// 2.10, 5.3.2). An MBR has 0x55 0xAA at 510 and four entries of 16 bytes from 446 on; byte 4
+    /// of an entry is the type and byte 0 is 0 or 0x80 (5.2.1). A boot sector of FAT or NTFS ends
+    /// with the same two bytes, and names its format (Microsoft, FAT32 File System Specification
+    /// 1.03: `BS_FilSysType` at 54 or 82; NTFS and exFAT at 3).
     fn add_partitions(&self, found: &mut Vec<Signature>) {
         for sector in SECTORS {
             let last = self.size_bytes.checked_sub(sector);
@@ -167,10 +168,10 @@ impl Ends {
         }
     }
 
-    /// md: version 1 at the start, at 4 KiB, or 8 KiB to 12 KiB before the end on 4 KiB; version
-    /// 0.90 in the last whole 64 KiB but one, in either order of bytes (Linux,
-    /// include/uapi/linux/raid/md_p.h: `MD_SB_MAGIC`, `MD_NEW_SIZE_SECTORS`; drivers/md/md.c,
-    /// `super_1_load`).
+    /// Adds the superblock of md. Version 1 is at the start, at 4 KiB, or 8 KiB to 12 KiB before
+    /// the end at a multiple of 4 KiB. Version 0.90 is in the last but one whole 64 KiB, in either
+    /// byte order (Linux, include/uapi/linux/raid/md_p.h: `MD_SB_MAGIC`, `MD_NEW_SIZE_SECTORS`;
+    /// drivers/md/md.c, `super_1_load`).
     fn add_md(&self, found: &mut Vec<Signature>) {
         const MAGIC: u32 = 0xa92b_4efc;
         let end = (self.size_bytes / 512)
@@ -186,9 +187,9 @@ impl Ends {
         }
     }
 
-    /// ZFS: four labels of 256 KiB, two at the start and two at the end, with uberblocks of 1 KiB
-    /// or more in their second half (OpenZFS, include/sys/vdev_impl.h: `vdev_label_t`;
-    /// include/sys/uberblock_impl.h: `UBERBLOCK_MAGIC`).
+    /// Adds ZFS labels: four labels of 256 KiB, two at the start and two at the end, with
+    /// uberblocks of 1 KiB or more in the second half of each (OpenZFS, include/sys/vdev_impl.h:
+    /// `vdev_label_t`; include/sys/uberblock_impl.h: `UBERBLOCK_MAGIC`).
     fn add_zfs(&self, found: &mut Vec<Signature>) {
         const LABEL: u64 = 256 << 10;
         const MAGIC: u64 = 0x00ba_b10c;
@@ -209,7 +210,7 @@ impl Ends {
         }
     }
 
-    /// RAID of firmware: DDF in the last sector (SNIA, Common RAID Disk Data Format 2.0:
+    /// Adds firmware RAID: DDF in the last sector (SNIA, Common RAID Disk Data Format 2.0:
     /// `DDF_Header`), Intel's in the last but one (mdadm, super-intel.c: `MPB_SIGNATURE`).
     fn add_firmware_raid(&self, found: &mut Vec<Signature>) {
         for (sectors, magic) in [
@@ -231,7 +232,7 @@ fn push(found: &mut Vec<Signature>, format: &'static str, at: u64, len: usize) {
     });
 }
 
-/// The formats, each once, to go into a message; `None` when there are none.
+/// Returns the formats, each once, as a list for a message; `None` when there are none.
 pub fn in_words(found: &[Signature]) -> Option<String> {
     let mut formats: Vec<&str> = Vec::new();
     for one in found {
@@ -242,7 +243,7 @@ pub fn in_words(found: &[Signature]) -> Option<String> {
     (!formats.is_empty()).then(|| formats.join(", "))
 }
 
-/// Marks at a fixed place: format, offset, bytes.
+/// Signatures at a fixed offset: format, offset, bytes.
 const FIXED: &[(&str, u64, &[u8])] = &[
     // Linux, fs/xfs/libxfs/xfs_format.h: XFS_SB_MAGIC.
     ("XFS", 0, b"XFSB"),
@@ -253,7 +254,7 @@ const FIXED: &[(&str, u64, &[u8])] = &[
     ("swap", 4096 - 10, b"SWAP-SPACE"),
     ("swap", 16384 - 10, b"SWAPSPACE2"),
     ("swap", 65536 - 10, b"SWAPSPACE2"),
-    // Linux, kernel/power/swap.c: HIBERNATE_SIG in the place of the above.
+    // Linux, kernel/power/swap.c: HIBERNATE_SIG replaces the swap signature.
     ("hibernation image", 4096 - 10, b"S1SUSPEND"),
     // LUKS On-Disk Format Specification 1.2.3 and LUKS2 1.1.3: first and second header.
     ("LUKS", 0, b"LUKS\xba\xbe"),
@@ -261,7 +262,7 @@ const FIXED: &[(&str, u64, &[u8])] = &[
     // Linux, include/linux/f2fs_fs.h: F2FS_SUPER_MAGIC 0xF2F52010 at F2FS_SUPER_OFFSET.
     ("F2FS", 1024, &[0x10, 0x20, 0xf5, 0xf2]),
     // Linux, drivers/md/bcache/bcache_ondisk.h (SB_SECTOR 8, magic at 24), and bcachefs, which
-    // began with it and has BCHFS_MAGIC now (fs/bcachefs/bcachefs_format.h).
+    // first used the same magic and now has BCHFS_MAGIC (fs/bcachefs/bcachefs_format.h).
     (
         "bcache",
         4096 + 24,
@@ -308,7 +309,8 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// The formats on a device of this size with these bytes at these places.
+    /// Returns the formats found on a device of this size with the given bytes at the given
+    /// offsets.
     fn formats(size_bytes: usize, content: &[(usize, &[u8])]) -> Vec<&'static str> {
         let mut device = vec![0; size_bytes];
         for (at, bytes) in content {
@@ -336,8 +338,8 @@ mod tests {
         assert_eq!(Ends::ranges(odd), [0..head, tail..odd]);
     }
 
-    /// What the tools of each format write is in `cli/tests/neighbours.rs`; here is what they do
-    /// not.
+    /// Signatures that the formats' own tools write are tested in `cli/tests/neighbours.rs`; this
+    /// test covers the others.
     #[test]
     fn marks_at_the_end_are_found_on_any_size() {
         for size in [
@@ -346,7 +348,7 @@ mod tests {
             65 * MIB - 4096,
             3 * MIB + 513 * 512,
         ] {
-            // By hand from the rule of md: 8 KiB before the end, down to 4 KiB.
+            // Computed by hand from the rule of md: 8 KiB before the end, rounded down to 4 KiB.
             let md_1_0 = (size - 8192) / 4096 * 4096;
             let md_0_90 = size / 65536 * 65536 - 65536;
             let zfs = size / (256 << 10) * (256 << 10) - (128 << 10) + 3 * 1024;
@@ -372,7 +374,7 @@ mod tests {
         let entry = (446 + 4, &[0x83][..]);
         assert_eq!(formats(MIB, &[end, entry]), ["MBR"]);
         assert_eq!(formats(MIB, &[end, (54, b"FAT16   ")]), ["FAT"]);
-        // Only the two bytes; and with an entry that says neither active nor not.
+        // First only the two bytes; then with an entry whose active flag is neither 0 nor 0x80.
         assert!(formats(MIB, &[end]).is_empty());
         assert!(formats(MIB, &[end, entry, (446, &[0x12])]).is_empty());
         assert!(formats(MIB, &[entry]).is_empty());
@@ -385,7 +387,7 @@ mod tests {
         }
         let unread = Ends::new(8 << 20, vec![None, None]);
         assert!(unread.signatures().is_empty());
-        // Two bytes alone are no ext: the size of a block must be one.
+        // The two magic bytes alone do not make ext: the block size must be valid.
         let word = |at: usize, bytes: &'static [u8]| (1024 + at, bytes);
         let magic = word(0x38, &[0x53_u8, 0xef][..]);
         assert_eq!(formats(MIB, &[magic]), ["ext2"]);

@@ -1,7 +1,7 @@
-//! What a device is in use as: mounted, swap space, or a part of another device.
+//! Current uses of a device: mounted, swap space, or a part of another device.
 //!
-//! This is what can be told by name. Whether anything else has claimed a block device is known to
-//! the kernel alone, which says so when it is [claimed](super::claim).
+//! This module finds the uses that have a name. Only the kernel knows whether another process has
+//! claimed a block device, and reports it when the device is [claimed](super::claim).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ use super::place::{DeviceNumber, Place, block_device};
 /// One use of a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Use {
-    /// The partition or loop device that is used, where it is not the device itself.
+    /// Name of the partition or loop device that is used, if it is not the device itself.
     pub through: Option<String>,
-    /// As what.
+    /// Kind of the use.
     pub kind: UseKind,
 }
 
-/// As what a device is used.
+/// The kind of a use of a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UseKind {
-    /// A file system of it is mounted here.
+    /// A file system on the device is mounted at this path.
     Mounted(PathBuf),
     /// The kernel swaps to it.
     Swap,
-    /// This device is made of it: a volume of the device mapper, an array of md, and the like.
+    /// The named device contains it: a volume of the device mapper, an array of md, and the like.
     PartOf(String),
 }
 
@@ -43,9 +43,9 @@ impl fmt::Display for Use {
     }
 }
 
-/// The uses of a device or file, as far as they can be seen from here: mounts of this mount
-/// namespace, swap spaces, and devices that are made of it. Those of its partitions, of the disk
-/// that it is a part of, and of loop devices over it count as its own.
+/// Returns the visible uses of a device or file: mounts of this mount namespace, swap spaces, and
+/// devices built on it. Uses of its partitions, of the disk that it is a part of, and of loop
+/// devices over it are included.
 ///
 /// # Errors
 /// Those of `stat(2)` of the path.
@@ -68,15 +68,15 @@ pub fn of(path: &Path, system: &System) -> std::io::Result<Vec<Use>> {
     Ok(uses)
 }
 
-/// The uses in words, to go into a message; `None` when there are none.
+/// Returns the uses as a list for a message; `None` when there are none.
 pub fn in_words(uses: &[Use]) -> Option<String> {
     let words: Vec<String> = uses.iter().map(Use::to_string).collect();
     (!words.is_empty()).then(|| words.join(", "))
 }
 
 impl System {
-    /// The block devices that have bytes of this place: the device itself, its partitions or its
-    /// disk, and the loop devices over it with their partitions.
+    /// Returns the block devices that contain bytes of this place: the device itself, its
+    /// partitions or its disk, and the loop devices over it with their partitions.
     fn concerned(&self, own: Option<DeviceNumber>, place: &Place) -> Vec<(String, DeviceNumber)> {
         let mut numbers: Vec<DeviceNumber> = Vec::new();
         if let Some(own) = own {
@@ -96,7 +96,8 @@ impl System {
         named.collect()
     }
 
-    /// The loop devices that have bytes of this place, without the device `own` and its disk.
+    /// Returns the loop devices that contain bytes of this place, except the device `own` and its
+    /// disk.
     pub(super) fn loops_over(&self, own: Option<DeviceNumber>, place: &Place) -> Vec<PathBuf> {
         let own = [own, own.and_then(|own| self.disk_of(own))];
         let others = self.loops().into_iter();
@@ -105,7 +106,7 @@ impl System {
         over.map(|(name, _)| self.dev.join(name)).collect()
     }
 
-    /// Where a device is mounted (`proc_pid_mountinfo(5)`).
+    /// Returns the mounts of a device (`proc_pid_mountinfo(5)`).
     fn mounts_of(&self, number: DeviceNumber) -> Vec<UseKind> {
         let table = std::fs::read(self.proc.join("self/mountinfo")).unwrap_or_default();
         let table = String::from_utf8_lossy(&table).into_owned();
@@ -118,7 +119,8 @@ impl System {
             let &[_, _, device, _, on, ..] = &fields[..] else {
                 continue;
             };
-            // File systems on several devices have a number of their own, and name the device.
+            // A file system on several devices has a device number of its own, and its source names
+            // one device.
             let source = rest.split(' ').nth(1).unwrap_or_default();
             let is_mounted = device.parse() == Ok(number) || self.is_node_of(source, number);
             if is_mounted {
@@ -134,13 +136,13 @@ impl System {
         found.is_some_and(|found| found.is_ok_and(|found| block_device(&found) == Some(number)))
     }
 
-    /// The devices that are made of a device.
+    /// Returns the devices that are built on a device.
     fn parts_of(&self, number: DeviceNumber) -> Vec<UseKind> {
         let entries = std::fs::read_dir(self.folder(number).join("holders"));
         let entries = entries.into_iter().flatten().flatten();
         let named = entries.map(|entry| {
             let name = entry.file_name().to_string_lossy().into_owned();
-            // The name that people know a volume of the device mapper by.
+            // A volume of the device mapper has a name that administrators know it by.
             let known = std::fs::read_to_string(entry.path().join("dm/name")).ok();
             UseKind::PartOf(match known {
                 Some(known) => format!("{} ({name})", known.trim()),
@@ -150,7 +152,7 @@ impl System {
         named.collect()
     }
 
-    /// The swap spaces that have bytes of this place (`proc_swaps(5)`).
+    /// Returns the swap spaces that contain bytes of this place (`proc_swaps(5)`).
     fn swaps_on(&self, own: Option<DeviceNumber>, place: &Place) -> Vec<Use> {
         let table = std::fs::read_to_string(self.proc.join("swaps")).unwrap_or_default();
         let mut uses = Vec::new();
@@ -173,8 +175,8 @@ impl System {
     }
 }
 
-/// A path as the kernel's tables write it: spaces, tabs, newlines and backslashes as three octal
-/// digits after a backslash.
+/// Decodes a path from the kernel's tables, in which spaces, tabs, newlines and backslashes are
+/// written as three octal digits after a backslash.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -197,18 +199,18 @@ fn unescaped(text: &str) -> String {
 
 #[cfg(test)]
 pub(super) mod fixture {
-    //! A machine made of folders.
+    //! Imitation of the kernel's folders for tests.
 
     use super::*;
 
-    /// Folders that look like those of the kernel, removed at the end.
+    /// A temporary folder that imitates the kernel's folders; removed on drop.
     pub(in super::super) struct Fixture(PathBuf);
 
     impl Fixture {
         pub(in super::super) fn new(name: &str) -> Fixture {
             let name = format!("bimetal-disk-{name}-{}", std::process::id());
             let root = std::env::temp_dir().join(name);
-            // What an earlier run left behind.
+            // An earlier run may have left the folder behind.
             let _ = std::fs::remove_dir_all(&root);
             for folder in ["sys/block", "sys/dev/block", "proc/self", "dev"] {
                 std::fs::create_dir_all(root.join(folder)).expect("a folder");
@@ -241,7 +243,7 @@ pub(super) mod fixture {
             std::os::unix::fs::symlink(format!("../../{device}"), node).expect("a link");
         }
 
-        /// A partition that starts at a sector and has so many.
+        /// Adds a partition that starts at a sector and has the given number of sectors.
         pub(in super::super) fn partition(
             &self,
             disk: &str,
@@ -262,7 +264,7 @@ pub(super) mod fixture {
             self.link(&format!("block/{disk}/{name}"), number);
         }
 
-        /// A loop device at an offset of a file, with a limit.
+        /// Adds a loop device at an offset of a file, with a size limit.
         pub(in super::super) fn loop_device(
             &self,
             name: &str,
@@ -285,7 +287,7 @@ pub(super) mod fixture {
 
     impl Drop for Fixture {
         fn drop(&mut self) {
-            // Nothing but the temporary folder is at stake.
+            // An error leaves only a temporary folder behind.
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }

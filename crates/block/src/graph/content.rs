@@ -1,5 +1,5 @@
-//! Devices of a configuration that hold what is not ours to overwrite, or that are the same device
-//! under two names.
+//! Checks before formatting: devices that hold foreign content, which must not be overwritten, and
+//! devices that are the same storage under two names.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -17,11 +17,11 @@ use crate::media::file::FileConfig;
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 
 impl Graph {
-    /// Refuses two devices below `roots` that have bytes in common, by whatever names. What is
-    /// missing has nothing in common with anything.
+    /// Refuses two devices below `roots` whose bytes overlap, whatever their names. A device that
+    /// is missing overlaps no other device.
     ///
     /// # Errors
-    /// The second of them, with the first.
+    /// Names the second of the two devices, and the first.
     pub fn check_distinct(&self, roots: &[&str], system: &System) -> Result<(), OpenError> {
         let mut seen: Vec<(&str, &Path, Place)> = Vec::new();
         for name in roots.iter().flat_map(|root| self.below(root)) {
@@ -49,7 +49,7 @@ impl Graph {
     }
 }
 
-/// The media below `root`, without the disk whose content is kept by the side `adopted`.
+/// Returns the media below `root`, except the disk whose content the side `adopted` keeps.
 pub fn leaves<'g>(graph: &'g Graph, root: &str, adopted: Option<&str>) -> Vec<&'g str> {
     let kept = adopted.and_then(|side| match graph.nodes().get(side) {
         Some(Node::Adopted(config)) => Some(graph.below(&config.data)),
@@ -71,10 +71,10 @@ fn refusal(name: &str, found: &[Signature]) -> Result<(), OpenError> {
     }
 }
 
-/// Refuses files and block devices that hold something, before they are opened.
+/// Refuses files and block devices that hold a recognised format, before they are opened.
 ///
 /// # Errors
-/// The first of them; when one cannot be looked at.
+/// Names the first device that holds a format, or that cannot be read.
 pub(super) fn check_files_blank(
     graph: &Graph,
     leaves: &[&str],
@@ -89,11 +89,11 @@ pub(super) fn check_files_blank(
     Ok(())
 }
 
-/// The marks of formats in a file or on a block device; none where a side of a volume is, which is
-/// refused by itself.
+/// Returns the signatures of formats found in a file or on a block device. A side of a volume
+/// yields none, because another check refuses it.
 ///
 /// # Errors
-/// When it cannot be looked at.
+/// When the file or block device cannot be read.
 pub fn signatures_in_file(
     config: &FileConfig,
     system: &System,
@@ -119,7 +119,8 @@ fn marks(size_bytes: u64, read: Vec<Option<Vec<u8>>>) -> Vec<Signature> {
     Ends::new(size_bytes, read).signatures()
 }
 
-/// The marks of formats on an open device. What it cannot read has none.
+/// Returns the signatures of formats found on an open device. A part that cannot be read yields
+/// none.
 async fn signatures_on(device: &dyn Device) -> Vec<Signature> {
     let geometry = device.geometry();
     let mut read = Vec::new();
@@ -136,7 +137,7 @@ async fn signatures_on(device: &dyn Device) -> Vec<Signature> {
                         .iter_mut()
                         .for_each(|bytes| bytes.extend_from_slice(&part));
                 }
-                // Formatting it will say why.
+                // Formatting the device will report the error.
                 Err(_) => bytes = None,
             }
             offset += len;
@@ -146,11 +147,11 @@ async fn signatures_on(device: &dyn Device) -> Vec<Signature> {
     marks(geometry.size_bytes, read)
 }
 
-/// Refuses exports of other servers that hold something. Those on the thread of a shard are not
-/// looked at.
+/// Refuses exports of other servers that hold a recognised format. Exports that are open on the
+/// thread of a shard are not checked.
 ///
 /// # Errors
-/// The first of them.
+/// Names the first device that holds a format.
 pub(super) async fn check_remotes_blank(
     graph: &Graph,
     leaves: &[&str],
@@ -165,11 +166,9 @@ pub(super) async fn check_remotes_blank(
     Ok(())
 }
 
-/// Takes the marks away from devices that are given up, so that nothing takes them later for what
-/// they were: those at the end of a device would stay in the home of a side.
-///
-/// # Errors
-/// When a device fails.
+/// Zeroes the signatures of foreign formats on devices whose content is given up, so that no tool
+/// later mistakes them for their old format: a signature at the end of a device would otherwise
+/// survive in the home area of a side.
 pub(super) async fn erase(
     leaves: &[&str],
     open: &BTreeMap<&str, Rc<dyn Device>>,

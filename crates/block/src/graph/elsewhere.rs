@@ -1,9 +1,10 @@
-//! Sides that a volume has and its configuration does not name, because an operation was
-//! interrupted: where they are.
+//! Finds sides that belong to a volume although the configuration does not name them, because an
+//! operation was interrupted.
 //!
-//! Only devices of the same configuration that nothing else uses are looked at. Files and block
-//! devices are read first, at both ends, and are opened only when such a side is there. Devices
-//! behind other servers are connected to for that, and left again when the side is not there.
+//! Only devices of the same configuration that no other device uses are searched. Files and block
+//! devices are read first, at both ends, and are opened only if such a side is found there. Devices
+//! behind other servers are connected to for the search, and closed again if they do not hold the
+//! side.
 
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
@@ -18,9 +19,9 @@ use crate::layers::mirror::{SideToOpen, holds_side, sides_elsewhere};
 use crate::media::file::FileConfig;
 
 impl Stack {
-    /// Adds to the sides of a mirror those that it goes on with although the configuration does not
-    /// name them. One whose device is not found goes by the first digits of its UUID. Returns the
-    /// names of these, with why they are missing.
+    /// Adds to `sides` the sides that the mirror resumes with although the configuration does not
+    /// name them. A side whose device is not found is named by the first digits of its UUID.
+    /// Returns the names of these missing sides, each with the reason.
     pub(super) async fn take_up(
         &mut self,
         rt: &Rt,
@@ -52,7 +53,8 @@ impl Stack {
         missing
     }
 
-    /// Opens a device that nothing uses, with all below it, and leaves it open if it holds a side.
+    /// Opens a device that no other device uses, with everything below it, and keeps it open if it
+    /// holds `side`.
     async fn open_if_it_holds(
         &mut self,
         rt: &Rt,
@@ -63,8 +65,8 @@ impl Stack {
     ) -> Option<SideToOpen> {
         let mut beside: Vec<&str> = self.order.iter().map(String::as_str).collect();
         beside.push(root);
-        // One that is the same as another one, or in use, is no device for this; the side is then
-        // missing, which is told.
+        // A device that is the same storage as another one, or is in use, is no candidate. The side
+        // is then reported as missing.
         graph.check_distinct(&beside, &System::default()).ok()?;
         self.check_unused(rt, graph, root).ok()?;
         let before = self.order.len();
@@ -98,11 +100,11 @@ impl Stack {
         })
     }
 
-    /// Closes what was opened after the first so many devices.
+    /// Closes the devices that were opened after the first `first` ones.
     async fn close_from(&mut self, first: usize) {
         for name in self.order.split_off(first).into_iter().rev() {
             if let Some(device) = self.devices.remove(&name) {
-                // Nothing was written to it.
+                // No data was written to the device, so an error loses nothing.
                 let _ = device.close().await;
             }
             self.taps.borrow_mut().remove(&name);
@@ -112,8 +114,8 @@ impl Stack {
 }
 
 impl Graph {
-    /// The devices that nothing uses and that may hold a side: first those of whose files one does,
-    /// then those behind other servers.
+    /// Returns the unused devices that may hold `side`: first devices with a file on which the side
+    /// was found, then devices behind other servers.
     fn perhaps_holding(&self, roots: &[&str], side: &Uuid) -> Vec<&str> {
         let unused = self.roots().into_iter().filter(|name| {
             let below = self.below(name);
@@ -145,8 +147,8 @@ impl Graph {
     }
 }
 
-/// The superblocks in the first and in the last block of a file or block device. What cannot be
-/// read has none: it is only looked at.
+/// Returns the superblocks in the first and in the last block of a file or block device. A block
+/// that cannot be read yields none, because this is only a search.
 fn ends_of(config: &FileConfig) -> Vec<Superblock> {
     let Ok(looked) = config.look(&System::default()) else {
         return Vec::new();

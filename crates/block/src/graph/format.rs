@@ -1,4 +1,4 @@
-//! Preparing the sides of every mirror of a configuration.
+//! Formats the sides of every mirror of a configuration.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,16 +12,17 @@ use crate::disk::System;
 use crate::layers::mirror::formatting::{self, Formatted, Formatting};
 use crate::media::file::FileConfig;
 
-/// How to format.
+/// Options of formatting.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
-    /// Overwrite sides that hold a volume, or something else that is recognised.
+    /// Overwrite sides that already hold a volume or another recognised format.
     pub force: bool,
-    /// Length of the log of each side; `None` lets the size of the device decide.
+    /// Length of the log of each side; `None` derives it from the size of the device.
     pub log_bytes: Option<u64>,
-    /// Size up to which the devices may become larger one day; `None`: as configured.
+    /// Size up to which the devices can later grow; `None` uses the configured value.
     pub grow_to_bytes: Option<u64>,
-    /// Only the mirror with this side is prepared, and the side's content becomes its content.
+    /// Name of a side to adopt: only the mirror with this side is formatted, and the side's content
+    /// becomes the content of the volume.
     pub adopt: Option<String>,
 }
 
@@ -30,7 +31,7 @@ pub struct FormatOptions {
 pub struct FormattedMirror {
     /// The name of the mirror in the configuration.
     pub name: String,
-    /// What was made.
+    /// The volume that was created.
     pub volume: Formatted,
 }
 
@@ -39,17 +40,17 @@ pub struct FormattedMirror {
 pub struct CreatedFile {
     /// The name of its device in the configuration.
     pub device: String,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its size in bytes, all of it a hole.
+    /// Size of the file in bytes, entirely a hole.
     pub size_bytes: u64,
 }
 
-/// Creates the files of a configuration that have a `size` and do not exist, whatever device they
-/// are below of.
+/// Creates every file of the configuration that has a `size` and does not exist, wherever in the
+/// graph its device is.
 ///
 /// # Errors
-/// The first that cannot be created; those before it have been.
+/// Names the first file that cannot be created; the files before it have been created.
 pub fn create_files(graph: &Graph) -> Result<Vec<CreatedFile>, OpenError> {
     let mut created = Vec::new();
     for name in graph.order() {
@@ -66,12 +67,12 @@ pub fn create_files(graph: &Graph) -> Result<Vec<CreatedFile>, OpenError> {
     Ok(created)
 }
 
-/// Prepares the sides of every mirror, those inside others first. Files that have a `size` and do
-/// not exist are created.
+/// Formats the sides of every mirror, starting with mirrors inside other mirrors. Files below a
+/// mirror that have a `size` and do not exist are created.
 ///
 /// # Errors
-/// The first side that is not fit; nothing has been written to the sides of that mirror then, but
-/// files may have been created.
+/// Names the first unfit side. In that case no side of its mirror has been written, but files may
+/// have been created.
 pub async fn format(
     rt: &Rt,
     graph: &Graph,
@@ -154,7 +155,7 @@ pub async fn format(
     Ok(formatted)
 }
 
-/// The mirrors that are to be prepared, those inside others first.
+/// Returns the mirrors to be formatted, starting with mirrors inside other mirrors.
 fn mirrors<'g>(graph: &'g Graph, options: &FormatOptions) -> Result<Vec<&'g str>, OpenError> {
     let asked_for = |name: &&str| match &graph.nodes()[*name] {
         Node::Mirror(config) => {
@@ -173,8 +174,8 @@ fn mirrors<'g>(graph: &'g Graph, options: &FormatOptions) -> Result<Vec<&'g str>
     }
 }
 
-/// Creates a file of the configured size, sparse, and returns that size. An existing one is left as
-/// it is.
+/// Creates a sparse file of the configured size and returns that size. Leaves an existing file
+/// unchanged and returns `None`.
 pub(super) fn create_if_missing(config: &FileConfig) -> Result<Option<u64>, OpenError> {
     let Some(size) = config.size else {
         return Ok(None);

@@ -1,9 +1,10 @@
-//! The device graph: from the `[device.NAME]` sections of a configuration to open devices.
+//! The device graph: turns the `[device.NAME]` sections of a configuration into open devices.
 //!
 //! Reading a configuration checks everything that can be known without touching a device: keys,
-//! types, names, cycles, that a device has one parent unless it says `shared = true`, and what may
-//! be below a shard. Opening goes from the media up, closing from the top down. What is below a
-//! shard is opened and closed in the same way on the shard's thread, as a stack of its own.
+//! types, names, cycles, that a device has one parent unless it says `shared = true`, and which
+//! devices may be below a shard. Devices are opened from the media up and closed from the top down.
+//! The devices below a shard are opened and closed in the same way on the shard's thread, as a
+//! separate stack.
 
 mod content;
 mod elsewhere;
@@ -37,7 +38,7 @@ pub use persistence::Persistence;
 #[derive(Clone, Debug)]
 pub struct Graph {
     nodes: BTreeMap<String, Node>,
-    /// Children before parents.
+    /// Device names, children before parents.
     order: Vec<String>,
 }
 
@@ -77,17 +78,17 @@ impl Graph {
         Ok(graph)
     }
 
-    /// The nodes by name.
+    /// Returns the nodes by name.
     pub fn nodes(&self) -> &BTreeMap<String, Node> {
         &self.nodes
     }
 
-    /// The names, children before parents.
+    /// Returns the device names, children before parents.
     pub fn order(&self) -> &[String] {
         &self.order
     }
 
-    /// The devices that no other device uses.
+    /// Returns the devices that no other device uses.
     pub fn roots(&self) -> Vec<&str> {
         let children: BTreeSet<&str> = self.nodes.values().flat_map(Node::children).collect();
         self.order
@@ -97,13 +98,13 @@ impl Graph {
             .collect()
     }
 
-    /// `root` and everything below it, children before parents.
+    /// Returns `root` and everything below it, children before parents.
     pub fn below(&self, root: &str) -> Vec<&str> {
         self.reached(root, |_| true)
     }
 
-    /// `root` and what is reached from it through devices that let one `pass`, children before
-    /// parents.
+    /// Returns `root` and every device reachable from it without descending below a node for which
+    /// `pass` is false, children before parents.
     fn reached(&self, root: &str, pass: impl Fn(&Node) -> bool) -> Vec<&str> {
         let mut wanted = BTreeSet::from([root]);
         for name in self.order.iter().rev() {
@@ -120,7 +121,8 @@ impl Graph {
     }
 }
 
-/// Every reference must lead somewhere, and a device has one parent unless it is shared.
+/// Checks that every reference names an existing device, and that a device has one parent unless it
+/// is shared.
 fn check_parents(
     nodes: &BTreeMap<String, Node>,
     shared: &BTreeSet<String>,
@@ -147,7 +149,7 @@ fn check_parents(
     Ok(())
 }
 
-/// Children before parents; fails on a cycle.
+/// Sorts the names so that children come before parents; fails on a cycle.
 fn sort(nodes: &BTreeMap<String, Node>) -> Result<Vec<String>, (String, String)> {
     let mut order: Vec<String> = Vec::new();
     let mut placed: BTreeSet<&str> = BTreeSet::new();
@@ -177,39 +179,40 @@ fn sort(nodes: &BTreeMap<String, Node>) -> Result<Vec<String>, (String, String)>
     Ok(order)
 }
 
-/// What opening needs to know besides the graph.
+/// Options for opening a graph.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// What the operator asks of mirrors.
+    /// The operator's options for mirrors.
     pub mirror: crate::layers::mirror::OpenOptions,
 }
 
 /// Open devices.
 pub struct Stack {
     devices: BTreeMap<String, Rc<dyn Device>>,
-    /// Those of them that can be operated on.
+    /// The mirrors among the devices, for operations on them.
     mirrors: BTreeMap<String, Mirror>,
     caches: BTreeMap<String, Cache>,
     shards: RefCell<BTreeMap<String, Rc<Shard>>>,
-    /// The tap on each device, which is what its parents and the exports see.
+    /// The tap in front of each device; parents and exports see the tap.
     taps: RefCell<BTreeMap<String, Rc<Tap>>>,
-    /// Those that were opened for an operation, children before parents; closed after all others.
+    /// Devices that an operation opened after the stack, children before parents; closed last.
     later: RefCell<Vec<(String, Rc<dyn Device>)>>,
-    /// In the order of opening: children before parents.
+    /// Device names in the order of opening: children before parents.
     order: Vec<String>,
-    /// Devices that could not be opened, and that something above does without.
+    /// Devices that could not be opened and that a mirror above runs without.
     missing: BTreeMap<String, OpenError>,
-    /// The device that is being closed, by its place in the order.
+    /// Index in `order` of the device that is being closed.
     closing: Cell<Option<usize>>,
 }
 
 impl Stack {
-    /// Opens `roots` and everything below them. A mirror does without sides that cannot be opened,
-    /// if it may.
+    /// Opens `roots` and everything below them. A mirror runs without sides that cannot be opened,
+    /// if its rules permit.
     ///
     /// # Errors
-    /// The first device that cannot be opened and is needed, is the same as another one,
-    /// or is a root and would not be shown whole; those opened before are closed again.
+    /// Names the first needed device that cannot be opened, a device that is the same storage as
+    /// another one, or a root that would not be shown at its full size. Devices opened before are
+    /// closed again.
     pub async fn open(
         rt: &Rt,
         graph: &Graph,
@@ -223,14 +226,15 @@ impl Stack {
             whole.map_err(|error| error.of(root))
         });
         if let Err(error) = whole {
-            // Nothing was asked of it yet, and why it is not opened is what counts.
+            // The stack has served no request yet, so only the reason for not opening it counts.
             let _ = stack.close().await;
             return Err(error);
         }
         Ok(stack)
     }
 
-    /// Opens devices that are looked at by others above them.
+    /// Opens `roots` and everything below them on this thread, without the checks on roots as a
+    /// whole.
     async fn open_part(
         rt: &Rt,
         graph: &Graph,
@@ -293,7 +297,7 @@ impl Stack {
             }
         }
         if let Some(error) = roots.iter().find_map(|root| failed.remove(*root)) {
-            // The first error is the one to report; what fails in undoing is a consequence.
+            // The first error is the one to report; a failure while closing is a consequence.
             let _ = stack.close().await;
             return Err(error);
         }
@@ -301,7 +305,7 @@ impl Stack {
         Ok(stack)
     }
 
-    /// Opens a shard with its thread, and what is below it there.
+    /// Opens a shard: starts its thread, which opens the devices below the shard.
     async fn open_shard(
         &self,
         rt: &Rt,
@@ -323,12 +327,12 @@ impl Stack {
         tap
     }
 
-    /// The tap on device `name`, if it is open.
+    /// Returns the tap on device `name`, if that device is open on this thread.
     pub fn tap(&self, name: &str) -> Option<Rc<Tap>> {
         self.taps.borrow().get(name).cloned()
     }
 
-    /// The device `name`, if it is open.
+    /// Returns the device `name`, if it is open.
     pub fn get(&self, name: &str) -> Option<&Rc<dyn Device>> {
         self.devices.get(name)
     }
@@ -342,29 +346,31 @@ impl Stack {
         names.iter().map(find).collect()
     }
 
-    /// The open mirrors, by name.
+    /// Returns the open mirrors, by name.
     pub fn mirrors(&self) -> impl Iterator<Item = (&str, &Mirror)> {
         let mirrors = self.mirrors.iter();
         mirrors.map(|(name, mirror)| (name.as_str(), mirror))
     }
 
-    /// The mirror `name`, if it is open.
+    /// Returns the mirror `name`, if it is open.
     pub fn mirror(&self, name: &str) -> Option<&Mirror> {
         self.mirrors.get(name)
     }
 
-    /// The buffer cache `name`, if it is open.
+    /// Returns the buffer cache `name`, if it is open on this thread.
     pub fn cache(&self, name: &str) -> Option<&Cache> {
         self.caches.get(name)
     }
 
-    /// Opens a device, and all below it, that a newer reading of the configuration has: one that is
-    /// to become a part of what is open. A file that has a `size` and does not exist is created.
-    /// Whatever it holds is going to be lost: what is recognised must be given up with `force`.
+    /// Opens a device of a newer reading of the configuration, with everything below it, so that it
+    /// can become a part of the open stack. A file that has a `size` and does not exist is created.
+    /// The content of the device will be lost: a device with a recognised format is refused unless
+    /// `force` is set.
     ///
     /// # Errors
-    /// When there is no such device, something of it is open already or the same as
-    /// something that is, it holds something that is not given up, or it cannot be opened.
+    /// When there is no such device, when it or a device below it is already open or is the same
+    /// storage as an open device, when it holds a recognised format and `force` is not set, or when
+    /// it cannot be opened.
     pub async fn open_later(
         &self,
         rt: &Rt,
@@ -386,7 +392,7 @@ impl Stack {
         self.check_distinct_from_open(graph, name)?;
         let system = System::default();
         if !force {
-            // Before it is opened, so that one that is refused is left alone.
+            // Checked before opening, so that a refused device is left unchanged.
             content::check_files_blank(graph, &content::leaves(graph, name, None), &system)?;
         }
         for name in graph.on_this_thread(rt, name) {
@@ -424,7 +430,7 @@ impl Stack {
         Ok(found)
     }
 
-    /// Refuses a device that is the same bytes as one that is open.
+    /// Refuses a device that is the same storage as an open device.
     fn check_distinct_from_open(&self, graph: &Graph, name: &str) -> Result<(), OpenError> {
         let open = self.order.iter().map(String::as_str);
         let mut roots: Vec<&str> = open.filter(|n| graph.nodes.contains_key(*n)).collect();
@@ -432,22 +438,22 @@ impl Stack {
         graph.check_distinct(&roots, &System::default())
     }
 
-    /// The open devices, children before parents.
+    /// Returns the open devices, children before parents.
     pub fn devices(&self) -> impl Iterator<Item = (&str, &Rc<dyn Device>)> {
         self.order
             .iter()
             .map(|name| (name.as_str(), &self.devices[name]))
     }
 
-    /// Why a device is not open that a mirror does without.
+    /// Returns why a device that a mirror runs without is not open.
     pub fn missing(&self, name: &str) -> Option<&OpenError> {
         self.missing.get(name)
     }
 
-    /// Closes every device, from the top down, each of them whatever happens to the others.
+    /// Closes every device from the top down, and continues after a failure.
     ///
     /// # Errors
-    /// The first failure, with the device it happened to.
+    /// The first failure, with the name of the device that failed.
     pub async fn close(&self) -> Result<(), (String, IoError)> {
         let mut first = Ok(());
         for (at, name) in self.order.iter().enumerate().rev() {
@@ -470,16 +476,13 @@ impl Stack {
         first
     }
 
-    /// The device that [`close`](Stack::close) is waiting for, while it runs.
+    /// Returns the device that [`close`](Stack::close) is waiting for, while `close` runs.
     pub fn closing(&self) -> Option<&str> {
         self.closing.get().map(|at| self.order[at].as_str())
     }
 }
 
-/// Reads the text of a configuration and the graph in it, for callers that need nothing else.
-///
-/// # Errors
-/// The first mistake, with its place in the file.
+/// Reads a configuration text and returns only its graph.
 pub fn read_graph(path: &Path, text: &str) -> Result<Graph, ConfigError> {
     Graph::read(&Document::parse(path, text)?)
 }
@@ -538,7 +541,7 @@ mod tests {
         assert!(graph(&shared).is_ok());
     }
 
-    /// A device that has been interrupted so often.
+    /// A device that reports the given number of interruptions.
     struct Interrupted(crate::geometry::Geometry, u64);
 
     impl Device for Interrupted {
@@ -590,7 +593,7 @@ mod tests {
             let atomic = crate::layers::atomic::AtomicUnit::new(&rt, below);
             assert_eq!(atomic.interruptions(), Some(5));
         }
-        // Nothing but the log layer makes it.
+        // Only the log layer creates the file.
         let _ = std::fs::remove_file(dir);
     }
 

@@ -1,5 +1,5 @@
-//! The kinds of devices a configuration can name. A new layer or medium is one variant here and
-//! one arm in each function; the compiler finds them.
+//! The kinds of devices that a configuration can name. A new layer or medium needs one variant here
+//! and one arm in each function; the compiler finds every place.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -38,39 +38,39 @@ use crate::units::Size;
 pub enum Node {
     /// A file or block device.
     File(FileConfig),
-    /// Memory.
+    /// A device in memory.
     Memory(MemoryConfig),
-    /// Nothing.
+    /// A device that stores no data.
     Null(NullConfig),
     /// An export of another server.
     Remote(RemoteConfig),
-    /// Another server's export, over BRP.
+    /// An export of another server, over BRP.
     Brp(BrpConfig),
     /// The hetero-mirror.
     Mirror(MirrorConfig),
-    /// Pages in memory.
+    /// A buffer cache: pages in memory.
     Cache(CacheConfig),
     /// The tutorial layer.
     Passthrough(PassthroughConfig),
     /// RAID-0.
     Stripe(StripeConfig),
-    /// A disk with content and a metadata device.
+    /// A disk with existing content, and a separate metadata device.
     Adopted(AdoptedConfig),
-    /// An SSD, a disk, a network volume or a flash drive by its timing.
+    /// A timing model of an SSD, a disk, a network volume or a flash drive.
     Timing(TimingConfig),
-    /// A fixed time on top of each operation.
+    /// A fixed delay added to each operation.
     Delay(DelayConfig),
-    /// Requests that fail or hang.
+    /// Fault injection: requests that fail or hang.
     Error(ErrorConfig),
     /// A scheduler in front of a device.
     Queue(QueueConfig),
-    /// A limit on bytes and requests a second.
+    /// A limit on bytes and requests per second.
     Rate(RateConfig),
-    /// A thread of its own for what is below.
+    /// A separate thread for the devices below.
     Shard(ShardConfig),
-    /// A line for each request.
+    /// A log with one line for each request.
     Log(LogConfig),
-    /// Counts and latencies.
+    /// Counts and latencies of requests.
     Stats(StatsConfig),
 }
 
@@ -118,7 +118,7 @@ impl Node {
         Ok(node)
     }
 
-    /// The devices this one is made of, in order.
+    /// Returns the devices directly below this one, in order.
     pub fn children(&self) -> Vec<&str> {
         match self {
             Node::File(_) | Node::Memory(_) | Node::Null(_) | Node::Remote(_) | Node::Brp(_) => {
@@ -140,7 +140,7 @@ impl Node {
         }
     }
 
-    /// The name of the type.
+    /// Returns the name of the device type.
     pub fn kind(&self) -> &'static str {
         match self {
             Node::File(_) => "file",
@@ -179,8 +179,8 @@ impl Node {
         }
         let children: Vec<Rc<dyn Device>> = children.into_iter().collect::<Result<_, _>>()?;
         let below = || Rc::clone(&children[0]);
-        // Fixed by the run's seed and the device's name where the configuration gives none, so that
-        // two devices of one kind do not stumble in step.
+        // A seed that the configuration does not give is derived from the run's seed and the
+        // device's name, so that two devices of one kind do not stall in step.
         let seed_of = |seed: Option<u64>| {
             seed.unwrap_or_else(|| rt.rng(&format!("device {name}")).next_u64())
         };
@@ -206,14 +206,14 @@ impl Node {
             Node::Error(c) => Rc::new(Fault::new(rt, below(), c.plan(), seed_of(c.seed))),
             Node::Queue(config) => Rc::new(Queue::new(rt, below(), config)?),
             Node::Rate(config) => Rc::new(Rate::new(rt, below(), config)),
-            // With a thread it is opened by `shards`.
+            // On a runtime with threads, `shards` opens the shard instead.
             Node::Shard(_) => Rc::new(Shard::here(below())),
             Node::Log(config) => Rc::new(Log::open(rt, below(), &config.path)?),
             Node::Stats(_) => Rc::new(Stats::new(rt, below())),
         })
     }
 
-    /// The open children with their names, as a mirror looks at its sides.
+    /// Pairs the open children with their names, as the candidates for sides of a mirror.
     pub(super) fn candidates(&self, children: Vec<Rc<dyn Device>>) -> Vec<Candidate> {
         let named = self.children().into_iter().zip(children);
         named
@@ -224,7 +224,7 @@ impl Node {
             .collect()
     }
 
-    /// Checks what the types of the keys cannot say.
+    /// Checks constraints that the types of the keys cannot express.
     fn check(&self) -> Result<(), String> {
         match self {
             Node::Memory(config) => whole_blocks(config.size),
@@ -248,7 +248,7 @@ impl Node {
         }
     }
 
-    /// The paths in the configuration; they are relative to its file.
+    /// Returns the paths in the configuration, which are relative to its file.
     fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
         match self {
             Node::File(config) => vec![&mut config.path],
@@ -273,7 +273,8 @@ fn socket_path(address: &mut Address) -> Option<&mut PathBuf> {
     }
 }
 
-/// The sides that a configuration names, with their devices, or why these could not be opened.
+/// Returns the sides that a configuration names, each with its device, or with the error that kept
+/// the device from opening.
 pub(super) fn sides_to_open(
     config: &MirrorConfig,
     children: Vec<Result<Rc<dyn Device>, OpenError>>,
@@ -284,7 +285,7 @@ pub(super) fn sides_to_open(
         .collect()
 }
 
-/// Opens a buffer cache over its device, or why that could not be opened.
+/// Opens a buffer cache over its device, or returns the error that kept the device from opening.
 pub(super) fn open_cache(
     rt: &Rt,
     config: &CacheConfig,

@@ -1,25 +1,22 @@
-//! What is left of a device when the process that has it dies: a client that outlives the server
-//! has to know.
+//! How much of a device's data survives the death of the process that serves it. A client that
+//! outlives the server has to know.
 
 use super::{Graph, Node};
 use crate::layers::cache::Mode;
 
-/// What the death of the process takes with it. Later ones take more.
+/// Data that is lost when the process dies. Later variants lose more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Persistence {
-    /// Nothing that was answered.
+    /// No acknowledged data is lost.
     Durable,
-    /// What was answered and no flush has covered.
+    /// Acknowledged writes that no flush has covered are lost.
     Volatile,
-    /// Everything.
+    /// All data is lost.
     Ephemeral,
 }
 
 impl Graph {
-    /// What is left of the device `name`.
-    ///
-    /// # Panics
-    /// When there is no such device.
+    /// Returns how much of the device `name` survives.
     pub fn persistence(&self, name: &str) -> Persistence {
         let node = &self.nodes[name];
         let below = node.children().into_iter();
@@ -27,7 +24,8 @@ impl Graph {
         let worst = below.iter().copied().max().unwrap_or(Persistence::Durable);
         match node {
             Node::Memory(_) => Persistence::Ephemeral,
-            // A change is answered when one side has it, and a flush waits for a durable one.
+            // A mirror acknowledges a change when one side has it, and a flush waits for a durable
+            // side.
             Node::Mirror(_) if below.iter().any(|side| *side != Persistence::Ephemeral) => {
                 worst.min(Persistence::Volatile)
             }

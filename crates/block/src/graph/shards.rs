@@ -1,8 +1,9 @@
-//! Shards in the graph: what may be below one, which devices belong to which thread, and the stack
-//! that a shard's thread opens.
+//! Shards in the graph: which devices may be below a shard, which devices belong to which thread,
+//! and the stack that a shard's thread opens.
 //!
-//! A device is on the thread of the nearest shard above it. It must never have a parent on another
-//! thread, and what an operator talks to by name (a mirror) stays on the thread that answers him.
+//! A device runs on the thread of the nearest shard above it. It must never have a parent on
+//! another thread. A device that an operator addresses by name (a mirror) stays on the thread that
+//! answers the operator.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -15,12 +16,12 @@ use crate::error::{IoError, OpenError};
 use crate::layers::cache::HEALTH_LOST;
 use crate::layers::shard::{NamedFigure, Seen, Shard, Subtree};
 
-/// True where a shard has a thread: not in virtual time.
+/// Returns true if a shard gets its own thread, which is not the case in virtual time.
 pub(super) fn have_threads(rt: &Rt) -> bool {
     !rt.is_virtual()
 }
 
-/// Starts the thread of the shard `name`, which opens what is below.
+/// Starts the thread of the shard `name`, which opens the devices below the shard.
 pub(super) async fn start(
     rt: &Rt,
     graph: &Graph,
@@ -66,7 +67,7 @@ impl Subtree for OnThread {
     }
 
     fn accept_loss(&self, name: &str) {
-        // Who asked has looked at the figures, and will look again.
+        // The caller has already read the statistics, and will read them again.
         self.stack.accept_loss(name);
     }
 
@@ -79,15 +80,15 @@ impl Subtree for OnThread {
 }
 
 impl Stack {
-    /// What was last seen of the devices that are open on threads of shards: at most
-    /// [`LOOK_EVERY`](crate::layers::shard::LOOK_EVERY) ago.
+    /// Returns the last state reported by the devices that are open on threads of shards. It is at
+    /// most [`LOOK_EVERY`](crate::layers::shard::LOOK_EVERY) old.
     pub fn beyond(&self) -> Vec<Seen> {
         let shards = self.shards.borrow();
         let seen = shards.values().map(|shard| shard.seen());
         seen.flat_map(|seen| seen.as_ref().clone()).collect()
     }
 
-    /// The shard on whose thread the device `name` is open.
+    /// Returns the shard on whose thread the device `name` is open.
     pub fn shard_of(&self, name: &str) -> Option<String> {
         let shards = self.shards.borrow();
         let has_it = |shard: &Shard| shard.seen().iter().any(|seen| seen.name == name);
@@ -95,12 +96,11 @@ impl Stack {
         having.next().map(|(shard, _)| shard.clone())
     }
 
-    /// Refuses to open `root` and what is below it beside what is open, where something of it is in
-    /// use on whatever thread. What was opened later on the thread where it is wanted may be used
-    /// again.
+    /// Refuses to open `root` and the devices below it if one of them is already in use on any
+    /// thread. A device that an earlier operation opened on the required thread may be used again.
     ///
     /// # Errors
-    /// The device that is in use.
+    /// Names the device that is in use.
     pub(super) fn check_unused(&self, rt: &Rt, graph: &Graph, root: &str) -> Result<(), OpenError> {
         let here: BTreeSet<&str> = graph.on_this_thread(rt, root).into_iter().collect();
         let is_later = |name: &str| self.later.borrow().iter().any(|(later, _)| later == name);
@@ -118,7 +118,7 @@ impl Stack {
         }
     }
 
-    /// The figures of the buffer cache `name`, on whatever thread it is.
+    /// Returns the statistics of the buffer cache `name`, on whichever thread it runs.
     pub fn cache_figures(&self, name: &str) -> Option<Vec<NamedFigure>> {
         if let Some(cache) = self.cache(name) {
             let mut figures = Vec::new();
@@ -130,9 +130,9 @@ impl Stack {
         found.map(|seen| seen.figures)
     }
 
-    /// The operator knows of what the buffer cache `name` has lost. Returns whether anything was;
-    /// of a cache on another thread, whether its figures said so. `None` when there is no such
-    /// cache.
+    /// Acknowledges on behalf of the operator the data that the buffer cache `name` has lost.
+    /// Returns whether data had been lost; for a cache on another thread, whether its last
+    /// statistics said so. Returns `None` when there is no such cache.
     pub fn accept_loss(&self, name: &str) -> Option<bool> {
         if let Some(cache) = self.cache(name) {
             return Some(cache.accept_loss());
@@ -147,13 +147,14 @@ impl Stack {
 }
 
 impl Graph {
-    /// `root` and those below it that are opened on the thread of `rt`, children before parents.
+    /// Returns `root` and the devices below it that are opened on the thread of `rt`, children
+    /// before parents.
     pub(super) fn on_this_thread(&self, rt: &Rt, root: &str) -> Vec<&str> {
         let threads = have_threads(rt);
         self.reached(root, |node| !threads || !matches!(node, Node::Shard(_)))
     }
 
-    /// The children of `name` that are opened on its own thread.
+    /// Returns the children of `name` that are opened on the same thread as `name`.
     pub(super) fn children_here(&self, rt: &Rt, name: &str) -> Vec<&str> {
         match &self.nodes[name] {
             Node::Shard(_) if have_threads(rt) => Vec::new(),
@@ -161,7 +162,7 @@ impl Graph {
         }
     }
 
-    /// `root` and everything below it as a graph of their own.
+    /// Returns `root` and everything below it as a separate graph.
     fn part(&self, root: &str) -> Graph {
         let names = self.below(root);
         let node = |name: &&str| ((*name).to_owned(), self.nodes[*name].clone());
@@ -171,7 +172,7 @@ impl Graph {
         }
     }
 
-    /// The shards with the names of what is below each.
+    /// Returns the shards, each with the names of the devices below it.
     fn shards(&self) -> impl Iterator<Item = (&str, BTreeSet<&str>)> {
         let shards = self.nodes.iter().filter_map(|(name, node)| match node {
             Node::Shard(config) => Some((name.as_str(), config)),
@@ -180,10 +181,10 @@ impl Graph {
         shards.map(|(name, config)| (name, self.below(&config.below).into_iter().collect()))
     }
 
-    /// Refuses what cannot be on the thread of a shard.
+    /// Refuses devices that cannot run on the thread of a shard.
     ///
     /// # Errors
-    /// The device, and what is wrong with its place.
+    /// Names the device and says why it cannot be below the shard.
     pub(super) fn check_shards(&self) -> Result<(), (String, String)> {
         for (shard, below) in self.shards() {
             for name in &below {
@@ -216,10 +217,10 @@ impl Graph {
         Ok(())
     }
 
-    /// Refuses to open a device here that is on the thread of a shard at the same time.
+    /// Refuses to open a device here that is open on the thread of a shard at the same time.
     ///
     /// # Errors
-    /// The device, and which shard has it.
+    /// Names the device and the shard that it belongs to.
     pub(super) fn check_roots(&self, rt: &Rt, roots: &[&str]) -> Result<(), OpenError> {
         if !have_threads(rt) {
             return Ok(());

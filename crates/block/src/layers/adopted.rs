@@ -1,11 +1,11 @@
-//! A disk with content, presented as a device that has room for what a mirror's side keeps beside
-//! its data: so an existing disk becomes a side without being copied away.
+//! A disk with content, presented as a device that also has room for the metadata of a mirror's
+//! side. So an existing disk becomes a side without copying its content away.
 //!
-//! What is presented is the head of a small metadata device, the whole disk, and the last block of
-//! the metadata device. The format of a side needs no exception: its superblocks and areas fall on
-//! the metadata device and its data area on the disk, from byte 0 on. The disk alone is therefore
-//! the volume after a clean stop. This layer must never write to the disk what was not addressed to
-//! the disk's own part.
+//! The presented device consists of the head of a small metadata device, the whole disk, and the
+//! last block of the metadata device. The format of a side needs no exception: its superblocks and
+//! areas fall on the metadata device and its data area on the disk, from byte 0 on. The disk alone
+//! is therefore the volume after a clean stop. This layer must never write anything to the disk
+//! that is not addressed to the disk's own part.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -21,20 +21,20 @@ use crate::geometry::Geometry;
 use crate::request::{BLOCK_BYTES, IoResult, Op, Reply, Request};
 use crate::units::show_size;
 
-/// The head is a multiple of this, as the start of every side's data is.
+/// Alignment of the head's length, the same as that of the start of every side's data.
 pub const HEAD_ALIGNMENT: u64 = 1 << 20;
 
 /// The configuration of `type = "adopted"`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdoptedConfig {
-    /// The disk with the content, by its name in the file.
+    /// Name in the file of the disk with the content.
     pub data: String,
-    /// The device for everything else of the side.
+    /// Name in the file of the device for the metadata of the side.
     pub metadata: String,
 }
 
-/// Which device a part of an adopted disk lies on.
+/// The device that holds a part of an adopted disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     /// The metadata device.
@@ -43,31 +43,31 @@ pub enum On {
     Data,
 }
 
-/// Where the bytes of an adopted disk lie.
+/// Address mapping of an adopted disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Length of the head: the disk begins here.
+    /// Length of the head; the disk begins at this offset.
     pub head_bytes: u64,
     /// Length of the disk.
     pub data_bytes: u64,
-    /// Where the tail lies on the metadata device.
+    /// Offset of the tail on the metadata device.
     pub tail_offset: u64,
 }
 
 /// A run of bytes on one of the devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The device.
+    /// Device of the run.
     pub on: On,
-    /// Where the run starts on it.
+    /// Offset of the run on that device.
     pub offset: u64,
-    /// Where it lies on what is presented.
+    /// Range of the run on the presented device.
     pub range: Range<u64>,
 }
 
 impl Layout {
-    /// The layout over devices of these sizes; `None` when the metadata device has no room for a
-    /// head and a tail.
+    /// Returns the layout over devices of these sizes, or `None` if the metadata device has no room
+    /// for a head and a tail.
     pub fn of(data_bytes: u64, metadata_bytes: u64) -> Option<Layout> {
         let whole = |bytes: u64| bytes - bytes % BLOCK_BYTES;
         let tail_offset = whole(metadata_bytes).checked_sub(BLOCK_BYTES)?;
@@ -84,7 +84,7 @@ impl Layout {
         self.head_bytes + self.data_bytes + BLOCK_BYTES
     }
 
-    /// The runs of a range, in order: at most three.
+    /// Splits a range into runs, in order: at most three.
     pub fn pieces(self, range: Range<u64>) -> impl Iterator<Item = Piece> {
         let data_end = self.head_bytes + self.data_bytes;
         let areas = [
@@ -103,7 +103,7 @@ impl Layout {
     }
 }
 
-/// See the module.
+/// An adopted disk; see the module.
 pub struct Adopted {
     data: Rc<dyn Device>,
     metadata: Rc<dyn Device>,
@@ -114,11 +114,11 @@ pub struct Adopted {
 }
 
 impl Adopted {
-    /// The disk `data` with its metadata device.
+    /// Combines the disk `data` with its metadata device.
     ///
     /// # Errors
-    /// When the metadata device has no room for a head and a tail, or the disk does not
-    /// end with a whole block of 4 KiB, so that the volume would not be all of it.
+    /// When the metadata device has no room for a head and a tail, or when the disk does not end
+    /// with a whole block of 4 KiB, so that the volume would not cover the whole disk.
     pub fn new(data: Rc<dyn Device>, metadata: Rc<dyn Device>) -> Result<Adopted, OpenError> {
         let (of_data, of_metadata) = (data.geometry(), metadata.geometry());
         let whole = of_data.check_whole();
@@ -153,7 +153,7 @@ impl Adopted {
         }
     }
 
-    /// Asks one device after the other, as far as the answer goes.
+    /// Queries one device after the other until the answer is full or complete.
     async fn extents(&self, request: Request) -> IoResult {
         let mut extents = ExtentList::new(request.extents_max);
         for piece in self.layout.pieces(request.offset..request.end()) {
@@ -171,7 +171,7 @@ impl Adopted {
         Ok(extents.into_reply())
     }
 
-    /// Runs a request that concerns both devices, or none.
+    /// Executes a request that concerns both devices, or none.
     async fn run_split(&self, request: Request) -> IoResult {
         let parts: Vec<IoFuture<'_>> = match request.op {
             Op::Flush => [On::Metadata, On::Data]
@@ -186,14 +186,14 @@ impl Adopted {
                     .collect()
             }
         };
-        // All of them end before the request does: nothing is written behind an answer.
+        // The request ends only after all its parts, so that no part writes after the answer.
         let results = futures_util::future::join_all(parts).await;
         let replies = results.into_iter().collect::<Result<Vec<Reply>, _>>()?;
         Ok(joined(request.op, replies))
     }
 }
 
-/// The answer to a request that the parts of it, in order, have answered so.
+/// Joins the answers of the parts, in order, into the answer of the request.
 fn joined(op: Op, replies: Vec<Reply>) -> Reply {
     match op {
         Op::Read => {
@@ -219,7 +219,7 @@ impl Device for Adopted {
         }
         self.requests.set(self.requests.get() + 1);
         if request.op != Op::Flush {
-            // A request inside one part, the common case, goes on as it is.
+            // A request inside one part, the common case, is forwarded without splitting.
             let mut pieces = self.layout.pieces(request.offset..request.end());
             if let (Some(only), None) = (pieces.next(), pieces.next()) {
                 request.offset = only.offset;
@@ -255,7 +255,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const KIB: u64 = 1 << 10;
 
-    /// 2 MiB and 8 KiB of metadata: 2 MiB of head, 4 KiB that are not used, 4 KiB of tail.
+    /// Metadata of 2 MiB and 8 KiB: a head of 2 MiB, 4 KiB unused, and a tail of 4 KiB.
     fn adopted(rt: &Rt) -> (Rc<MemoryDevice>, Rc<MemoryDevice>, Adopted) {
         let data = Rc::new(MemoryDevice::new(rt, 256 * KIB));
         let metadata = Rc::new(MemoryDevice::new(rt, 2 * MIB + 8 * KIB));
@@ -273,14 +273,14 @@ mod tests {
     #[test]
     fn the_disk_lies_between_a_whole_number_of_mib_and_the_tail() {
         let layout = Layout::of(100 * KIB, 5 * MIB).expect("there is room");
-        // Of 5 MiB the last block is the tail, so that the head has only 4.
+        // The last block of the 5 MiB is the tail, so the head has only 4 MiB.
         assert_eq!(layout.head_bytes, 4 * MIB);
         assert_eq!(layout.tail_offset, 5 * MIB - 4 * KIB);
         assert_eq!(layout.size_bytes(), 4 * MIB + 104 * KIB);
         assert_eq!(Layout::of(100 * KIB, MIB), None);
         assert!(Layout::of(100 * KIB, MIB + 4 * KIB).is_some());
         assert_eq!(Layout::of(100 * KIB, 100), None);
-        // Parts of blocks are not used.
+        // Incomplete blocks are not used.
         let odd = Layout::of(4 * KIB + 17, 2 * MIB + 5 * KIB).expect("there is room");
         assert_eq!((odd.data_bytes, odd.tail_offset), (4 * KIB, 2 * MIB));
         let pieces: Vec<_> = layout
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(pieces, expected);
     }
 
-    /// Random requests around both borders, against one flat device.
+    /// Compares random requests around both borders with one flat device.
     #[test]
     fn it_is_one_device() {
         let rt = virtual_rt();
@@ -327,7 +327,8 @@ mod tests {
                         assert_eq!(ours.to_vec(), expected.to_vec(), "step {step}");
                     }
                     (Reply::Extents(ours), Reply::Extents(expected)) => {
-                        // Memory is allocated in chunks, and that of the tail is another one.
+                        // Memory is allocated in chunks, and the tail lies in a different chunk
+                        // here than in the model.
                         let total = |runs: &[Extent]| runs.iter().map(|run| run.len).sum::<u64>();
                         assert_eq!(total(&ours), total(&expected));
                         let in_tail = offset + len == size_bytes;
@@ -337,7 +338,7 @@ mod tests {
                     (ours, expected) => panic!("{ours:?} is no answer like {expected:?}"),
                 }
             }
-            // Where the parts ended up, looked at past the layer.
+            // The content of each device is read directly, without the layer.
             let part = |offset, len| model.submit(Request::read(offset, len));
             let flat = part(2 * MIB, 256 * KIB).await.expect("memory").into_data();
             let disk = data.submit(Request::read(0, 256 * KIB)).await;
@@ -375,7 +376,7 @@ mod tests {
                 control.set_error(Some(IoError::Medium));
                 let failed = over.submit(Request::flush()).await;
                 assert_eq!(failed.err(), Some(IoError::Medium), "{broken:?}");
-                // A request of the other part knows nothing of it.
+                // A request to the other part does not fail.
                 let offset = match broken {
                     On::Data => 0,
                     On::Metadata => 2 * MIB,

@@ -1,13 +1,12 @@
-//! The atomic unit: requests of any offset and length over a device of 4-KiB blocks.
+//! The atomic unit: accepts requests of any offset and length over a device of 4-KiB blocks.
 //!
-//! This is the one place where a smaller or unaligned change becomes a read-modify-write, under a
-//! range lock, so that two of them on one block never lose each other's bytes. Every export puts
-//! this layer on top of the device it serves. All changes go through the lock, because a
-//! whole-block write that lands between the read and the write of a neighbour would be undone by
-//! it.
+//! Only this layer turns a smaller or unaligned change into a read-modify-write. It holds a range
+//! lock meanwhile, so that two such changes of one block never lose each other's bytes. Every
+//! export puts this layer on top of the device that it serves. All changes take the lock, because a
+//! read-modify-write would undo a whole-block write that happens between its read and its write.
 //!
-//! It must never make a read wait: a read that overlaps a change in flight may see each block
-//! before or after it.
+//! The layer must never make a read wait: a read that overlaps a change in flight may see each
+//! block before or after the change.
 
 use std::rc::Rc;
 
@@ -20,7 +19,7 @@ use crate::geometry::{Geometry, GrowingGeometry};
 use crate::range_lock::RangeLock;
 use crate::request::{BLOCK_BYTES, BorrowedWrite, Extent, IoResult, Op, Origin, Reply, Request};
 
-/// See the module.
+/// The atomic unit over a device; see the module.
 pub struct AtomicUnit {
     rt: Rt,
     below: Rc<dyn Device>,
@@ -29,7 +28,7 @@ pub struct AtomicUnit {
 }
 
 impl AtomicUnit {
-    /// A byte-granular device over `below`.
+    /// Creates a byte-granular device over `below`.
     pub fn new(rt: &Rt, below: Rc<dyn Device>) -> AtomicUnit {
         let geometry = Geometry {
             block_bytes: 1,
@@ -54,8 +53,8 @@ impl AtomicUnit {
         Ok(Reply::Data(data.slice(skip..skip + request.len as usize)))
     }
 
-    /// Changes whole blocks. What the device below answers at once is answered at once, unless the
-    /// blocks are locked.
+    /// Changes whole blocks. If the blocks are not locked, an immediate answer of the device below
+    /// is returned immediately.
     fn change_whole(&self, request: Request) -> IoFuture<'_> {
         let Some(guard) = self.changes.try_lock(request.offset..request.end()) else {
             return IoFuture::new(self.change(request));
@@ -90,8 +89,8 @@ impl AtomicUnit {
                 self.zero_ends(&request, inner_start, inner_end).await?;
                 self.submit_inner(&request, inner_start, inner_end).await
             }
-            // A discard is advice: the partial blocks at its ends are simply kept, unless the
-            // device promises zeroes, and then they are zeroed like the rest.
+            // A discard is advice: the partial blocks at its ends are kept, unless the device
+            // promises zeroes. Then they are zeroed like the rest.
             Op::Discard => {
                 let (inner_start, inner_end) = inner_blocks(&request);
                 if self.geometry().discard_zeroes {
@@ -110,7 +109,7 @@ impl AtomicUnit {
         self.below.submit(request.part(start, end, start)).await
     }
 
-    /// Zeroes what lies between the ends of the request and its whole blocks.
+    /// Zeroes the parts of the request outside its whole blocks.
     async fn zero_ends(&self, request: &Request, start: u64, end: u64) -> Result<(), IoError> {
         let ends = if start >= end {
             [request.offset..request.end(), 0..0]
@@ -125,7 +124,7 @@ impl AtomicUnit {
         Ok(())
     }
 
-    /// Reads the partial blocks at the ends of a write and writes whole ones.
+    /// Reads the partial blocks at the ends of a write and writes whole blocks.
     async fn write_partly(&self, request: Request) -> IoResult {
         let (start, end) = whole_blocks(&request);
         let mut whole = Payload::empty();
@@ -140,7 +139,7 @@ impl AtomicUnit {
             let last = self.block_at(end - BLOCK_BYTES, request.origin).await?;
             whole.append(last.slice(last.len() - tail..last.len()));
         }
-        // One contiguous buffer: slices of odd lengths are nothing that direct I/O takes.
+        // One contiguous buffer, because direct I/O does not accept slices of odd lengths.
         let whole = whole.contiguous(self.rt.pool());
         self.below
             .submit(Request::write(start, whole, request.flags).from_origin(request.origin))
@@ -164,7 +163,7 @@ impl AtomicUnit {
     }
 }
 
-/// What a list of runs says of a request that begins `skip` bytes behind the start of the first.
+/// Clips a list of runs to a request that begins `skip` bytes after the start of the first run.
 fn clip(runs: &[Extent], skip: u64, request: &Request) -> ExtentList {
     let mut clipped = ExtentList::new(request.extents_max);
     let mut position = 0;
@@ -178,7 +177,7 @@ fn clip(runs: &[Extent], skip: u64, request: &Request) -> ExtentList {
     clipped
 }
 
-/// The smallest range of whole blocks around a request.
+/// Returns the smallest range of whole blocks that contains a request.
 fn whole_blocks(request: &Request) -> (u64, u64) {
     (
         request.offset - request.offset % BLOCK_BYTES,
@@ -186,7 +185,8 @@ fn whole_blocks(request: &Request) -> (u64, u64) {
     )
 }
 
-/// The largest range of whole blocks inside a request; empty when its start is not below its end.
+/// Returns the largest range of whole blocks inside a request; it is empty if its start is not
+/// below its end.
 fn inner_blocks(request: &Request) -> (u64, u64) {
     (
         request.offset.next_multiple_of(BLOCK_BYTES),
@@ -194,7 +194,7 @@ fn inner_blocks(request: &Request) -> (u64, u64) {
     )
 }
 
-/// True when the request, and the memory of its payload, is made of whole blocks.
+/// Returns true if the request and the memory of its payload consist of whole blocks.
 fn is_aligned(request: &Request) -> bool {
     let aligned_slice = |slice: &bimetal_rt::Buf| {
         (slice.as_ptr() as u64 | slice.len() as u64).is_multiple_of(BLOCK_BYTES)
@@ -225,8 +225,8 @@ impl Device for AtomicUnit {
         }
     }
 
-    /// Of whole blocks. A change that is over before anything else runs needs no lock, if nobody
-    /// has one.
+    /// Answers requests of whole blocks. A change that completes before any other task runs needs
+    /// no lock, if no other change holds one.
     fn try_answer(&self, request: Request) -> Result<IoResult, Request> {
         if let Err(error) = self.geometry().check(&request) {
             return Ok(Err(error));
@@ -288,7 +288,7 @@ mod tests {
         let borrowed = |offset, len: usize| {
             unit.try_write(BorrowedWrite {
                 offset,
-                // At an odd address, as it may be.
+                // The bytes are at an odd address, which is permitted.
                 bytes: &bytes[1..][..len],
                 flags: Flags::NONE,
             })
@@ -302,7 +302,7 @@ mod tests {
         ));
         drop(guard);
         assert!(at_once(write(0, 8192)));
-        // What cannot be is refused at once, and nothing stays locked.
+        // An invalid request is refused at once and leaves no lock behind.
         let beyond = unit.try_answer(write(1 << 20, 4096));
         assert!(matches!(beyond, Ok(Err(IoError::OutOfRange))));
         assert!(unit.changes.is_empty());

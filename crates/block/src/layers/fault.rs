@@ -1,13 +1,13 @@
-//! Devices that misbehave on purpose: `type = "delay"` and `type = "error"` of a configuration, and
-//! a [switch](FaultControl) for tests that freeze, slow down or break a device while it runs.
+//! Devices that fail on purpose: `type = "delay"` and `type = "error"` of a configuration, and a
+//! [switch](FaultControl) for tests that freeze, slow down or break a device while it runs.
 //!
-//! A request passes these points, in this order: frozen? - broken, or next to fail? - its delay -
+//! A request passes these checks, in this order: frozen? - broken, or next to fail? - its delay -
 //! the rule (hang, fail before) - the device below - slowed down? - frozen again? - the rule (fail
-//! after). A frozen device neither takes requests nor answers those it has taken. A request that
-//! fails before does not reach the device below; one that fails after has been carried out there,
-//! as a write whose answer was lost.
+//! after). A frozen device neither accepts requests nor answers requests that it has accepted. A
+//! request that fails before does not reach the device below; a request that fails after has been
+//! executed there, like a write whose answer was lost.
 //!
-//! It must never lose or change data by itself, and nothing in it is random but by its seed.
+//! The layer must never lose or change data by itself, and all its randomness comes from its seed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,11 +25,11 @@ use crate::geometry::Geometry;
 use crate::request::{IoResult, Op, PerOp, Request};
 use crate::units::{Size, Time};
 
-/// The configuration of `type = "delay"`: what is added to each operation.
+/// The configuration of `type = "delay"`: the delay added to each operation.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DelayConfig {
-    /// The device below, by its name in the file.
+    /// Name of the device below in the file.
     pub below: String,
     /// Added to every read.
     pub read: Option<Time>,
@@ -43,14 +43,14 @@ pub struct DelayConfig {
     pub write_zeroes: Option<Time>,
     /// Added to every extents request.
     pub extents: Option<Time>,
-    /// Up to this much more is added to each operation that has a delay, drawn evenly.
+    /// Maximum additional delay of an operation that has a delay, uniformly distributed from 0.
     pub jitter: Option<Time>,
-    /// The seed of the jitter; by default split off the runtime's seed by the device's name.
+    /// Seed of the jitter; by default derived from the runtime's seed and the device's name.
     pub seed: Option<u64>,
 }
 
 impl DelayConfig {
-    /// What the layer is to do.
+    /// Returns the faults that the layer injects.
     pub fn plan(&self) -> FaultPlan {
         let mut plan = FaultPlan::default();
         let duration = |time: Option<Time>| time.map_or(Duration::ZERO, |t| t.0);
@@ -73,39 +73,40 @@ impl DelayConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorConfig {
-    /// The device below, by its name in the file.
+    /// Name of the device below in the file.
     pub below: String,
-    /// The error they fail with; without it they only hang.
+    /// Error of the affected requests; without it they only hang.
     pub code: Option<IoError>,
-    /// The operations concerned; all if not given.
+    /// Affected operations; all by default.
     pub ops: Option<Vec<Op>>,
-    /// Each of them with this probability, 0 to 1; all if neither this nor `nth` is given.
+    /// Probability, 0 to 1, that a matching request is affected. If neither this nor `nth` is
+    /// given, all matching requests are.
     pub probability: Option<f64>,
-    /// Every so many-th of them.
+    /// Affects every n-th matching request.
     pub nth: Option<u64>,
-    /// Only requests that touch bytes from here on.
+    /// Affects only requests that touch bytes at or after this offset.
     pub from: Option<Size>,
-    /// Only requests that touch bytes before this.
+    /// Affects only requests that touch bytes before this offset.
     pub to: Option<Size>,
-    /// Only this long after the device was opened.
+    /// Time after opening the device from which requests are affected.
     pub after: Option<Time>,
-    /// For this long from then on; for ever if not given.
+    /// Length of the affected period; unlimited by default.
     #[serde(rename = "for")]
     pub lasting: Option<Time>,
-    /// How long they hang before they fail or go on: a time, or `"forever"`.
+    /// Time that affected requests hang before they fail or continue: a time, or `"forever"`.
     pub hang: Option<Hang>,
-    /// They are carried out and fail afterwards, as when an answer is lost.
+    /// Whether affected requests are executed and fail afterwards, as when an answer is lost.
     #[serde(default)]
     pub late: bool,
-    /// The seed of the choice; by default split off the runtime's seed by the device's name.
+    /// Seed of the choice; by default derived from the runtime's seed and the device's name.
     pub seed: Option<u64>,
 }
 
 impl ErrorConfig {
-    /// Refuses rules that make no sense.
+    /// Refuses inconsistent rules.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that names the wrong keys.
     pub fn check(&self) -> Result<(), String> {
         let range = self.range();
         let wrong = if self.code.is_none() && self.hang.is_none() {
@@ -130,7 +131,7 @@ impl ErrorConfig {
         self.from.map_or(0, |s| s.0)..self.to.map_or(u64::MAX, |s| s.0)
     }
 
-    /// What the layer is to do.
+    /// Returns the faults that the layer injects.
     pub fn plan(&self) -> FaultPlan {
         let ranged = self.from.is_some() || self.to.is_some();
         let rule = ErrorRule {
@@ -154,12 +155,12 @@ impl ErrorConfig {
     }
 }
 
-/// How long a request hangs.
+/// Time that a request hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hang {
-    /// So long.
+    /// Hangs for this time.
     For(Duration),
-    /// Until the device is closed.
+    /// Hangs until the device is closed.
     Forever,
 }
 
@@ -174,56 +175,56 @@ impl<'de> Deserialize<'de> for Hang {
     }
 }
 
-/// Which of the matching requests a rule strikes.
+/// Selection among the requests that match a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Choice {
-    /// Every one.
+    /// All matching requests.
     All,
-    /// Each with this probability.
+    /// Each matching request with this probability.
     Probability(f64),
-    /// The n-th, the 2n-th and so on.
+    /// The n-th matching request, the 2n-th and so on.
     Nth(u64),
 }
 
-/// Which requests fail or hang.
+/// A rule that makes requests fail or hang.
 #[derive(Clone, Debug)]
 pub struct ErrorRule {
-    /// What they fail with; `None`: they only hang.
+    /// Error of the affected requests; `None`: they only hang.
     pub error: Option<IoError>,
-    /// The operations concerned.
+    /// Affected operations.
     pub ops: Vec<Op>,
-    /// Which of those.
+    /// Selection among the matching requests.
     pub choice: Choice,
-    /// Only requests that touch this range; flushes touch none. `None`: any request.
+    /// Affects only requests that touch this range; flushes touch none. `None`: any request.
     pub range: Option<Range<u64>>,
-    /// Only this long after the device was opened.
+    /// Time after opening the device from which the rule applies.
     pub after: Duration,
-    /// For how long from then on.
+    /// Length of the period in which the rule applies.
     pub lasting: Duration,
-    /// How long they hang first.
+    /// Time that affected requests hang first.
     pub hang: Option<Hang>,
-    /// They fail after they were carried out.
+    /// Whether affected requests fail after they were executed.
     pub late: bool,
 }
 
-/// What a [`Fault`] does from its start.
+/// Faults that a [`Fault`] injects from its start.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
-    /// Added to each operation before it goes on.
+    /// Delay before each operation is forwarded.
     pub delays: PerOp<Duration>,
-    /// Up to this much more for each operation with a delay.
+    /// Maximum additional delay of an operation with a delay.
     pub jitter: Duration,
-    /// Which requests fail or hang.
+    /// Rule that makes requests fail or hang.
     pub rule: Option<ErrorRule>,
 }
 
-/// The switch of a [`Fault`]: changes how it behaves while it runs, with immediate effect.
+/// The switch of a [`Fault`]: changes its behaviour while it runs, with immediate effect.
 #[derive(Default)]
 pub struct FaultControl {
     frozen: Cell<bool>,
     closed: Cell<bool>,
     error: Cell<Option<IoError>>,
-    /// Beyond 1; so 0 is as fast as ever.
+    /// Slowdown factor minus 1, so that 0 is normal speed.
     slowdown: Cell<f64>,
     delays: PerOp<Cell<Duration>>,
     fail_next: RefCell<PerOp<VecDeque<IoError>>>,
@@ -233,32 +234,32 @@ pub struct FaultControl {
 }
 
 impl FaultControl {
-    /// Freezes the device or thaws it. While it is frozen it takes no request and answers none, not
-    /// even those that the device below has finished.
+    /// Freezes or thaws the device. While it is frozen it accepts no request and answers none, not
+    /// even requests that the device below has finished.
     pub fn set_frozen(&self, frozen: bool) {
         self.frozen.set(frozen);
         self.changed.notify();
     }
 
-    /// True while the device is frozen.
+    /// Returns true while the device is frozen.
     pub fn is_frozen(&self) -> bool {
         self.frozen.get()
     }
 
-    /// Fails every request with `error`, as when a device is pulled: new ones, those that are
-    /// frozen, delayed or hang, and those inside the device below as soon as it has answered;
-    /// `None` ends it.
+    /// Fails every request with `error`, as when a device is removed. New requests and requests
+    /// that are frozen, delayed or hanging fail at once; requests inside the device below fail as
+    /// soon as it has answered. `None` ends the failure.
     pub fn set_error(&self, error: Option<IoError>) {
         self.error.set(error);
         self.changed.notify();
     }
 
-    /// Fails the next request of `op` that arrives; called several times, so many of them.
+    /// Fails the next request of `op` that arrives. Several calls make as many requests fail.
     pub fn fail_next(&self, op: Op, error: IoError) {
         self.fail_next.borrow_mut()[op].push_back(error);
     }
 
-    /// Makes everything take `factor` times as long, delays included; 1 is normal.
+    /// Makes every request take `factor` times as long, delays included; 1 is normal.
     ///
     /// # Panics
     /// When the factor is below 1.
@@ -272,12 +273,12 @@ impl FaultControl {
         self.delays[op].set(delay);
     }
 
-    /// Requests that the device has not answered.
+    /// Returns the number of requests that the device has not answered.
     pub fn inside(&self) -> u64 {
         self.inside.get()
     }
 
-    /// Why a request is to fail now, if it is.
+    /// Returns the error with which requests currently fail, if any.
     fn broken(&self) -> Option<IoError> {
         let closed = self.closed.get().then_some(IoError::Closed);
         self.error.get().or(closed)
@@ -304,7 +305,7 @@ impl FaultControl {
     }
 }
 
-/// Counts a request from arrival to answer, also when it is dropped.
+/// Counts a request from its arrival to its answer or its drop.
 struct Inside<'a>(&'a FaultControl);
 
 impl<'a> Inside<'a> {
@@ -321,7 +322,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// See the module.
+/// A device with injected faults; see the module.
 pub struct Fault {
     rt: Rt,
     below: Rc<dyn Device>,
@@ -341,7 +342,7 @@ fn add_one(counter: &Cell<u64>) {
 }
 
 impl Fault {
-    /// A layer over `below`. Everything random in it is drawn from `seed`.
+    /// Creates a layer over `below`. All its random choices are drawn from `seed`.
     pub fn new(rt: &Rt, below: Rc<dyn Device>, plan: FaultPlan, seed: u64) -> Fault {
         let control = FaultControl::default();
         for op in Op::ALL {
@@ -362,7 +363,7 @@ impl Fault {
         }
     }
 
-    /// The switch of this device.
+    /// Returns the switch of this device.
     pub fn control(&self) -> Rc<FaultControl> {
         Rc::clone(&self.control)
     }
@@ -423,7 +424,7 @@ impl Fault {
         }
     }
 
-    /// Waits so long, or until the device is broken.
+    /// Waits for `duration`, or until the device is broken.
     async fn wait(&self, duration: Duration) -> Result<(), IoError> {
         if duration.is_zero() {
             return Ok(());
@@ -434,7 +435,7 @@ impl Fault {
         }
     }
 
-    /// The rule, if it strikes this request.
+    /// Returns the rule, if it affects this request.
     fn strike(&self, request: &Request) -> Option<&ErrorRule> {
         let rule = self.rule.as_ref()?;
         let since = self.rt.now().since(self.opened);
@@ -468,7 +469,7 @@ impl Device for Fault {
         IoFuture::new(self.run(request))
     }
 
-    /// Ends what is delayed, hangs or is frozen with `Closed`, and waits for the rest.
+    /// Fails delayed, hanging and frozen requests with `Closed`, and waits for the other requests.
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
         Box::pin(async {
             let control = &self.control;

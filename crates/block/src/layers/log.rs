@@ -1,5 +1,5 @@
-//! One line for the start and one for the end of every request, to a file in real time and to
-//! memory in virtual time.
+//! Logs the start and the end of every request, one line each, to a file in real time and to memory
+//! in virtual time.
 //!
 //! ```text
 //! 0.000120000 17 start write 8192 4096 fua
@@ -29,36 +29,36 @@ use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::{Flags, IoResult, Op, Request};
 
-/// Bytes of lines that wait to be written; what comes on top is lost.
+/// Maximum size of the lines that wait to be written; further lines are lost.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 
-/// Lines that a [`MemorySink`] keeps; the oldest go first.
+/// Maximum number of lines in a [`MemorySink`]; the oldest are dropped first.
 const MEMORY_LINES_MAX: usize = 1 << 16;
 
 /// The configuration of `type = "log"`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogConfig {
-    /// The device below, by its name in the file.
+    /// Name of the device below in the file.
     pub below: String,
-    /// The file, appended to and created if missing; relative to the configuration file. In
-    /// virtual time nothing is written.
+    /// Path of the log file, which is created if missing and appended to; relative to the
+    /// configuration file. In virtual time no file is written.
     pub path: PathBuf,
 }
 
-/// Where lines go.
+/// A destination of lines.
 pub trait LogSink {
-    /// Takes a line, without its end. Never waits.
+    /// Accepts a line, without its newline. Never waits.
     fn line(&self, line: &str);
 
-    /// Lines that were lost.
+    /// Returns the number of lost lines.
     fn lost_lines(&self) -> u64;
 
-    /// Waits until every line is where it belongs.
+    /// Waits until every accepted line is written.
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>>;
 }
 
-/// Keeps the last lines in memory.
+/// A sink that keeps the last lines in memory.
 #[derive(Default)]
 pub struct MemorySink {
     lines: RefCell<VecDeque<String>>,
@@ -66,7 +66,7 @@ pub struct MemorySink {
 }
 
 impl MemorySink {
-    /// The lines, oldest first.
+    /// Returns the lines, oldest first.
     pub fn lines(&self) -> Vec<String> {
         self.lines.borrow().iter().cloned().collect()
     }
@@ -91,10 +91,10 @@ impl LogSink for MemorySink {
     }
 }
 
-/// Appends lines to a file on the ring.
+/// A sink that appends lines to a file through the ring.
 pub struct FileSink {
     state: Rc<FileState>,
-    /// Writes until the sink is closed.
+    /// Task that writes lines until the sink is closed.
     _writer: Task<()>,
 }
 
@@ -104,7 +104,7 @@ struct FileState {
     waiting: RefCell<String>,
     lost_lines: Cell<u64>,
     closing: Cell<bool>,
-    /// The outcome, once the writer has ended.
+    /// Result of the writer task, once it has ended.
     ended: Cell<Option<Result<(), IoError>>>,
     changed: Event,
 }
@@ -113,7 +113,7 @@ impl FileSink {
     /// Opens the file, and creates it if it is missing.
     ///
     /// # Errors
-    /// When that fails.
+    /// When the file cannot be opened or created.
     pub fn open(rt: &Rt, path: &Path) -> Result<FileSink, OpenError> {
         let fail = |e: std::io::Error| {
             OpenError::new(format!("{}: cannot open the log: {e}", path.display()))
@@ -151,8 +151,8 @@ impl FileSink {
 }
 
 impl FileState {
-    /// Lines that arrive during a write leave together in the next, so a slow disk makes larger
-    /// writes and not more of them.
+    /// Writes lines until the sink is closed. Lines that arrive during a write are written together
+    /// by the next one, so a slow disk gets larger writes and not more of them.
     async fn write_until_closed(&self, mut offset: u64) -> Result<(), IoError> {
         loop {
             self.changed
@@ -219,17 +219,17 @@ impl LogSink for FileSink {
     }
 }
 
-/// See the module.
+/// A logging layer; see the module.
 pub struct Log {
     rt: Rt,
     below: Rc<dyn Device>,
     sink: Rc<dyn LogSink>,
     requests: Cell<u64>,
-    /// The line being made; kept for its memory.
+    /// Buffer for the current line, kept to reuse its memory.
     scratch: RefCell<String>,
 }
 
-/// A request that has a start line and must get an end.
+/// A request that has a start line and needs an end line.
 struct Entry<'a> {
     log: &'a Log,
     number: u64,
@@ -241,7 +241,7 @@ struct Entry<'a> {
 }
 
 impl Log {
-    /// A layer over `below` that writes to `sink`.
+    /// Creates a layer over `below` that logs to `sink`.
     pub fn new(rt: &Rt, below: Rc<dyn Device>, sink: Rc<dyn LogSink>) -> Log {
         Log {
             rt: rt.clone(),
@@ -252,7 +252,7 @@ impl Log {
         }
     }
 
-    /// A layer as a configuration describes it.
+    /// Creates a layer that logs to the file `path`, or to memory in virtual time.
     ///
     /// # Errors
     /// When the file cannot be opened.

@@ -1,8 +1,8 @@
-//! A limit on bytes and requests a second, by token buckets.
+//! A limit on bytes and requests per second, by token buckets.
 //!
-//! Requests pass in order of arrival: a small one behind a large one waits with it, because a limit
-//! that let it pass would favour small requests for ever. What passes goes on at once and side by
-//! side. This layer must never hold a request that has its tokens.
+//! Requests pass in order of arrival. A small request behind a large one waits with it, because a
+//! limit that let it overtake would favour small requests forever. Requests that have passed run
+//! concurrently. This layer must never hold a request that has its tokens.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,23 +20,24 @@ use crate::units::Size;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateConfig {
-    /// The device below, by its name in the file.
+    /// Name of the device below in the file.
     pub below: String,
-    /// Bytes read and written in a second, together; no limit if not given.
+    /// Bytes per second, reads and writes together; unlimited by default.
     pub bytes_per_s: Option<Size>,
-    /// Bytes that may pass at once after a rest; what a second brings if not given.
+    /// Bytes that may pass in one burst after an idle time; by default the bytes of one second.
     pub burst_bytes: Option<Size>,
-    /// Requests in a second, of any operation but extents; no limit if not given.
+    /// Requests per second, of any operation except extents; unlimited by default.
     pub requests_per_s: Option<u64>,
-    /// Requests that may pass at once after a rest; what a second brings if not given.
+    /// Requests that may pass in one burst after an idle time; by default the requests of one
+    /// second.
     pub burst_requests: Option<u64>,
 }
 
 impl RateConfig {
-    /// Refuses limits that let nothing pass.
+    /// Refuses limits that no request could pass.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says that a limit is 0.
     pub fn check(&self) -> Result<(), String> {
         let sizes = [self.bytes_per_s, self.burst_bytes].map(|size| size.map(|s| s.0));
         let limits = sizes
@@ -55,16 +56,16 @@ impl RateConfig {
     }
 }
 
-/// The limits and who passed last.
+/// The limits, and the time of the last passage.
 struct Gate {
     bytes: Option<TokenBucket>,
     requests: Option<TokenBucket>,
-    /// When the last request passed; the next passes no earlier.
+    /// Time at which the last request passed; the next request passes no earlier.
     passed_ns: u64,
 }
 
 impl Gate {
-    /// When a request that arrives at `now_ns` passes. Its tokens are taken.
+    /// Takes the tokens of a request that arrives at `now_ns`, and returns when it passes.
     fn pass(&mut self, now_ns: u64, bytes: u64) -> u64 {
         let from_ns = now_ns.max(self.passed_ns);
         let mut at_ns = from_ns;
@@ -86,7 +87,7 @@ impl Gate {
     }
 }
 
-/// See the module.
+/// A rate limit over a device; see the module.
 pub struct Rate {
     rt: Rt,
     below: Rc<dyn Device>,
@@ -96,7 +97,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A layer over `below` with full buckets.
+    /// Creates a layer over `below` with full buckets.
     pub fn new(rt: &Rt, below: Rc<dyn Device>, config: &RateConfig) -> Rate {
         let bucket = |rate: Option<u64>, burst: Option<u64>| {
             rate.map(|rate| TokenBucket::full(rate, burst.unwrap_or(rate)))
@@ -139,7 +140,7 @@ impl Device for Rate {
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
-        // What is refused must not use up tokens.
+        // A refused request must not use up tokens.
         if let Err(error) = self.below.geometry().check(&request) {
             return IoFuture::ready(Err(error));
         }

@@ -1,8 +1,9 @@
-//! Counts, bytes and latencies of each operation, as a layer: put it where you want to know.
+//! Counts, bytes and latencies of each operation, as a layer that can be placed anywhere in a
+//! stack.
 //!
-//! Latencies go into histograms of two significant digits (hdrhistogram), so a percentile is right
-//! within one percent at any load, and a request costs two looks at the clock and one increment.
-//! This layer must never change what passes through it.
+//! Latencies go into histograms of two significant digits (hdrhistogram), so a percentile is
+//! accurate within one percent at any load, and a request costs two clock reads and one increment.
+//! This layer must never change a request that passes through it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,37 +16,37 @@ use crate::device::{Device, Figure, FigureVisitor, IoFuture};
 use crate::geometry::Geometry;
 use crate::request::{IoResult, Op, PerOp, Request};
 
-/// The longest latency that is told apart: an hour. Longer ones count as that.
+/// Longest distinguished latency, an hour; longer latencies count as an hour.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
 /// The configuration of `type = "stats"`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatsConfig {
-    /// The device below, by its name in the file.
+    /// Name of the device below in the file.
     pub below: String,
 }
 
-/// What one operation has done since the start or the last [`Stats::reset`].
+/// Counters of one operation since the start or the last [`Stats::reset`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpSummary {
-    /// Requests that completed, failed ones included.
+    /// Number of completed requests, including failed ones.
     pub requests: u64,
-    /// Those that failed.
+    /// Number of failed requests.
     pub errors: u64,
-    /// The bytes of the ranges of those that did not fail.
+    /// Total length of the ranges of successful requests, in bytes.
     pub bytes: u64,
-    /// The latency that half of the requests did not exceed, in ns, as all percentiles within 1 %.
+    /// Median latency, in ns; all percentiles are accurate within 1 %.
     pub p50_ns: u64,
-    /// The latency that 99 % of the requests did not exceed.
+    /// 99th percentile of the latency, in ns.
     pub p99_ns: u64,
-    /// The latency that 99.9 % of the requests did not exceed.
+    /// 99.9th percentile of the latency, in ns.
     pub p999_ns: u64,
-    /// The longest latency.
+    /// Maximum latency, in ns.
     pub max_ns: u64,
 }
 
-/// What one operation has done.
+/// Record of one operation.
 struct OpRecord {
     errors: u64,
     bytes: u64,
@@ -87,7 +88,7 @@ impl OpRecord {
     }
 }
 
-/// See the module.
+/// A statistics layer; see the module.
 pub struct Stats {
     rt: Rt,
     below: Rc<dyn Device>,
@@ -95,7 +96,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// A layer over `below`.
+    /// Creates a layer over `below`.
     pub fn new(rt: &Rt, below: Rc<dyn Device>) -> Stats {
         Stats {
             rt: rt.clone(),
@@ -104,12 +105,12 @@ impl Stats {
         }
     }
 
-    /// What the operation has done.
+    /// Returns the counters of an operation.
     pub fn summary(&self, op: Op) -> OpSummary {
         self.ops.borrow()[op].summary()
     }
 
-    /// Forgets everything, to measure from now on.
+    /// Resets all counters.
     pub fn reset(&self) {
         self.ops.replace(PerOp::default());
     }
@@ -130,13 +131,14 @@ impl Device for Stats {
         let (op, bytes) = (request.op, request.len);
         let submitted = self.rt.now();
         match self.below.submit(request) {
-            // Known already: no future of its own is needed.
+            // The answer is already known, so no future of its own is needed.
             IoFuture::Ready(Some(result)) => {
                 self.record(op, bytes, submitted, &result);
                 IoFuture::ready(result)
             }
             pending => IoFuture::new(async move {
-                // A request counts from its first poll, which is when the device has it.
+                // The latency counts from the first poll, which is when the device receives the
+                // request.
                 let started = self.rt.now();
                 let result = pending.await;
                 self.record(op, bytes, started, &result);

@@ -1,10 +1,10 @@
-//! RAID-0: the bytes of N devices dealt out in units, so that large requests use all of them and
-//! small ones spread over them. It adds no safety: one lost child loses the device.
+//! RAID-0: the bytes of N devices are interleaved in units, so that large requests use all devices
+//! and small ones spread over them. It adds no redundancy: the loss of one child loses the device.
 //!
-//! What is contiguous on the stripe is contiguous on every child, so a request of any length
+//! A contiguous range of the stripe is contiguous on every child, so a request of any length
 //! becomes at most one request for each child, with the slices of its payload gathered. All parts
-//! run at once; the request completes when all of them have, also when one has failed, because a
-//! parent must not think that nothing happens any more while a part still writes.
+//! run concurrently. The request completes when all parts have ended, even if one has failed,
+//! because a parent must not assume that the request is over while a part is still writing.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -25,16 +25,16 @@ use crate::units::Size;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StripeConfig {
-    /// The devices below, by their names in the file, in the order of the layout.
+    /// Names of the devices below in the file, in the order of the layout.
     pub devices: Vec<String>,
-    /// Bytes on one device before the next has its turn; 64 KiB if not given.
+    /// Stripe unit: bytes on one device before the next device follows; 64 KiB by default.
     #[serde(default = "default_unit")]
     pub unit: Size,
 }
 
-/// Rows of units that are asked about at once when extents are asked for, at most.
+/// Maximum number of stripe rows in one window of an extents request.
 const WINDOW_ROWS_MAX: u64 = 256;
-/// Windows that one answer covers, at most.
+/// Maximum number of windows that one answer covers.
 const WINDOWS_MAX: usize = 16;
 
 fn default_unit() -> Size {
@@ -42,10 +42,10 @@ fn default_unit() -> Size {
 }
 
 impl StripeConfig {
-    /// Refuses what no stripe can be made of.
+    /// Refuses parameters with which no stripe is possible.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that names the wrong value.
     pub fn check(&self) -> Result<(), String> {
         let unit = self.unit.0;
         if self.devices.is_empty() {
@@ -61,7 +61,7 @@ impl StripeConfig {
     }
 }
 
-/// Where the bytes of a stripe lie: unit `k` of the stripe is unit `k / N` of child `k % N`.
+/// Address mapping of a stripe: unit `k` of the stripe is unit `k / N` of child `k % N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     children: u64,
@@ -71,16 +71,17 @@ pub struct Layout {
 /// A run of bytes inside one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The child, from 0.
+    /// Index of the child, from 0.
     pub child: usize,
-    /// Where the run starts on the child.
+    /// Offset of the run on the child.
     pub child_offset: u64,
-    /// Where it lies on the stripe.
+    /// Range of the run on the stripe.
     pub range: Range<u64>,
 }
 
 impl Layout {
-    /// A layout over `children` devices, at least one, in units of `unit_bytes`, a power of two.
+    /// Creates a layout over `children` devices, at least one, in units of `unit_bytes`, a power of
+    /// two.
     ///
     /// # Panics
     /// When there is no child or the unit is no power of two.
@@ -92,12 +93,12 @@ impl Layout {
         }
     }
 
-    /// The size of the stripe whose smallest child has `child_bytes`: whole units only.
+    /// Returns the size of a stripe whose smallest child has `child_bytes`; only whole units count.
     pub fn size_bytes(&self, child_bytes: u64) -> u64 {
         self.children * (child_bytes - child_bytes % self.unit_bytes)
     }
 
-    /// The runs of a range, in order, none of them crossing a unit.
+    /// Splits a range into runs that do not cross a unit boundary, in order.
     pub fn pieces(self, range: Range<u64>) -> impl Iterator<Item = Piece> {
         let mut position = range.start;
         std::iter::from_fn(move || {
@@ -117,12 +118,13 @@ impl Layout {
         })
     }
 
-    /// The part of a child that a range of the stripe covers; contiguous, empty when it is none.
+    /// Returns the part of a child that a range of the stripe covers. It is contiguous, and may be
+    /// empty.
     pub fn child_range(&self, child: usize, range: &Range<u64>) -> Range<u64> {
         self.child_bytes_before(child, range.start)..self.child_bytes_before(child, range.end)
     }
 
-    /// Bytes of a child that lie before a position of the stripe.
+    /// Returns the number of bytes of a child that lie before a position of the stripe.
     fn child_bytes_before(&self, child: usize, position: u64) -> u64 {
         let row_bytes = self.unit_bytes * self.children;
         let in_row = position % row_bytes;
@@ -131,7 +133,7 @@ impl Layout {
     }
 }
 
-/// See the module.
+/// A stripe; see the module.
 pub struct Stripe {
     children: Vec<Rc<dyn Device>>,
     layout: Layout,
@@ -141,7 +143,7 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// A stripe over at least one child.
+    /// Creates a stripe over at least one child.
     ///
     /// # Errors
     /// When a child is smaller than one unit.
@@ -168,8 +170,8 @@ impl Stripe {
         })
     }
 
-    /// Asks about a window of the range at a time, each twice as long as the one before: what the
-    /// children look at is not much more than what the answer covers.
+    /// Queries the children for one window of the range at a time, each window twice as long as the
+    /// previous one, so that the children examine little more than the answer covers.
     async fn extents(&self, request: Request) -> IoResult {
         let mut extents = ExtentList::new(request.extents_max);
         let row_bytes = self.layout.unit_bytes * self.layout.children;
@@ -193,7 +195,8 @@ impl Stripe {
         Ok(extents.into_reply())
     }
 
-    /// Adds what the children say of a window. False when they do not say anything of all of it.
+    /// Adds the children's answers for a window. Returns false if they do not cover the whole
+    /// window.
     async fn stitch_window(
         &self,
         window: &Request,
@@ -205,7 +208,7 @@ impl Stripe {
         Ok(extents.covered_bytes() == end)
     }
 
-    /// Runs a request that concerns several children, or none.
+    /// Executes a request that concerns several children, or none.
     async fn run_split(&self, request: Request) -> IoResult {
         if request.op == Op::Extents {
             return self.extents(request).await;
@@ -219,7 +222,7 @@ impl Stripe {
         })
     }
 
-    /// Runs the parts of a request on the children that it concerns, and answers when all have
+    /// Submits the parts of a request to the children that it concerns, and waits until all have
     /// ended.
     async fn ask_children(&self, request: &Request) -> Result<Vec<Reply>, IoError> {
         let parts = self.parts(request);
@@ -233,7 +236,8 @@ impl Stripe {
         results.into_iter().collect()
     }
 
-    /// What each child has to do.
+    /// Returns the part of the request for each child, or `None` for a child that it does not
+    /// concern.
     fn parts(&self, request: &Request) -> Vec<Option<Request>> {
         let range = request.offset..request.end();
         let mut payloads = vec![Payload::empty(); self.children.len()];
@@ -282,7 +286,7 @@ impl Stripe {
         data
     }
 
-    /// Adds what the children have said of a range, up to where one of them has said no more.
+    /// Adds the children's extents of a range, up to the position where one child's answer ends.
     fn stitch_extents(&self, range: Range<u64>, replies: Vec<Reply>, extents: &mut ExtentList) {
         let mut runs: Vec<std::vec::IntoIter<Extent>> = Vec::with_capacity(replies.len());
         for reply in replies {
@@ -291,7 +295,7 @@ impl Stripe {
                 Reply::Done | Reply::Data(_) => Vec::new().into_iter(),
             });
         }
-        // What is left of the run of each child that was cut last.
+        // Unused rest of each child's current run.
         let mut rest = vec![Extent { len: 0, data: true }; runs.len()];
         for piece in self.layout.pieces(range) {
             let mut wanted = piece.range.end - piece.range.start;
@@ -326,7 +330,7 @@ impl Device for Stripe {
         }
         self.requests.set(self.requests.get() + 1);
         if request.op != Op::Flush {
-            // A request inside one unit, the common case, goes on as it is.
+            // A request inside one unit, the common case, is forwarded without splitting.
             let mut pieces = self.layout.pieces(request.offset..request.end());
             if let (Some(only), None) = (pieces.next(), pieces.next()) {
                 request.offset = only.child_offset;
@@ -376,8 +380,8 @@ mod tests {
         assert_eq!(layout.size_bytes(11), 24);
     }
 
-    /// The pieces of every range are its bytes in order, and on each child they fill exactly the
-    /// one range that `child_range` says.
+    /// The pieces of every range are its bytes in order. On each child they fill exactly the range
+    /// that `child_range` returns.
     #[test]
     fn every_range_is_contiguous_on_every_child() {
         for (children, unit) in [(1, 4), (2, 1), (3, 4), (5, 2)] {

@@ -1,17 +1,17 @@
-//! The glue between a device and a timing model: the data goes to the device below, the
-//! [model](crate::media::model) says when an SSD, a disk or a network volume would have been done.
+//! The connection between a device and a timing model: the data goes to the device below, and the
+//! [model](crate::media::model) says when an SSD, a disk or a network volume would have finished.
 //!
-//! A request completes when both are done: in virtual time exactly at the model's time (the media
-//! there take none), in real time never before it. So the same profile drives a simulation and an
-//! emulation over a file.
+//! A request completes when both have finished: in virtual time exactly at the model's time (the
+//! media there take no time), in real time never before it. So the same profile drives a simulation
+//! and an emulation over a file.
 //!
-//! One task, the pump, sleeps until the model's next event and wakes the requests that have
-//! finished; requests wait in a slab whose keys are the model's command ids. A request that is
-//! dropped leaves its slot behind as an orphan until the model is done with it, because a command
-//! that reached a device is carried out whether or not somebody still waits.
+//! One task, the pump, sleeps until the model's next event and wakes requests that have finished.
+//! Requests wait in a slab whose keys are the model's command ids. A request that is dropped leaves
+//! its slot behind as an orphan until the model has finished it, because a command that has reached
+//! a device is executed even if no caller waits for it.
 //!
-//! This layer must never add a time of its own or decide one: what the model does not say, takes
-//! no time.
+//! This layer must never add or choose a duration of its own: without a time from the model, an
+//! operation takes no time.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -33,25 +33,25 @@ use crate::media::model::{
 };
 use crate::request::{IoResult, Op, Request};
 
-/// Commands inside the model at once. Later requests wait outside, as they do in a block layer
-/// whose queue is full; well below what a model accepts.
+/// Maximum number of commands inside the model. Later requests wait outside, as in a block layer
+/// whose queue is full. The limit is well below the number that a model accepts.
 const QUEUE_COMMANDS_MAX: usize = 16_384;
 
-/// The preferred request of a disk: an eighth of a track, so that the transfer is not lost
+/// Preferred request size of a disk: an eighth of a track, so that the transfer is not negligible
 /// beside the positioning.
 const DISK_PREFERRED_BYTES: u32 = 64 << 10;
 
 /// The configuration of `type = "ssd"`, `"hdd"`, `"network"` and `"flash"`.
 #[derive(Clone, Debug)]
 pub struct TimingConfig {
-    /// The kind of device.
+    /// Type of the modelled device.
     pub of: ModelType,
-    /// The profile with what the configuration changes in it.
+    /// Parameters of the profile, with the configuration's overrides.
     pub parameters: Parameters,
-    /// The device below, by its name in the file.
+    /// Name of the device below in the file.
     pub below: String,
-    /// The seed of the random durations; by default it is split off the runtime's seed by the
-    /// device's name.
+    /// Seed of the random durations; by default derived from the runtime's seed and the device's
+    /// name.
     pub seed: Option<u64>,
 }
 
@@ -65,11 +65,11 @@ struct OwnKeys {
 }
 
 impl TimingConfig {
-    /// Reads a section whose `type` has been taken out.
+    /// Reads a section from which `type` has been removed.
     ///
     /// # Errors
-    /// An unknown profile, an unknown parameter, a value that no device can have, each with its
-    /// place.
+    /// An unknown profile, an unknown parameter, or a value that no device can have, each with its
+    /// position.
     pub fn read(of: ModelType, mut section: Section<'_>) -> Result<TimingConfig, ConfigError> {
         let own: OwnKeys = section.split_off(&["profile", "below", "seed"]).read()?;
         let overrides: toml::Table = section.clone().read()?;
@@ -77,7 +77,8 @@ impl TimingConfig {
         let parameters = match Parameters::from_profile(of, profile, overrides.clone()) {
             Ok(parameters) => parameters,
             Err(error) => {
-                // The reader of the overrides knows no places; the key that fails alone has one.
+                // The error of the overrides has no position, so the key that fails alone provides
+                // it.
                 let culprit = overrides.into_iter().find_map(|(key, value)| {
                     let alone = toml::Table::from_iter([(key.clone(), value)]);
                     let error = Parameters::from_profile(of, profile, alone).err()?;
@@ -102,21 +103,21 @@ fn one_line(error: &ModelError) -> String {
 /// A request inside the model.
 struct Slot {
     stage: Stage,
-    /// Its place in the queue of the device.
+    /// Permit for the queue of the device.
     _place: Permit,
 }
 
-/// How far a request inside the model has come.
+/// Stage of a request inside the model.
 enum Stage {
-    /// Not finished; the waker of whoever waits, once it has been polled.
+    /// Not finished, with the waker of the request once it has been polled.
     Waiting(Option<Waker>),
-    /// Finished, and the waiting request will take the slot away.
+    /// Finished; the waiting request will free the slot.
     Done,
-    /// The request was dropped; the slot goes when the model is done.
+    /// Dropped by the caller; the slot is freed when the model has finished the command.
     Orphan,
 }
 
-/// What the device, its requests and the pump share.
+/// State shared by the device, its requests and the pump.
 struct State {
     rt: Rt,
     model: RefCell<Box<dyn TimingModel + Send>>,
@@ -125,24 +126,24 @@ struct State {
     pump: RefCell<Option<Waker>>,
     /// The timer of the model's next event.
     alarm: RefCell<Option<Sleep>>,
-    /// When the alarm rings; `Instant::MAX` without one.
+    /// Time at which the alarm fires; `Instant::MAX` without an alarm.
     alarm_at: Cell<Instant>,
-    /// Kept for its memory only; empty between runs.
+    /// Buffer kept to reuse its memory; empty between runs.
     finished: RefCell<Vec<u64>>,
-    /// Places in the queue of the device, taken in the order of arrival.
+    /// Permits for the queue of the device, granted in the order of arrival.
     places: Rc<Semaphore>,
     lateness: Cell<Lateness>,
 }
 
-/// How far behind the model's times the device is: what an emulation in real time adds to them, as
-/// timers ring late and the thread has other work. In virtual time it is nothing.
+/// Delay of the device behind the model's times. In real time an emulation adds this delay, because
+/// timers fire late and the thread has other work. In virtual time it is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
-    /// Events of the model that the device has acted on.
+    /// Number of events of the model that the device has handled.
     pub events: u64,
-    /// How late it was for them, all together.
+    /// Total delay of these events.
     pub total_ns: u64,
-    /// How late it was for one of them at most.
+    /// Largest delay of one event.
     pub max_ns: u64,
 }
 
@@ -155,7 +156,7 @@ impl Lateness {
 }
 
 impl State {
-    /// Hands a command to the model.
+    /// Submits a command to the model.
     fn start(self: &Rc<State>, kind: CommandKind, request: &Request, place: Permit) -> Ticket {
         let slot = Slot {
             stage: Stage::Waiting(None),
@@ -178,7 +179,7 @@ impl State {
         }
     }
 
-    /// Lets the model run to the present and wakes what has finished.
+    /// Advances the model to the current time and wakes finished requests.
     fn run(&self) {
         let mut finished = self.finished.take();
         let now_ns = self.rt.now().as_ns();
@@ -192,7 +193,7 @@ impl State {
         self.set_alarm();
     }
 
-    /// Counts the model's first event, if its time has come.
+    /// Records the delay of the model's first event, if the event is due.
     fn note_lateness(&self, now_ns: u64) {
         let due_ns = self.model.borrow().next_event_ns();
         if let Some(late_ns) = due_ns.and_then(|due_ns| now_ns.checked_sub(due_ns)) {
@@ -216,8 +217,8 @@ impl State {
         }
     }
 
-    /// Makes the alarm ring for the model's next event. One that rings too early is left alone: it
-    /// finds nothing to do and is set anew.
+    /// Sets the alarm for the model's next event. An alarm that fires too early is left unchanged:
+    /// the pump then finds no event and sets a new one.
     fn set_alarm(&self) {
         let Some(next_ns) = self.model.borrow().next_event_ns() else {
             return;
@@ -227,10 +228,10 @@ impl State {
             return;
         }
         let pump = self.pump.borrow();
-        // Before the pump's first poll there is nobody to wake, and that poll sets the alarm.
+        // Before the pump's first poll there is no waker; that poll sets the alarm.
         let Some(pump) = pump.as_ref() else { return };
         let mut sleep = self.rt.sleep_until(at);
-        // Polling the timer for the pump, from here, saves the pump a poll for each request.
+        // Polling the timer here with the pump's waker saves the pump a poll for each request.
         if Pin::new(&mut sleep)
             .poll(&mut Context::from_waker(pump))
             .is_ready()
@@ -242,7 +243,7 @@ impl State {
     }
 }
 
-/// A request's place in the model. Completes when the model says so.
+/// A future of a request inside the model, which completes when the model has finished the command.
 struct Ticket {
     state: Rc<State>,
     key: usize,
@@ -277,23 +278,23 @@ impl Drop for Ticket {
     }
 }
 
-/// A device that takes as long as a model says. See the module.
+/// A device with the timing of a model; see the module.
 pub struct Timing {
     of: ModelType,
     below: Rc<dyn Device>,
     geometry: Geometry,
     state: Rc<State>,
     closed: Cell<bool>,
-    /// Runs for as long as the device lives.
+    /// Task that runs as long as the device exists.
     _pump: Task<()>,
 }
 
 impl Timing {
-    /// A device with the data of `below` and the timing of a new device of these parameters, its
-    /// random durations drawn from `seed`.
+    /// Creates a device with the data of `below` and the timing of a new device of these
+    /// parameters, whose random durations are drawn from `seed`.
     ///
     /// # Errors
-    /// A parameter out of its range.
+    /// A parameter out of range.
     pub fn new(
         rt: &Rt,
         below: Rc<dyn Device>,
@@ -329,17 +330,18 @@ impl Timing {
         })
     }
 
-    /// What the modelled device has done.
+    /// Returns the counters of the modelled device.
     pub fn counters(&self) -> ModelCounters {
         self.state.model.borrow().counters()
     }
 
-    /// How far behind the model's times the device was.
+    /// Returns the delay of the device behind the model's times.
     pub fn lateness(&self) -> Lateness {
         self.state.lateness.get()
     }
 
-    /// Commands the modelled device has not finished, those included that nobody waits for.
+    /// Returns the number of commands that the modelled device has not finished, including commands
+    /// whose requests were dropped.
     pub fn in_flight(&self) -> usize {
         self.state.slots.borrow().len()
     }
@@ -354,7 +356,7 @@ impl Timing {
     }
 }
 
-/// The pump: every time it is woken, the model runs to the present. It holds its state weakly,
+/// The pump: at every wake-up it advances the model to the current time. It holds its state weakly,
 /// because the state holds its waker.
 async fn pump(state: Weak<State>) {
     std::future::poll_fn(|context| {
@@ -385,7 +387,7 @@ fn geometry_of(of: ModelType, below: &Geometry) -> Geometry {
     }
 }
 
-/// The model's word for an operation; `None` for what takes a device no time.
+/// Returns the model's command for an operation, or `None` for an operation that takes no time.
 fn command_kind(op: Op) -> Option<CommandKind> {
     match op {
         Op::Read => Some(CommandKind::Read),
@@ -421,7 +423,7 @@ impl Device for Timing {
         Box::pin(async {
             self.closed.set(true);
             let state = &self.state;
-            // Those that nobody waits for have places as well.
+            // Waits for all permits, including permits of dropped requests.
             drop(state.places.acquire(QUEUE_COMMANDS_MAX as u64).await);
             Ok(())
         })

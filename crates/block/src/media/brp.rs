@@ -1,9 +1,9 @@
-//! Another server's export as a medium, over BRP: sessions that survive broken connections and,
-//! within what is kept, the death of the server.
+//! Another server's export as a medium, over BRP: its sessions survive broken connections and,
+//! within the limit of kept changes, the death of the server.
 //!
-//! The client crate carries requests; this medium only says what its answers mean to a stack. It
-//! must never take a flush for good that the session does not, and it counts another instance of
-//! the server as an interruption, since that may hold an older copy of the same volume.
+//! The client crate carries the requests; this medium only translates its answers for the stack. It
+//! must never treat a flush as durable that the session does not. It counts a different server
+//! instance as an interruption, since that instance may hold an older copy of the same volume.
 
 use std::time::Duration;
 
@@ -26,40 +26,40 @@ use crate::units::{Size, Time};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BrpConfig {
-    /// Where the server listens, one address or several: `unix:PATH`, `tcp:ADDRESS:PORT` or
+    /// Addresses of the server, one or several: `unix:PATH`, `tcp:ADDRESS:PORT` or
     /// `rdma:ADDRESS:PORT`.
     #[serde(deserialize_with = "read_addresses")]
     pub address: Vec<Address>,
     /// The name of the export; empty for the server's default.
     #[serde(default)]
     pub export: String,
-    /// Connections; they take turns at the addresses.
+    /// Number of connections; they use the addresses round robin.
     #[serde(default = "one_connection")]
     pub connections: u32,
-    /// How long requests wait for a server that is away.
+    /// Time that requests wait for an unreachable server.
     #[serde(default = "reconnect_default")]
     pub reconnect: Time,
-    /// How requests are merged.
+    /// Merge mode of requests.
     #[serde(default)]
     pub mode: ModeName,
-    /// Checks every request and its data end to end.
+    /// Whether every request and its data is checked by a CRC end to end.
     #[serde(default)]
     pub crc: bool,
-    /// What is kept at most of changes that are lost when the server dies.
+    /// Maximum size of the kept copies of changes that would be lost if the server died.
     #[serde(default = "keep_default")]
     pub keep: Size,
-    /// TLS is spoken with the server.
+    /// TLS settings, if the server is contacted over TLS.
     pub tls: Option<TlsConfig>,
-    /// What is behind the last whole block of 4 KiB is not needed.
+    /// Permits serving without the bytes after the last whole block of 4 KiB.
     #[serde(default)]
     pub drop_tail: bool,
 }
 
-/// How requests are merged; see `docs/brp.md`, section "Temporal merge".
+/// The merge modes of requests; see `docs/brp.md`, section "Temporal merge".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModeName {
-    /// From a depth at which it pays.
+    /// Merges from the queue depth at which merging pays.
     #[default]
     Adaptive,
     /// BRP-1.
@@ -68,7 +68,7 @@ pub enum ModeName {
     Parallel,
     /// BRP-3T.
     Merge,
-    /// BRP-3T, with the requests of a frame one after another.
+    /// BRP-3T; the requests of a frame are executed sequentially.
     MergeInTurn,
 }
 
@@ -115,7 +115,7 @@ fn keep_default() -> Size {
 }
 
 impl BrpConfig {
-    /// The default export of a server, over one connection.
+    /// Creates a configuration for the default export of a server, over one connection.
     pub fn new(address: Address) -> BrpConfig {
         BrpConfig {
             address: vec![address],
@@ -130,10 +130,10 @@ impl BrpConfig {
         }
     }
 
-    /// Holds the values against their limits.
+    /// Checks the values against their limits.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that names the wrong value.
     pub fn check(&self) -> Result<(), String> {
         self.options().check().map_err(|error| error.to_string())
     }
@@ -152,7 +152,7 @@ impl BrpConfig {
     }
 }
 
-/// See the module.
+/// A BRP export as a device; see the module.
 pub struct BrpDevice {
     session: Session,
     geometry: Geometry,
@@ -163,15 +163,17 @@ impl BrpDevice {
     /// Connects to the server of a configuration.
     ///
     /// # Errors
-    /// When the server cannot be reached, refuses, or offers what cannot be a medium.
+    /// When the server cannot be reached, refuses, or offers an export that is not usable as a
+    /// medium.
     pub async fn open(rt: &Rt, config: &BrpConfig) -> Result<BrpDevice, OpenError> {
         BrpDevice::of(Session::connect(rt, config.options()).await, config)
     }
 
-    /// Connects to a server through `connectors`; the configuration's addresses are only shown.
+    /// Connects to a server through `connectors`; the configuration's addresses are only used in
+    /// messages.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub async fn over(
         rt: &Rt,
         connectors: Vec<Connector>,
@@ -201,7 +203,7 @@ impl BrpDevice {
         })
     }
 
-    /// A request for a range that may be longer than the target takes at once, in parts.
+    /// Executes a request in parts, because its range may be longer than the server accepts.
     async fn in_parts(&self, request: Request) -> IoResult {
         let mut start = request.offset;
         loop {
@@ -247,7 +249,7 @@ impl BrpDevice {
         if request.len == 0 {
             return Ok(extents.into_reply());
         }
-        // The server describes what it has the room for, but always something.
+        // A server describes as much as fits its reply, but never an empty range.
         let (start, len) = (request.offset, request.len.min(self.range_bytes_max));
         let Answer::Runs(runs) = self.call(request.part(start, start + len, start)).await? else {
             return Err(IoError::Transport);
@@ -261,7 +263,7 @@ impl BrpDevice {
     }
 }
 
-/// What a failure means to a layer.
+/// Maps an error of the client to an error for the layers above.
 fn error_of(error: &Error) -> IoError {
     match error {
         Error::Target(status) => match status {
@@ -283,15 +285,15 @@ fn error_of(error: &Error) -> IoError {
     }
 }
 
-/// What the server's description means for the layers above.
+/// Computes the geometry from the server's description of the export.
 fn geometry(export: &Welcome) -> Result<Geometry, String> {
-    // A tail that is no whole block could not be written whole or not at all.
+    // A tail shorter than a block could not be written atomically, so it is not presented.
     let whole = Geometry::of_whole_blocks(export.size_bytes);
     if whole.size_bytes == 0 {
         return Err("the export is smaller than a block of 4096 bytes".to_owned());
     }
     let longest_bytes = export.transfer_bytes_max.min(TRANSFER_BYTES_MAX);
-    // The layers above ask for whole blocks; the greeting has made sure that one fits.
+    // The layers above request whole blocks; the handshake has ensured that one fits.
     let transfer_bytes_max = longest_bytes - longest_bytes % BLOCK_BYTES as u32;
     Ok(Geometry {
         block_bytes: export.block_bytes,

@@ -1,8 +1,9 @@
-//! A file or block device, by `io_uring`, around the page cache where the file system allows.
+//! A file or block device, accessed by `io_uring` and with direct I/O if the file system supports
+//! it.
 //!
-//! Exclusive: the file or device is claimed ([`crate::disk::claim`]) while it is open, so that two
-//! servers never write one side and nobody mounts it meanwhile. Never creates or grows a file;
-//! `bimetal format` does that, once, when asked to.
+//! Access is exclusive: the file or device is claimed ([`crate::disk::claim`]) while it is open, so
+//! that two servers never write one side and no process mounts it meanwhile. This medium never
+//! creates or grows a file; `bimetal format` does that, once, on request.
 
 use std::fs::Metadata;
 use std::io::{Seek, SeekFrom};
@@ -32,40 +33,40 @@ use crate::units::Size;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileConfig {
-    /// The file or block device; relative to the configuration file.
+    /// Path of the file or block device; relative to the configuration file.
     pub path: PathBuf,
-    /// The size `bimetal format` creates the file with when it does not exist.
+    /// Size with which `bimetal format` creates a missing file.
     #[serde(default, deserialize_with = "crate::units::device_size_if_any")]
     pub size: Option<Size>,
-    /// Whether to bypass the page cache. By default it is bypassed where that is possible.
+    /// Whether to bypass the page cache. The default is to bypass it if possible.
     pub direct: Option<bool>,
     /// Refuse every change.
     #[serde(default)]
     pub read_only: bool,
-    /// Whether the device moves heads. This and the keys down to `zoned` overrule what the kernel
-    /// says.
+    /// Whether the device has moving heads. This key and the following ones down to `zoned`
+    /// override the values that the kernel reports.
     pub rotational: Option<bool>,
-    /// What the device writes at once inside.
+    /// Physical block size of the device.
     pub physical_block: Option<Size>,
-    /// The request that suits the device best.
+    /// Preferred request size of the device.
     pub optimal_io: Option<Size>,
-    /// Whether the device makes ranges read as zeroes without being sent them.
+    /// Whether the device can zero ranges without receiving zeroes.
     pub zeroing: Option<bool>,
-    /// Whether the device is told what is no longer needed.
+    /// Whether discards are sent to the device.
     pub discards: Option<bool>,
-    /// Whether the device has zones that can only be written in order.
+    /// Whether the device has zones that only accept sequential writes.
     pub zoned: Option<bool>,
-    /// What is behind the last whole block of 4 KiB is not needed.
+    /// Permits serving without the bytes after the last whole block of 4 KiB.
     #[serde(default)]
     pub drop_tail: bool,
 }
 
-/// Looks for the next data or hole that one request takes, at most.
+/// Maximum number of searches for the next data or hole in one extents request.
 const LOOKS_MAX: usize = 64;
-/// What a look counts for: it is two system calls, during which the thread does nothing else.
+/// Steps that one search counts for: it is two system calls, which block the thread.
 const LOOK_STEPS: u64 = 32;
-/// How long, and how often, a lock that is taken is tried again: while a process has it, and while
-/// no process has it that still runs.
+/// Time during which a lock held by another process is retried; `LOCK_PATIENCE_OF_DEAD` applies if
+/// that process has already ended, and `LOCK_RETRY` is the pause between attempts.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_PATIENCE_OF_DEAD: Duration = Duration::from_secs(30);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
@@ -74,30 +75,30 @@ const INVALID: i32 = 22;
 const BUSY: i32 = 16;
 /// `EOPNOTSUPP` of fallocate(2).
 const NOT_SUPPORTED: i32 = 95;
-/// A longer physical block is a mistake of the device.
+/// Largest plausible physical block; a longer one is a mistake of the device.
 const PHYSICAL_BYTES_MAX: u64 = 1 << 20;
 
-/// What is known of a file or block device before it is opened to be served.
+/// Properties of a file or block device, determined before it is opened for service.
 #[derive(Clone, Debug)]
 pub struct Looked {
-    /// What it will be.
+    /// Geometry that the open device will have.
     pub geometry: Geometry,
-    /// What the kernel knows, and the configuration does not overrule.
+    /// Limits from the kernel, with the overrides of the configuration applied.
     pub limits: Limits,
-    /// Whether it is told what is no longer needed.
+    /// Whether discards are sent to the device.
     pub discards: bool,
     found: Metadata,
 }
 
 impl Looked {
-    /// True of a block device.
+    /// Returns true for a block device.
     pub fn is_device(&self) -> bool {
         place::block_device(&self.found).is_some()
     }
 }
 
 impl FileConfig {
-    /// The device at this path as the kernel describes it.
+    /// Creates a configuration for the device at this path, with no overrides.
     pub fn at(path: PathBuf) -> FileConfig {
         FileConfig {
             path,
@@ -114,10 +115,10 @@ impl FileConfig {
         }
     }
 
-    /// Checks what the types of the keys cannot say.
+    /// Checks constraints that the types of the keys cannot express.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that names the wrong value.
     pub fn check(&self) -> Result<(), String> {
         if let Some(size) = self.size
             && (size.0 == 0 || !size.0.is_multiple_of(BLOCK_BYTES))
@@ -144,12 +145,12 @@ impl FileConfig {
         OpenError::new(format!("{}: {what}", self.path.display()))
     }
 
-    /// Looks at the device without taking it from anybody. `serve`, `format` and `check` all begin
-    /// with this, and so refuse the same in the same words.
+    /// Examines the device without claiming it. `serve`, `format` and `check` all begin with this
+    /// call, and so refuse the same devices in the same words.
     ///
     /// # Errors
-    /// When it is missing or cannot be opened to read, is neither a file nor a block
-    /// device, is in use as something else, or cannot be a device here.
+    /// When it is missing or cannot be opened for reading, is neither a file nor a block device, is
+    /// in use in another way, or is not usable as a device here.
     pub fn look(&self, system: &System) -> Result<Looked, OpenError> {
         let found = std::fs::metadata(&self.path);
         let found = found.map_err(|error| self.error(error))?;
@@ -184,11 +185,11 @@ impl FileConfig {
         if place::block_device(found).is_none() {
             return Ok(found.len());
         }
-        // The length of a block device stands nowhere else.
+        // `stat(2)` does not report the length of a block device.
         std::fs::File::open(&self.path)?.seek(SeekFrom::End(0))
     }
 
-    /// What the configuration says counts more than what the device does.
+    /// Overrides limits reported by the device with values of the configuration.
     fn overrule(&self, limits: &mut Limits) {
         limits.rotational = self.rotational.or(limits.rotational);
         let said = |size: Option<Size>| size.map(|size| size.0);
@@ -225,7 +226,7 @@ impl FileConfig {
             usable.and_then(|bytes| u32::try_from(bytes).ok())
         };
         let physical = usable(limits.physical_bytes, PHYSICAL_BYTES_MAX);
-        // A stripe over three disks suits no power of two, and some adapters say anything.
+        // A stripe over three disks has no power of two, and some adapters report arbitrary values.
         let optimal = usable(limits.optimal_bytes, u64::from(TRANSFER_BYTES_MAX));
         let physical_bytes = physical.unwrap_or(whole.physical_bytes);
         let preferred_bytes = optimal.unwrap_or(0).max(physical_bytes);
@@ -241,15 +242,15 @@ impl FileConfig {
     }
 }
 
-/// Why a device is not open yet, and may be soon.
+/// Reason why a device is not open yet, but may be soon.
 enum Busy {
-    /// By whom, where the kernel says that.
+    /// The file is locked, by this process if the kernel names it.
     Locked(Option<Locker>),
     Claimed,
 }
 
 impl Busy {
-    /// How long it is tried again.
+    /// Returns how long opening is retried.
     fn patience(&self) -> Duration {
         match self {
             Busy::Locked(Some(locker)) if !locker.is_running => LOCK_PATIENCE_OF_DEAD,
@@ -258,10 +259,10 @@ impl Busy {
     }
 }
 
-/// See the module.
+/// A file or block device; see the module.
 pub struct FileDevice {
     rt: Rt,
-    /// The path, for what the operator is told.
+    /// Path, for notices to the operator.
     path: String,
     file: File,
     geometry: Geometry,
@@ -272,10 +273,10 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens and claims the file or device, with patience for the lock of a process that has just
-    /// died: its ring lets go of the file only once the kernel has taken the ring down, which
-    /// happens after the process is gone (50 ms were measured; with a disk that hangs it takes as
-    /// long as that).
+    /// Opens and claims the file or device, and retries while it is locked by a process that has
+    /// just died: the kernel releases the file only when it has torn down the process's ring, after
+    /// the process is gone (50 ms were measured; with a hanging disk it takes as long as the disk
+    /// hangs).
     ///
     /// # Errors
     /// When it is missing, in use, too small for one block, or cannot be opened or used.
@@ -301,7 +302,7 @@ impl FileDevice {
         }
     }
 
-    /// The device, or why it is not free.
+    /// Opens the device, or returns why it is busy.
     fn try_open(rt: &Rt, config: &FileConfig) -> Result<Result<FileDevice, Busy>, OpenError> {
         let fail = |what: String| config.error(what);
         let system = System::default();
@@ -322,7 +323,7 @@ impl FileDevice {
         let (file, direct) = match config.direct {
             Some(direct) => (open(direct), direct),
             None => match open(true) {
-                // The file system has no direct I/O.
+                // The file system does not support direct I/O.
                 Err(e) if e.raw_os_error() == Some(INVALID) => (open(false), false),
                 result => (result, true),
             },
@@ -340,7 +341,8 @@ impl FileDevice {
             let locker = locker::of_lock(&looked.found, &system);
             return Ok(Err(Busy::Locked(locker)));
         }
-        // What was looked at may have become something else before it was claimed.
+        // The device may have changed between the examination and the claim, so it is examined
+        // again.
         let looked = config.look(&system)?;
         Ok(Ok(FileDevice {
             rt: rt.clone(),
@@ -354,7 +356,7 @@ impl FileDevice {
         }))
     }
 
-    /// True when the page cache is bypassed.
+    /// Returns true if the page cache is bypassed.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
@@ -368,8 +370,8 @@ impl FileDevice {
                     .await
             }
             Op::Flush => self.sync().await.map(|()| Reply::Done),
-            // What is not promised to read as zeroes is not made to: on a disk that cannot do it by
-            // itself that would be writing all of it.
+            // If discarded ranges are not promised to read as zeroes, a discard does nothing: a
+            // disk that cannot zero by itself would have to be written in full.
             Op::Discard if !self.geometry.discard_zeroes => Ok(Reply::Done),
             Op::Discard => self.clear(&request, true).await,
             Op::WriteZeroes => {
@@ -380,8 +382,8 @@ impl FileDevice {
         }
     }
 
-    /// Reads in pieces that the region of the pool can hold: the data of a larger buffer would
-    /// always come from the heap. An export has reserved memory for them
+    /// Reads in pieces that fit the memory region of the buffer pool, because a larger buffer would
+    /// always come from the heap. An export has reserved memory for the pieces
     /// ([`bimetal_rt::BufPool::footprint_bytes`]).
     async fn read(&self, offset: u64, len: u64) -> IoResult {
         if len <= BLOCK_BYTES_MAX as u64 {
@@ -404,7 +406,8 @@ impl FileDevice {
         let (count, mut buf) = self.file.read_at(offset, buf).await;
         let mut filled = self.told("a read", count)?;
         while filled < buf.len() {
-            // A short read inside the device: rare (a signal, a page boundary), so simply the rest.
+            // A short read inside the device is rare (a signal, a page boundary); the rest is read
+            // separately.
             let rest = self.rt.pool().alloc_now(buf.len() - filled);
             let (count, rest) = self.file.read_at(offset + filled as u64, rest).await;
             let count = self.told("a read", count)?;
@@ -472,8 +475,8 @@ impl FileDevice {
         self.told("a flush", synced)
     }
 
-    /// What the kernel answered, as what a layer can do about it. The operator is told what failed,
-    /// unless it is only something that the device does not know.
+    /// Maps an error of the kernel to an error for the layers above. Posts a notice to the
+    /// operator, unless the error only says that the device does not support the operation.
     fn told<T>(&self, what: &str, answer: std::io::Result<T>) -> Result<T, IoError> {
         answer.map_err(|error| match error.raw_os_error() {
             Some(NOT_SUPPORTED) => IoError::Unsupported,
@@ -481,7 +484,8 @@ impl FileDevice {
         })
     }
 
-    /// For devices and file systems that can neither punch nor zero.
+    /// Writes zeroes as data, for devices and file systems that can neither punch holes nor zero
+    /// ranges.
     async fn write_zeroes_by_hand(&self, offset: u64, len: u64) -> Result<(), IoError> {
         let zeroes = self.rt.pool().zeroed(len.min(1 << 20) as usize);
         let mut position = offset;
@@ -503,7 +507,7 @@ impl FileDevice {
             }
             count_steps(LOOK_STEPS);
             let (data, end) = self.file.run_at(position, self.geometry.size_bytes)?;
-            // Runs end at file-system blocks, which may be smaller than ours.
+            // Runs end at file-system blocks, which may be smaller than 4 KiB.
             position = end.clamp(position + 1, request.end());
             extents.push_until(position - request.offset, request.len, data);
         }
@@ -527,8 +531,9 @@ mod tests {
 
     use super::*;
 
-    /// A file of 64 KiB of ones, with these keys, on which `op` clears all but the first block;
-    /// gives what is read of the second one afterwards, and the bytes that the file still takes.
+    /// Creates a file of 64 KiB of ones and opens it with these keys; `op` clears all but the first
+    /// block. Returns a byte read from the second block afterwards, and the bytes still allocated
+    /// to the file.
     fn cleared(name: &str, op: Op, keep_allocated: bool, keys: &str) -> (u8, u64) {
         use std::os::unix::fs::MetadataExt;
         let rt = Rt::real_time(UringOptions::default()).expect("a ring");
@@ -563,7 +568,7 @@ mod tests {
     fn what_the_device_cannot_do_is_written_or_left() {
         let (no_zeroing, no_discards) = ("zeroing = false", "discards = false");
         let whole = 64 << 10;
-        // A hole is made where that is allowed, and only there.
+        // A hole is punched only where that is allowed.
         assert_eq!(cleared("punch", Op::Discard, false, ""), (0, 4096));
         assert_eq!(cleared("zero", Op::WriteZeroes, false, ""), (0, 4096));
         assert_eq!(cleared("keep", Op::WriteZeroes, true, ""), (0, whole));
@@ -571,7 +576,7 @@ mod tests {
             cleared("zero-kept", Op::WriteZeroes, false, no_discards),
             (0, whole)
         );
-        // What a discard does not promise, it does not write either.
+        // A discard that does not promise zeroes writes no zeroes.
         assert_eq!(cleared("left", Op::Discard, false, no_discards), (1, whole));
         assert_eq!(cleared("hdd", Op::Discard, false, no_zeroing), (1, whole));
         assert_eq!(
@@ -601,7 +606,7 @@ mod tests {
             (4096, 1 << 20)
         );
         assert_eq!((geometry.size_bytes, geometry.tail_bytes), (32 << 20, 512));
-        // A stripe over three disks, and what some adapters say: no power of two, or too much.
+        // A stripe over three disks, and values of some adapters: no power of two, or too large.
         for optimal in [3 << 16, 33_553_920, 1 << 30] {
             let odd = Limits {
                 optimal_bytes: Some(optimal),
@@ -630,7 +635,7 @@ mod tests {
             let error = of(&limits).expect_err("it is refused");
             assert!(error.message.contains(words), "{}", error.message);
         }
-        // Zones that may be written in any order are no hindrance.
+        // Host-aware zones accept random writes, so such a disk is accepted.
         let aware = Limits {
             zoned: Some("host-aware".to_owned()),
             ..disk

@@ -1,8 +1,9 @@
-//! A device in memory, in both worlds. Sparse: what was never written takes no space, not even for
-//! bookkeeping, and reads as zeroes. Its content ends with the process; a flush is nothing.
+//! A device in memory, in real and in virtual time. It is sparse: a range that was never written
+//! takes no memory, not even for bookkeeping, and reads as zeroes. Its content ends with the
+//! process, so a flush does nothing.
 //!
-//! A read answers with the memory itself. A write to what an answer still holds takes new memory,
-//! so an answer never changes after it was given.
+//! A reply to a read holds references to the device's memory. A write to memory that a reply still
+//! references takes new memory, so a reply never changes after it was given.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,22 +20,22 @@ use crate::geometry::Geometry;
 use crate::request::{BorrowedWrite, Extent, IoResult, Op, Reply, Request};
 use crate::units::Size;
 
-/// Memory is taken in pieces of this size. An answer of one block keeps one of them.
+/// Allocation unit. A reply of one block keeps one such chunk alive.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Chunks that are looked at or cleared without giving way: a zeroed one costs much more than a
+/// Number of chunks examined or cleared without yielding: zeroing a chunk costs much more than a
 /// step.
 const CHUNKS_AT_ONCE: usize = 256;
-/// Chunks that an answer about extents looks at.
+/// Number of chunks that one extents request examines.
 const CHUNKS_LOOKED_AT: usize = 2048;
 
-/// Chunks whose places are kept together. A group with a single chunk takes 6 KiB of bookkeeping
-/// beside the 64 KiB of the chunk, and groups without any are not kept.
+/// Number of chunks in a group of the index. A group with a single chunk takes 6 KiB of bookkeeping
+/// beside the 64 KiB of the chunk; a group without chunks is not kept.
 const GROUP_CHUNKS: u64 = 256;
-/// Bytes of the device that a group is about.
+/// Bytes of the device that a group covers.
 const GROUP_BYTES: u64 = GROUP_CHUNKS * CHUNK_BYTES as u64;
 
-/// From this size on the content is on areas of 2 MiB, one of which a smaller device would take for
-/// a few chunks.
+/// Device size from which the content is allocated in areas of 2 MiB; a smaller device would take
+/// such an area for a few chunks.
 const LARGE_BYTES: u64 = 64 << 20;
 
 /// The configuration of `type = "memory"`.
@@ -46,23 +47,23 @@ pub struct MemoryConfig {
     pub size: Size,
 }
 
-/// See the module.
+/// A device in memory; see the module.
 pub struct MemoryDevice {
     rt: Rt,
     geometry: Geometry,
-    /// The content has memory of its own: the buffers of the runtime's pool are for transfers.
+    /// Memory for the content; the buffers of the runtime's pool are for transfers.
     memory: BufPool,
     chunks: RefCell<Chunks>,
 }
 
-/// The chunks that have been written, by number. What this keeps is in proportion to them, however
-/// large the device is.
+/// The chunks that have been written, by number. The bookkeeping is proportional to their number,
+/// however large the device is.
 #[derive(Default)]
 struct Chunks {
     groups: BTreeMap<u64, Group>,
 }
 
-/// The chunks of one group; at least one is there.
+/// The chunks of one group, at least one of which exists.
 struct Group {
     chunks: Box<[Option<Buf>]>,
     used: usize,
@@ -77,7 +78,7 @@ impl Group {
     }
 }
 
-/// The group of a chunk, and its place in it.
+/// Returns the group of a chunk, and its index in the group.
 fn place_of(chunk: u64) -> (u64, usize) {
     (chunk / GROUP_CHUNKS, (chunk % GROUP_CHUNKS) as usize)
 }
@@ -88,7 +89,7 @@ impl Chunks {
         self.groups.get(&group)?.chunks[at].as_ref()
     }
 
-    /// The bytes of a chunk, where nobody else holds them.
+    /// Returns the bytes of a chunk if no reply references them.
     fn unshared(&mut self, chunk: u64) -> Option<&mut [u8]> {
         let (group, at) = place_of(chunk);
         let buf = self.groups.get_mut(&group)?.chunks[at].as_mut()?;
@@ -114,8 +115,8 @@ impl Chunks {
         }
     }
 
-    /// The part of a range from `position` on that the next group with a chunk is about; nothing
-    /// when there is no more in the range.
+    /// Returns the part of a range, from `position` on, that the next existing group covers, or
+    /// `None` if the rest of the range has no group.
     fn next_part(&self, position: u64, end: u64) -> Option<Range<u64>> {
         if position >= end {
             return None;
@@ -135,14 +136,14 @@ struct Piece {
 }
 
 impl Piece {
-    /// The bytes of the chunk.
+    /// Returns the piece's byte range in its chunk.
     fn range(&self) -> Range<usize> {
         self.start..self.start + self.len
     }
 }
 
 impl MemoryDevice {
-    /// A device of `size_bytes`, a multiple of 4 KiB, all zeroes.
+    /// Creates a device of `size_bytes`, a multiple of 4 KiB, all zeroes.
     pub fn new(rt: &Rt, size_bytes: u64) -> MemoryDevice {
         let memory = match size_bytes {
             LARGE_BYTES.. => BufPool::for_content(CHUNK_BYTES),
@@ -199,10 +200,11 @@ impl MemoryDevice {
         Ok(())
     }
 
-    /// The bytes of a chunk, which takes other memory where answers still hold its own.
+    /// Returns the bytes of a chunk for writing. The chunk moves to new memory if replies still
+    /// reference its old memory.
     ///
     /// # Errors
-    /// What a client can be told when memory has run out.
+    /// `NoSpace` when memory has run out.
     fn to_change<'c>(&self, chunks: &'c mut Chunks, chunk: u64) -> Result<&'c mut [u8], IoError> {
         if chunks.unshared(chunk).is_none() {
             let mut own = self.memory.try_heap(CHUNK_BYTES).ok_or(IoError::NoSpace)?;
@@ -259,7 +261,7 @@ impl MemoryDevice {
         extents.into_reply()
     }
 
-    /// Clears a long range group by group, so that the thread has other turns in between.
+    /// Clears a long range group by group, and yields in between so that other tasks can run.
     async fn clear_long(&self, request: Request) -> IoResult {
         self.geometry.check(&request)?;
         let (mut position, end) = (request.offset, request.end());
@@ -275,7 +277,7 @@ impl MemoryDevice {
     }
 }
 
-/// True for a change without data that is too long for one turn.
+/// Returns true for a discard or write-zeroes that is too long for one turn.
 fn clears_long(request: &Request) -> bool {
     let clears = matches!(request.op, Op::Discard | Op::WriteZeroes);
     clears && request.len > (CHUNKS_AT_ONCE * CHUNK_BYTES) as u64
@@ -350,7 +352,7 @@ mod tests {
         Request::write(offset, data.freeze(), Flags::NONE)
     }
 
-    /// The bytes of a range, each of which must be the same.
+    /// Returns the value of all bytes in the data, which must be equal.
     fn byte_in(data: &Payload) -> u8 {
         let bytes = data.to_vec();
         assert!(bytes.iter().all(|byte| *byte == bytes[0]));
@@ -361,7 +363,7 @@ mod tests {
     fn an_answer_stays_what_it_was_whatever_is_done_to_its_range() {
         let rt = Rt::virtual_time(VirtualOptions::default());
         let device = MemoryDevice::new(&rt, LARGE_BYTES);
-        // Across a boundary of chunks, so that an answer is of two of them.
+        // The range crosses a boundary between chunks, so that a reply references two of them.
         let (offset, len) = (CHUNK_BYTES as u64 - 4096, 8192);
         let read = || ask(&device, Request::read(offset, len)).into_data();
         let never_written = read();
@@ -383,7 +385,7 @@ mod tests {
 
     #[test]
     fn memory_is_taken_anew_only_where_an_answer_holds_it() {
-        // With memory of the heap, and with areas.
+        // Once with memory of the heap, once with areas.
         for size_bytes in [SIZE, LARGE_BYTES] {
             memory_is_taken_anew_of(size_bytes);
         }
@@ -402,18 +404,18 @@ mod tests {
         assert_eq!(device.memory.heap_bytes_used(), 2 * CHUNK_BYTES);
         drop(held);
         assert_eq!(device.memory.heap_bytes_used(), CHUNK_BYTES);
-        // What was beside the write came along.
+        // The bytes beside the write were copied to the new memory.
         let beside = ask(&device, Request::read(0, 4096)).into_data();
         assert_eq!(byte_in(&beside), 9);
     }
 
-    /// The size of a device costs nothing, only what is written does, and it gives that back.
+    /// The size of a device costs no memory. Written chunks do, and clearing them frees the memory.
     #[test]
     fn bookkeeping_is_in_proportion_to_what_was_written() {
         let rt = Rt::virtual_time(VirtualOptions::default());
         for size_bytes in [1 << 40, 1 << 46, 1 << 62] {
             let device = MemoryDevice::new(&rt, size_bytes);
-            // Twice in the first group, once in the last one.
+            // Two writes to the first group, one to the last.
             let written = [0, 3 * CHUNK_BYTES as u64, size_bytes - 4096];
             for offset in written {
                 ask(&device, write(&rt, offset, 4096, 7));

@@ -1,4 +1,5 @@
-//! Media: the devices that hold data instead of passing it on, and the models that time them.
+//! Media: the devices at the bottom of a stack, which have no device below them, and the timing
+//! models.
 
 pub mod brp;
 pub mod file;

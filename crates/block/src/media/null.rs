@@ -1,5 +1,5 @@
-//! A device without content, as nbdkit's null plugin: reads give zeroes, writes are forgotten. It
-//! is what timing models run over when only time matters.
+//! A device without content, like nbdkit's null plugin: reads return zeroes, writes are discarded.
+//! Timing models run over it when only time matters.
 
 use bimetal_rt::{Buf, Payload, Rt};
 use serde::Deserialize;
@@ -18,14 +18,14 @@ pub struct NullConfig {
     pub size: Size,
 }
 
-/// See the module.
+/// A device that stores no data; see the module.
 pub struct NullDevice {
     geometry: Geometry,
     zeroes: Buf,
 }
 
 impl NullDevice {
-    /// A device of `size_bytes`, a multiple of 4 KiB.
+    /// Creates a device of `size_bytes`, a multiple of 4 KiB.
     pub fn new(rt: &Rt, size_bytes: u64) -> NullDevice {
         NullDevice {
             geometry: Geometry::of_size(size_bytes),
@@ -46,7 +46,7 @@ impl NullDevice {
     }
 }
 
-/// `len` zero bytes made of slices of one buffer of zeroes.
+/// Returns `len` zero bytes made of slices of one buffer of zeroes.
 pub fn zero_payload(zeroes: &Buf, len: u64) -> Payload {
     let mut payload = Payload::empty();
     let mut left = len as usize;

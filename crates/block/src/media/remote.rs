@@ -1,14 +1,14 @@
 //! Another server's export as a medium: an NBD client that survives a broken connection.
 //!
-//! Requests are pipelined over one or several connections; everything that waits goes out in one
-//! send, and one receive takes every reply that is there. When a connection breaks, what was in
-//! flight is sent again over the next one: nobody has an overlapping change in flight at the same
-//! time (the atomic unit and the mirror see to that), so doing it twice is doing it once.
+//! Requests are pipelined over one or several connections; one send carries all waiting requests,
+//! and one receive takes every reply that has arrived. When a connection breaks, the requests in
+//! flight are sent again over the next one. Repeating them is harmless, because no overlapping
+//! change is in flight at the same time (the atomic unit and the mirror ensure that).
 //!
-//! What a broken connection does to durability is this medium's to say. The server behind it may
+//! This medium must account for the effect of a broken connection on durability. The server may
 //! have restarted and lost its cache, so if there were completed changes that no flush had covered,
 //! the next flush fails, once, with [`IoError::Transport`]. It must never succeed: the layer above
-//! would take for durable what is gone.
+//! would consider lost changes durable.
 
 mod agreement;
 mod channel;
@@ -35,33 +35,34 @@ use crate::units::Time;
 use channel::Channel;
 use establish::establish;
 
-/// Zeroes written at a time where the server cannot write zeroes by itself.
+/// Bytes of zeroes written at a time if the server does not support write-zeroes.
 const ZERO_WRITE_BYTES: u64 = 1 << 20;
-/// The longest range of one request without payload: the largest whole number of blocks that fits
-/// the 32 bits of a length with room to spare.
+/// Longest range of one request without payload: a whole number of blocks that fits the 32 bits of
+/// a length with room to spare.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
-/// The most connections a configuration may ask for.
+/// Maximum number of connections that a configuration may request.
 pub const CONNECTIONS_MAX: u32 = 16;
 
 /// The configuration of `type = "remote"`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoteConfig {
-    /// Where the server listens: `unix:PATH` or `tcp:ADDRESS:PORT`.
+    /// Address of the server: `unix:PATH` or `tcp:ADDRESS:PORT`.
     #[serde(deserialize_with = "read_address")]
     pub address: Address,
-    /// The name of the export; empty for the server's default.
+    /// Name of the export; empty for the server's default.
     #[serde(default)]
     pub export: String,
-    /// Connections; more than one only where the server says that a flush covers all of them.
+    /// Number of connections; more than one is used only if the server says that a flush covers all
+    /// connections.
     #[serde(default = "one_connection")]
     pub connections: u32,
-    /// How long requests wait for a broken connection to come back.
+    /// Time that requests wait for a broken connection to be restored.
     #[serde(default = "reconnect_default")]
     pub reconnect: Time,
-    /// TLS is spoken with the server, which it is asked for by `STARTTLS`.
+    /// TLS settings; if present, the client requests TLS from the server with `STARTTLS`.
     pub tls: Option<TlsConfig>,
-    /// What is behind the last whole block of 4 KiB is not needed.
+    /// Permits serving without the bytes after the last whole block of 4 KiB.
     #[serde(default)]
     pub drop_tail: bool,
 }
@@ -80,7 +81,7 @@ fn reconnect_default() -> Time {
 }
 
 impl RemoteConfig {
-    /// The default export of a server, over one connection.
+    /// Creates a configuration for the default export of a server, over one connection.
     pub fn new(address: Address) -> RemoteConfig {
         RemoteConfig {
             address,
@@ -92,7 +93,7 @@ impl RemoteConfig {
         }
     }
 
-    /// What is wrong with the values, in words.
+    /// Checks the values; the error says which value is wrong.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.export.len() > 4096 || self.export.contains('\0') {
             return Err("`export` is longer than 4096 bytes or contains NUL".to_owned());
@@ -110,13 +111,13 @@ impl RemoteConfig {
     }
 }
 
-/// Makes a connection to the server; called again whenever one is needed.
+/// A function that connects to the server; called whenever a connection is needed.
 pub type Connector = Rc<dyn Fn() -> LocalFuture<'static, io::Result<Stream>>>;
 
-/// Puts TLS over a connection.
+/// A function that wraps a connection in TLS.
 type Secure = Rc<dyn Fn(Stream) -> LocalFuture<'static, io::Result<Stream>>>;
 
-/// How TLS is put over the connections of a configuration, if it is.
+/// Returns a function that wraps connections in TLS, if the configuration requests TLS.
 fn secure(rt: &Rt, config: &RemoteConfig) -> Option<Secure> {
     let options = config.tls.as_ref()?.options();
     let (rt, address) = (rt.clone(), config.address.clone());
@@ -126,24 +127,24 @@ fn secure(rt: &Rt, config: &RemoteConfig) -> Option<Secure> {
     }))
 }
 
-/// What the channels share.
+/// State shared by the channels.
 struct Shared {
     rt: Rt,
     connector: Connector,
     secure: Option<Secure>,
     export: String,
     reconnect: Duration,
-    /// Whom the operator is told about: the address and the export.
+    /// Subject of notices to the operator: the address and the export.
     subject: String,
-    /// What the layers above were told.
+    /// Geometry reported to the layers above.
     geometry: Geometry,
-    /// What the newest handshake agreed on.
+    /// Session negotiated by the newest handshake.
     session: RefCell<ClientSession>,
     channels: Vec<Rc<Channel>>,
-    /// Changes that have completed, and how many of them the last flush covered.
+    /// Number of completed changes; `durable` is the number of them that the last flush covered.
     completed: Cell<u64>,
     durable: Cell<u64>,
-    /// Changes that had completed may be gone, and no flush has said so yet.
+    /// True if completed changes may be lost and no flush has reported it yet.
     lost: Cell<bool>,
     breaks: Cell<u64>,
     closing: Cell<bool>,
@@ -154,21 +155,22 @@ impl Shared {
         self.session.borrow().info.offers(flag)
     }
 
-    /// The channels that are used: the first alone, where a flush does not cover all connections.
+    /// Returns the channels in use: only the first if a flush does not cover all connections.
     fn channels_used(&self) -> &[Rc<Channel>] {
         let several = self.offers(offer::CAN_MULTI_CONN);
         &self.channels[..if several { self.channels.len() } else { 1 }]
     }
 
-    /// True when a channel must do without a connection.
+    /// Returns true if a channel must not have a connection.
     fn is_spare(&self, channel: &Channel) -> bool {
         channel.index >= self.channels_used().len()
     }
 
-    /// Takes what another handshake has agreed on, and says in words what is different.
+    /// Adopts the session of another handshake, and describes its differences from the previous
+    /// one.
     ///
     /// # Errors
-    /// Why the server cannot be used.
+    /// A message that says why the server cannot be used.
     fn agree(&self, session: &ClientSession) -> Result<Vec<String>, String> {
         let changes = agreement::changes(&self.geometry, &self.session.borrow(), session)?;
         self.session.replace(session.clone());
@@ -176,20 +178,21 @@ impl Shared {
         Ok(changes)
     }
 
-    /// Tells the operator what has become of the connection.
+    /// Posts a notice to the operator about the connection.
     fn tell(&self, kind: &'static str, message: impl std::fmt::Display) {
         self.rt.notices().post(&self.subject, kind, message);
     }
 
-    /// A change has completed, durable already or not. This is noted when the reply arrives and not
-    /// when somebody looks at it, so that a break right behind it counts the change as lost.
+    /// Records that a change has completed, durable or not. This runs when the reply arrives, not
+    /// when the waiting future is polled, so that a break right after the reply counts the change
+    /// as lost.
     fn note_change(&self, durable: bool) {
         if !durable && self.offers(offer::SEND_FLUSH) {
             self.completed.set(self.completed.get() + 1);
         }
     }
 
-    /// A connection broke: what no flush has covered is no longer certain.
+    /// Records that a connection broke: completed changes that no flush has covered may be lost.
     fn note_break(&self) {
         self.breaks.set(self.breaks.get() + 1);
         if self.completed.get() > self.durable.get() {
@@ -199,7 +202,7 @@ impl Shared {
     }
 }
 
-/// See the module.
+/// An NBD export as a device; see the module.
 pub struct RemoteDevice {
     shared: Rc<Shared>,
     tasks: RefCell<Vec<Task<()>>>,
@@ -210,7 +213,8 @@ impl RemoteDevice {
     /// Connects to the server of a configuration.
     ///
     /// # Errors
-    /// When the server cannot be reached, refuses, or offers what cannot be a medium.
+    /// When the server cannot be reached, refuses, or offers an export that is not usable as a
+    /// medium.
     pub async fn open(rt: &Rt, config: &RemoteConfig) -> Result<RemoteDevice, OpenError> {
         let (rt2, address) = (rt.clone(), config.address.clone());
         let connector: Connector = Rc::new(move || {
@@ -220,10 +224,11 @@ impl RemoteDevice {
         RemoteDevice::over(rt, connector, config).await
     }
 
-    /// Connects to a server through `connector`; the configuration's address is only shown.
+    /// Connects to a server through `connector`; the configuration's address is only used in
+    /// messages.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub async fn over(
         rt: &Rt,
         connector: Connector,
@@ -267,7 +272,7 @@ impl RemoteDevice {
             breaks: Cell::new(0),
             closing: Cell::new(false),
         });
-        // The first channel has its connection; the others make theirs at once.
+        // The first channel already has its connection; the other channels connect at once.
         let mut first = Some(first);
         let tasks = shared
             .channels
@@ -281,7 +286,8 @@ impl RemoteDevice {
         })
     }
 
-    /// The channel with the fewest requests, taking turns among equals.
+    /// Returns the channel with the fewest requests, preferring connected channels, and round robin
+    /// among equals.
     fn channel(&self) -> &Rc<Channel> {
         let start = self.next.get();
         self.next.set(start.wrapping_add(1));
@@ -318,8 +324,8 @@ impl RemoteDevice {
         self.call(Command::Read, 0, range, Payload::empty()).await
     }
 
-    /// A change of content: the range in pieces as long as the server takes them, then a flush if
-    /// the change has to be durable and the server cannot do that with the change.
+    /// Changes content: sends the range in pieces that the server accepts. Then flushes if the
+    /// change has to be durable and the server does not support FUA.
     async fn change(&self, request: Request) -> IoResult {
         let fua_offered = self.shared.offers(offer::SEND_FUA);
         let durable_at_once = request.flags.fua && fua_offered;
@@ -331,7 +337,8 @@ impl RemoteDevice {
         let command = match request.op {
             Op::Write => Command::Write,
             Op::Discard if self.shared.offers(offer::SEND_TRIM) => Command::Trim,
-            // A discard is advice, and this medium promises nothing about what it leaves.
+            // A discard is advice, and this medium makes no promise about the content of a
+            // discarded range.
             Op::Discard => return Ok(Reply::Done),
             _ if self.shared.offers(offer::SEND_WRITE_ZEROES) => {
                 if request.flags.keep_allocated {
@@ -376,8 +383,8 @@ impl RemoteDevice {
         Ok(Reply::Done)
     }
 
-    /// Makes completed changes durable. A server that offers no flush says that there is nothing
-    /// to be flushed (NBD, section "Transmission flags").
+    /// Makes completed changes durable. A server that offers no flush declares that no flush is
+    /// needed (NBD, section "Transmission flags").
     async fn flush(&self) -> IoResult {
         let covered = self.shared.completed.get();
         if self.shared.offers(offer::SEND_FLUSH) {
@@ -393,13 +400,13 @@ impl RemoteDevice {
         Ok(Reply::Done)
     }
 
-    /// A flush that somebody asked for, who so learns of lost changes.
+    /// Executes a flush request of the layer above, which reports lost changes by failing.
     async fn flush_and_tell(&self) -> IoResult {
         if self.shared.lost.take() {
             return Err(IoError::Transport);
         }
         let result = self.flush().await;
-        // The connection broke on the way: this flush is the one that tells.
+        // The connection broke during the flush, so this flush reports the loss.
         if self.shared.lost.take() {
             return Err(IoError::Transport);
         }
@@ -421,7 +428,7 @@ impl RemoteDevice {
             1 => command_flag::REQ_ONE,
             _ => 0,
         };
-        // A server may describe less than it was asked about, but always something.
+        // A server may describe a shorter range than requested, but never an empty one.
         let range = (request.offset, request.len.min(RANGE_BYTES_MAX));
         let reply = self
             .call(Command::BlockStatus, flags, range, Payload::empty())
@@ -435,7 +442,7 @@ impl RemoteDevice {
     }
 }
 
-/// An extent of `base:allocation`: what reads as zeroes is a hole here.
+/// Converts an extent of `base:allocation`: an extent that reads as zeroes becomes a hole.
 fn from_wire(extent: &nbd::Extent) -> Extent {
     Extent {
         len: u64::from(extent.length_bytes),
@@ -443,7 +450,7 @@ fn from_wire(extent: &nbd::Extent) -> Extent {
     }
 }
 
-/// What the server's description means for the layers above.
+/// Computes the geometry from the server's description of the export.
 fn geometry(session: &ClientSession) -> Result<Geometry, String> {
     let info = &session.info;
     if u64::from(info.min_block_bytes) > BLOCK_BYTES {
@@ -452,7 +459,7 @@ fn geometry(session: &ClientSession) -> Result<Geometry, String> {
             "the export's smallest block is {min} bytes, more than 4096"
         ));
     }
-    // A tail that is no whole block could not be written whole or not at all.
+    // A tail shorter than a block could not be written atomically, so it is not presented.
     let whole = Geometry::of_whole_blocks(info.size_bytes);
     let longest_bytes = info.max_payload_bytes.min(TRANSFER_BYTES_MAX);
     let transfer_bytes_max = longest_bytes - longest_bytes % BLOCK_BYTES as u32;
@@ -558,7 +565,7 @@ mod tests {
     #[test]
     fn the_description_of_an_export_becomes_a_geometry() {
         let geometry = described((1 << 20) + 512, 512, 64 << 20).unwrap();
-        // The tail of 512 bytes is no block, and no layer takes more than 32 MiB at a time.
+        // The tail of 512 bytes is no block, and no layer accepts more than 32 MiB at a time.
         assert_eq!((geometry.size_bytes, geometry.tail_bytes), (1 << 20, 512));
         assert_eq!(geometry.transfer_bytes_max, 32 << 20);
         assert_eq!(
@@ -572,7 +579,7 @@ mod tests {
                 .contains("8192")
         );
         assert!(described(4095, 1, 1 << 20).is_err());
-        // Layers ask for whole blocks.
+        // Layers request whole blocks, so the limit is rounded down.
         assert_eq!(
             described(1 << 20, 1, 13_000).unwrap().transfer_bytes_max,
             12_288

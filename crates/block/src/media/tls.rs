@@ -1,26 +1,26 @@
-//! How TLS is spoken with another server, as configurations say it.
+//! TLS settings for connections to another server, as in a configuration.
 
 use std::path::PathBuf;
 
 use bimetal_client::{TlsFiles, TlsOptions};
 use serde::Deserialize;
 
-/// The key `tls`.
+/// Value of the key `tls`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// The certificate of the server's authority.
+    /// Certificate of the authority that signed the server's certificate.
     pub ca: PathBuf,
-    /// The certificate of this end.
+    /// Certificate of this client.
     pub cert: PathBuf,
-    /// The key of this end.
+    /// Private key of this client.
     pub key: PathBuf,
-    /// What the server's certificate must be for; by default the address.
+    /// Name that the server's certificate must be valid for; by default the address.
     pub name: Option<String>,
 }
 
 impl TlsConfig {
-    /// As an option of a session.
+    /// Converts the settings to an option of a session.
     pub fn options(&self) -> TlsOptions {
         TlsOptions {
             files: TlsFiles {

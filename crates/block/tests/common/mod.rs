@@ -1,4 +1,4 @@
-//! What the black-box tests of layers share: a runtime in virtual time and a stack from a
+//! Helpers shared by the black-box tests of layers: a runtime in virtual time and a stack from a
 //! configuration.
 
 pub mod sides;
@@ -28,7 +28,7 @@ pub async fn open(rt: &Rt, text: &str) -> (Stack, Rc<dyn Device>) {
     (stack, top)
 }
 
-/// The one line with which a configuration is refused.
+/// Returns the one-line error with which a configuration is refused.
 pub fn refusal(text: &str) -> String {
     let error = read_graph(Path::new("test.toml"), text).expect_err("the configuration is wrong");
     error.to_string()
@@ -41,7 +41,7 @@ pub fn write(rt: &Rt, offset: u64, len: usize, byte: u8) -> Request {
     Request::write(offset, buf.freeze(), Flags::NONE)
 }
 
-/// Runs a request as a task of its own; answers with its result and the time it completed, in ns.
+/// Runs a request in a task of its own; returns its result and its completion time, in ns.
 pub async fn timed(rt: Rt, device: Rc<dyn Device>, request: Request) -> (IoResult, u64) {
     let result = device.submit(request).await;
     (result, rt.now().as_ns())
@@ -61,7 +61,7 @@ pub fn figure(device: &Rc<dyn Device>, name: &str) -> f64 {
     }
 }
 
-/// Polls a request once, which starts it; true when it is still pending.
+/// Polls a request once, which starts it; returns true if it is still pending.
 pub async fn starts(request: &mut IoFuture<'_>) -> bool {
     std::future::poll_fn(|context| {
         let pending = std::pin::Pin::new(&mut *request).poll(context).is_pending();
@@ -70,7 +70,7 @@ pub async fn starts(request: &mut IoFuture<'_>) -> bool {
     .await
 }
 
-/// The byte that a whole block holds.
+/// Returns the byte that fills a block.
 pub async fn byte_of(device: &Rc<dyn Device>, offset: u64) -> u8 {
     let data = device
         .submit(Request::read(offset, 4096))

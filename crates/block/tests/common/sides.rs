@@ -1,4 +1,4 @@
-//! Mirrors over sides in memory, for tests of what is done to them as a whole.
+//! Mirrors over sides in memory, for tests of operations on a whole mirror.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,7 +16,8 @@ use super::write;
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// A device that dies with the power, which is there for so many changes of all devices together.
+/// A device that fails when the power is cut, after a given number of changes to all devices
+/// together.
 pub struct Powered {
     below: Rc<dyn Device>,
     power: Rc<Cell<u64>>,
@@ -40,7 +41,7 @@ impl Device for Powered {
 }
 
 impl Powered {
-    /// The same side, as long as there is power.
+    /// Returns the same side, which fails once the power is cut.
     pub fn side(side: &Candidate, power: &Rc<Cell<u64>>) -> Candidate {
         Candidate {
             name: side.name.clone(),
@@ -48,7 +49,7 @@ impl Powered {
         }
     }
 
-    /// The same device, as long as there is power.
+    /// Returns the same device, which fails once the power is cut.
     pub fn device(below: &Rc<dyn Device>, power: &Rc<Cell<u64>>) -> Rc<dyn Device> {
         Rc::new(Powered {
             below: Rc::clone(below),
@@ -63,7 +64,7 @@ pub async fn put(rt: &Rt, mirror: &Mirror, offset: u64, byte: u8) {
     stored.expect("a side takes it");
 }
 
-/// The byte that a block is full of.
+/// Returns the byte that fills a block.
 pub async fn byte_at(mirror: &Mirror, offset: u64) -> Result<u8, IoError> {
     let read = mirror.submit(Request::read(offset, BLOCK)).await?;
     let bytes = read.into_data().to_vec();
@@ -71,12 +72,12 @@ pub async fn byte_at(mirror: &Mirror, offset: u64) -> Result<u8, IoError> {
     Ok(bytes[0])
 }
 
-/// A device of 64 MiB that is no side yet.
+/// Returns a device of 64 MiB that is not formatted as a side.
 pub fn blank(rt: &Rt, name: &str) -> Candidate {
     blank_of(rt, name, 64 * MIB)
 }
 
-/// A device of this size that is no side yet.
+/// Returns a device of this size that is not formatted as a side.
 pub fn blank_of(rt: &Rt, name: &str, size_bytes: u64) -> Candidate {
     Candidate {
         name: name.to_owned(),
@@ -84,7 +85,7 @@ pub fn blank_of(rt: &Rt, name: &str, size_bytes: u64) -> Candidate {
     }
 }
 
-/// What opens a volume and makes one of its sides anew.
+/// Returns options that open a volume and rebuild one of its sides from scratch.
 pub fn rebuilding(side: &str) -> OpenOptions {
     OpenOptions {
         rebuild: vec![side.to_owned()],
@@ -92,7 +93,7 @@ pub fn rebuilding(side: &str) -> OpenOptions {
     }
 }
 
-/// The device of a side, or why it could not be opened.
+/// Returns the device of a side, or the error of a side that is unplugged.
 pub fn there(side: &Candidate, is_there: bool) -> Result<Rc<dyn Device>, OpenError> {
     let device = is_there.then(|| Rc::clone(&side.device));
     device.ok_or_else(|| OpenError::new("unplugged"))
@@ -107,7 +108,7 @@ pub async fn open_these(
     open_without(rt, sides, &[], options).await
 }
 
-/// The same, while some of the sides cannot be found.
+/// Opens a volume while some of its sides cannot be found.
 pub async fn open_without(
     rt: &Rt,
     sides: &[&Candidate],
@@ -123,7 +124,7 @@ pub async fn open_without(
     Mirror::open(rt, &config, sides, options).await
 }
 
-/// Waits until the volume has so many sides, and each has everything.
+/// Waits until the volume has `sides` sides and all of them are in sync.
 pub async fn until_whole(rt: &Rt, mirror: &Mirror, sides: usize) {
     for _ in 0..600 {
         let status = mirror.status();
@@ -135,7 +136,7 @@ pub async fn until_whole(rt: &Rt, mirror: &Mirror, sides: usize) {
     panic!("it is not whole: {:?}", mirror.status());
 }
 
-/// Scrubs, and says what came of it.
+/// Scrubs, and returns the final status.
 pub async fn scrub(rt: &Rt, mirror: &Mirror) -> ScrubStatus {
     mirror.start_scrub().expect("it can be scrubbed");
     loop {

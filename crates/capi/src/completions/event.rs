@@ -1,4 +1,4 @@
-//! An event descriptor of the kernel, as a flag that a program can poll for.
+//! An event descriptor of the kernel, used as a flag that a program can poll.
 //!
 //! This module may use `unsafe` for one system call. It must never block.
 
@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// See the module; lowered at first.
+/// A pollable flag, not raised at first; see the module documentation.
 pub(super) struct EventFd(File);
 
 impl EventFd {
@@ -23,15 +23,16 @@ impl EventFd {
         Ok(EventFd(File::from(fd)))
     }
 
-    /// Makes it readable.
+    /// Makes the descriptor readable.
     pub(super) fn raise(&self) {
-        // It fails only when the count would overflow, and then it is readable.
+        // The write fails only when the counter would overflow; the descriptor is then readable
+        // anyway.
         let _ = (&self.0).write(&1_u64.to_ne_bytes());
     }
 
-    /// Makes it unreadable.
+    /// Makes the descriptor unreadable.
     pub(super) fn lower(&self) {
-        // It fails only when it is not readable, which is what is wanted.
+        // The read fails only when the descriptor is already unreadable.
         let _ = (&self.0).read(&mut [0; 8]);
     }
 

@@ -1,8 +1,8 @@
-//! What has been completed and not reaped, and how many requests may still come.
+//! Completions that have not been reaped, and the bound on submitted requests.
 //!
-//! The bound is on requests that were submitted and not reaped, so a program that does not reap is
-//! stopped at `brp_submit` and costs no memory here. A panic of another thread leaves a queue that
-//! is as good as before, so its lock is taken over.
+//! The bound counts requests that were submitted and not reaped. A program that does not reap is
+//! therefore stopped at `brp_submit` and costs no memory here. A panic of another thread leaves the
+//! queue consistent, so its poisoned lock is taken anyway.
 
 mod event;
 
@@ -18,10 +18,10 @@ use event::EventFd;
 /// `BRP_REQUESTS_MAX`.
 pub(crate) const REQUESTS_MAX: usize = 1024;
 
-/// A request that was completed.
+/// A completed request: its identifier and result.
 pub(crate) type Completion = (User, Result<(), Failure>);
 
-/// See the module.
+/// Queue of completions; see the module documentation.
 #[derive(Default)]
 pub(crate) struct Completions {
     state: Mutex<State>,
@@ -31,9 +31,10 @@ pub(crate) struct Completions {
 #[derive(Default)]
 struct State {
     ready: VecDeque<Completion>,
-    /// Submitted and not reaped.
+    /// Number of requests that were submitted and not reaped.
     admitted: usize,
-    /// Raised exactly as long as something is ready; only for programs that have asked for it.
+    /// Event descriptor, raised exactly as long as a completion is ready. It exists only if the
+    /// program has requested it.
     event: Option<EventFd>,
 }
 
@@ -42,7 +43,7 @@ impl Completions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets up to `wanted` requests in, and says how many.
+    /// Admits up to `wanted` requests, and returns the number admitted.
     pub(crate) fn admit(&self, wanted: usize) -> usize {
         let mut state = self.lock();
         let count = wanted.min(REQUESTS_MAX - state.admitted);
@@ -50,12 +51,12 @@ impl Completions {
         count
     }
 
-    /// Takes back what was let in and then not submitted.
+    /// Releases requests that were admitted and then not submitted.
     pub(crate) fn dismiss(&self, count: usize) {
         self.lock().admitted -= count;
     }
 
-    /// Adds what was completed together.
+    /// Adds requests that were completed together.
     pub(crate) fn push(&self, completed: impl IntoIterator<Item = Completion>) {
         let mut state = self.lock();
         let was_empty = state.ready.is_empty();
@@ -70,8 +71,8 @@ impl Completions {
         self.changed.notify_all();
     }
 
-    /// Waits until `min` completions are there or `timeout` (for ever without one) is over, then
-    /// takes up to `max`, and says how many.
+    /// Waits until `min` completions are ready or `timeout` has elapsed (without a timeout:
+    /// forever), then takes up to `max` of them, and returns the number taken.
     pub(crate) fn reap(
         &self,
         min: usize,
@@ -104,7 +105,7 @@ impl Completions {
         count
     }
 
-    /// The number of the descriptor that is readable while something is ready.
+    /// Returns the descriptor that is readable while a completion is ready.
     pub(crate) fn event_fd(&self) -> Result<c_int, Failure> {
         let mut state = self.lock();
         if state.event.is_none() {

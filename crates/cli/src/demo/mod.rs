@@ -1,8 +1,8 @@
-//! `bimetal demo`: the reason for all this, within a minute. Three stacks get one and the same load
-//! at the same time: an emulated SSD that freezes, an emulated hard disk, and the mirror of such a
-//! pair, which is served by NBD meanwhile. The load is open: requests arrive whether or not the
-//! earlier ones were answered, as users do, so a frozen device cannot hide behind a load that
-//! waits for it.
+//! `bimetal demo`: shows the purpose of this project within a minute. Three stacks get the same
+//! load at the same time: an emulated SSD that freezes, an emulated hard disk, and the mirror of
+//! such a pair, which is also served by NBD. The load is open: requests arrive whether or not
+//! earlier ones have completed, as with real users, so that a frozen device is not hidden by a load
+//! that waits for it.
 
 mod screen;
 mod targets;
@@ -32,13 +32,13 @@ use crate::{facts, format};
 use screen::Screen;
 use targets::{Arrivals, Target};
 
-/// Size of the files of the devices that stand alone, which is what the load uses of each stack.
+/// File size of the stand-alone devices, which is also the size that the load uses of each stack.
 const FILE_BYTES: u64 = 128 << 20;
-/// Size of the files of the sides, half of which are log: that bounds the exposure.
+/// File size of the sides; half of it is log, which bounds the exposure.
 const SIDE_BYTES: u64 = 384 << 20;
-/// How often the table is drawn, and the length of one step of the curves.
+/// Interval at which the table is drawn, and the length of one step of the curves.
 const STEP: Duration = Duration::from_secs(1);
-/// How many steps lie between two tables where nothing can be drawn in place.
+/// Number of steps between two tables if standard output is not a terminal.
 const STEPS_ON_A_PIPE: u64 = 5;
 
 /// How to show it.
@@ -98,7 +98,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Three stacks. What they have in common is written twice on purpose: a device has one parent.
+/// Returns the configuration of the three stacks. Common parts are repeated, because a device has
+/// only one parent.
 fn configuration(seed: u64) -> String {
     let pair = |ssd: &str, hdd: &str| {
         format!(
@@ -156,7 +157,7 @@ async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<V
     };
     let stopped = running.stop_within(deadline, &signals).await;
     if let Err(error) = stopped {
-        // As in `serve`: nothing may wait for what is still in flight.
+        // As in `serve`: exit without waiting for requests in flight.
         say(format_args!("bimetal: {error:#}"));
         std::process::exit(1);
     }
@@ -166,7 +167,7 @@ async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<V
 }
 
 /// Draws the table every second until the load has ended or a signal comes; then waits for the
-/// requests that are under way.
+/// requests in flight.
 async fn draw_until_done(
     rt: &Rt,
     targets: &[Rc<Target>],
@@ -234,7 +235,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.keep {
-            // What is left in the temporary directory is no reason to fail after the last line.
+            // Files left in the temporary directory are no reason to fail after the last line.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -245,7 +246,7 @@ fn make_file(path: &Path, bytes: u64) -> Result<()> {
     make().with_context(|| format!("cannot make {}", path.display()))
 }
 
-/// Compares what the two sides hold, byte by byte, and says how much that was.
+/// Compares the content of the two sides byte by byte, and returns the number of bytes compared.
 fn compare_sides(file: &Path, text: &str) -> Result<u64> {
     let config = Config::read(file, text)?;
     let places = facts::data_places(&config, "vol")?;

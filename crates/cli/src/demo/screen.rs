@@ -1,4 +1,4 @@
-//! What the demo shows: a live table, a plain one for pipes, and the summary.
+//! Output of the demo: a live table, a plain one for pipes, and the summary.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -15,16 +15,16 @@ use crate::table::{Align, Table};
 use crate::terminal::{Terminal, Tone};
 use bimetal_block::units::show_count;
 
-/// A device that has not answered for this long is called frozen.
+/// Time without a completion after which a device is called frozen.
 const FROZEN_NS: u64 = 200_000_000;
-/// From here on a latency is shown as a warning, and as bad.
+/// Latencies from which a value is shown as a warning, and as bad.
 const SLOW_NS: [u64; 2] = [100_000_000, 500_000_000];
 /// The range of the curves.
 const CURVE_NS: (u64, u64) = (1_000_000, 2_000_000_000);
-/// Columns that the live table takes besides the curve.
+/// Number of columns of the live table without the curve.
 const WIDTH_WITHOUT_CURVE: usize = 76;
 
-/// Where and how to show.
+/// Output of the demo and its format.
 pub(super) struct Screen {
     terminal: Terminal,
     configuration: PathBuf,
@@ -50,12 +50,12 @@ impl Screen {
         self.terminal.live && !self.json
     }
 
-    /// True when anything but the result is wanted.
+    /// Returns true if output other than the result is wanted.
     pub(super) fn says_more(&self) -> bool {
         !self.json
     }
 
-    /// The picture for a terminal.
+    /// Returns the live table for a terminal.
     pub(super) fn live(&self, targets: &[Rc<Target>], elapsed: Duration) -> Vec<String> {
         let dim = |text: &str| self.terminal.paint(Tone::Dim, text);
         let mut lines = vec![
@@ -80,10 +80,10 @@ impl Screen {
         lines
     }
 
-    /// The table for a pipe.
+    /// Returns the table for a pipe.
     pub(super) fn plain(&self, targets: &[Rc<Target>], elapsed: Duration) -> Vec<String> {
         let mut lines = Vec::new();
-        // The first table comes with what the others need not repeat.
+        // Only the first table describes the load.
         if elapsed < Duration::from_secs(9) {
             lines.push(self.load());
             lines.push("Meanwhile, in another terminal:".to_owned());
@@ -100,9 +100,9 @@ impl Screen {
         lines
     }
 
-    /// What is said at the end.
+    /// Returns the summary at the end of the demo.
     pub(super) fn summary(&self, targets: &[Rc<Target>], compared_bytes: u64) -> Vec<String> {
-        // With these columns it fits in a terminal of 80.
+        // These columns fit in a terminal 80 columns wide.
         let headings = [
             "", "writes", "p50", "p99", "p99.9", "max", "reads", "p50", "p99",
         ];
@@ -141,7 +141,7 @@ impl Screen {
         lines
     }
 
-    /// The same for machines.
+    /// Returns the summary as JSON.
     pub(super) fn to_json(&self, targets: &[Rc<Target>], compared_bytes: u64) -> Value {
         let shown = |target: &Rc<Target>| {
             let counts = target.counts();
@@ -176,7 +176,7 @@ impl Screen {
     }
 
     fn hints(&self) -> [String; 2] {
-        // As this program was called: it need not be in the PATH.
+        // Use the name under which this program was called: it need not be in the PATH.
         let program = std::env::args().next();
         let program = program.as_deref().unwrap_or("bimetal");
         let directory = self.configuration.parent().unwrap_or(Path::new("."));
@@ -220,7 +220,7 @@ impl Screen {
         table
     }
 
-    /// A latency in the colour it deserves.
+    /// Formats a latency in the colour of its severity.
     fn latency(&self, ns: u64) -> String {
         let shown = show_latency(ns);
         match ns {
@@ -230,7 +230,7 @@ impl Screen {
         }
     }
 
-    /// Always as wide, so that the column keeps its place.
+    /// Formats the current state in a fixed width, so that the column does not move.
     fn now(&self, target: &Target) -> String {
         const WIDTH: usize = 13;
         match target.oldest_ns() {
@@ -244,7 +244,7 @@ impl Screen {
         }
     }
 
-    /// The exposure and the sides of a mirror; nothing for other devices.
+    /// Formats the exposure and the sides of a mirror; empty for other devices.
     fn sides(&self, target: &Target) -> Vec<String> {
         let figures = target.figures();
         let mut names: Vec<&str> = Vec::new();
@@ -289,7 +289,7 @@ impl Screen {
     }
 }
 
-/// The result in plain words.
+/// Returns the result as a sentence.
 fn sentence(targets: &[Rc<Target>]) -> String {
     let p999 = |at: usize| targets[at].counts().writes.percentiles().p999_ns;
     let (ssd, hdd, mirror) = (p999(0), p999(1), p999(2));

@@ -1,5 +1,5 @@
-//! The devices of the demo and the load that each of them gets: the same requests at the same
-//! times, whatever becomes of the earlier ones.
+//! The devices of the demo and their load: each gets the same requests at the same times,
+//! independent of the completion of earlier ones.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -13,64 +13,64 @@ use bimetal_rt::{Instant, Rng, Rt};
 use crate::latency::Latencies;
 use crate::load::{cut, random_data};
 
-/// Writes are of 10 to 500 KB in steps of 10 KB, as in the paper on hetero-mirroring: 96 % of the
-/// files in use are smaller than that.
+/// Step of the write sizes: 10 to 500 KB in steps of 10 KB, as in the paper on hetero-mirroring: 96
+/// % of the files in use are smaller than that.
 const WRITE_STEP_BYTES: u64 = 10_000;
 const WRITE_STEPS_MAX: u64 = 50;
-/// One read for so many writes.
+/// Number of writes for each read.
 const WRITES_PER_READ: f64 = 5.0;
 /// Size of a read.
 const READ_BYTES: u64 = 16 << 10;
-/// Requests that may wait for one device; further ones are counted and not sent.
+/// Maximum number of requests in flight on one device; further requests are counted and not sent.
 const OUTSTANDING_MAX: usize = 4096;
-/// Steps that the curves remember.
+/// Number of steps that the curves show.
 pub(super) const STEPS_MAX: usize = 60;
 
-/// When requests arrive and where they go.
+/// Arrival times and targets of the requests.
 pub(super) struct Arrivals {
     /// Writes per second, a Poisson process.
     pub(super) writes_per_s: f64,
     /// Size of the smallest device.
     pub(super) device_bytes: u64,
-    /// Where the random numbers come from.
+    /// Seed of the random numbers.
     pub(super) seed: u64,
-    /// When the last request arrives.
+    /// Time of the last arrival.
     pub(super) duration: Duration,
 }
 
 /// A device under the load.
 pub(super) struct Target {
-    /// What it is called on the screen.
+    /// Title on the screen.
     pub(super) title: String,
     /// The device.
     pub(super) device: Rc<dyn Device>,
     rt: Rt,
     tasks: TaskGroup,
-    /// Arrival and number of the requests that are not answered.
+    /// Arrival times and numbers of the requests in flight.
     outstanding: RefCell<BTreeSet<(Instant, u64)>>,
     sent: Cell<u64>,
     counts: RefCell<Counts>,
 }
 
-/// What was measured.
+/// Results of a measurement.
 pub(super) struct Counts {
-    /// Latencies of writes, from arrival to answer.
+    /// Latencies of writes, from arrival to completion.
     pub(super) writes: Latencies,
     /// Latencies of reads.
     pub(super) reads: Latencies,
-    /// Requests that failed, and why the first did.
+    /// Number of failed requests.
     pub(super) errors: u64,
-    /// Why the first of them failed.
+    /// Error of the first failed request.
     pub(super) first_error: Option<IoError>,
-    /// Requests that were not sent because too many waited.
+    /// Number of requests not sent because too many were in flight.
     pub(super) turned_away: u64,
-    /// The slowest request of each past step, the last one at the end.
+    /// Latency of the slowest request in each past step, newest last.
     pub(super) steps: VecDeque<Option<u64>>,
     slowest_in_step_ns: Option<u64>,
 }
 
 impl Target {
-    /// A device that has got no requests yet.
+    /// Creates a target without requests.
     pub(super) fn new(rt: &Rt, title: &str, device: Rc<dyn Device>) -> Rc<Target> {
         Rc::new(Target {
             title: title.to_owned(),
@@ -91,26 +91,27 @@ impl Target {
         })
     }
 
-    /// What was measured so far.
+    /// Returns the results so far.
     pub(super) fn counts(&self) -> std::cell::Ref<'_, Counts> {
         self.counts.borrow()
     }
 
-    /// How long the oldest request that is not answered has waited, in ns.
+    /// Returns the age of the oldest request in flight, in ns.
     pub(super) fn oldest_ns(&self) -> u64 {
         let outstanding = self.outstanding.borrow();
         let oldest = outstanding.first().map(|(arrival, _)| *arrival);
         oldest.map_or(0, |arrival| self.rt.now().ns_since(arrival))
     }
 
-    /// The figures of the device.
+    /// Returns the statistics of the device.
     pub(super) fn figures(&self) -> Vec<(String, String, Figure)> {
         let mut figures = Vec::new();
         self.device.figures(&mut figures);
         figures
     }
 
-    /// Ends a step of the curve: its value is the slowest answer, or the age of what still waits.
+    /// Ends a step of the curve: its value is the highest latency, or the age of the oldest request
+    /// still in flight.
     pub(super) fn end_step(&self) {
         let waiting_ns = Some(self.oldest_ns()).filter(|ns| *ns > 0);
         let mut counts = self.counts.borrow_mut();
@@ -121,7 +122,7 @@ impl Target {
         counts.steps.push_back(slowest);
     }
 
-    /// Waits until every request is answered.
+    /// Waits until every request has completed.
     pub(super) async fn finish(&self) {
         self.tasks.join().await;
     }
@@ -153,12 +154,12 @@ impl Target {
     }
 }
 
-/// Sends the same requests to every target until the time is over. It does not wait for answers.
+/// Sends the same requests to every target until the time is over, without waiting for completions.
 pub(super) async fn run(rt: Rt, targets: Vec<Rc<Target>>, arrivals: Arrivals) {
     let mut rng = Rng::labelled(arrivals.seed, "demo");
     let largest = (WRITE_STEP_BYTES * WRITE_STEPS_MAX).next_multiple_of(BLOCK_BYTES);
     let data = random_data(&rt, &mut rng, 4 << 20);
-    // What every target can hold, whatever of it a mirror takes for itself.
+    // The size that every target offers; a mirror reserves part of its sides.
     let sizes = targets.iter().map(|t| t.device.geometry().size_bytes);
     let device_bytes = sizes.fold(arrivals.device_bytes, u64::min);
     assert!(device_bytes >= largest, "a device holds the largest write");

@@ -1,5 +1,5 @@
-//! What the superblocks of a volume remember of operations that are not finished, and which sides
-//! the volume has that its configuration does not name, or the other way round.
+//! Unfinished operations that the superblocks of a volume record, and sides that only one of the
+//! volume and its configuration names.
 
 use anyhow::Result;
 use bimetal_block::graph::{Graph, Node};
@@ -11,10 +11,11 @@ use serde_json::json;
 
 use super::{AllFacts, superblock_of};
 
-/// The state of a side that the volume does not have any more.
+/// State of a side that has been removed from the volume.
 const UNLISTED: &str = "not in the volume";
 
-/// Adds it to the facts of the mirrors and their sides, when all devices were looked at.
+/// Adds these facts to the facts of the mirrors and their sides; all devices must have been
+/// inspected.
 ///
 /// # Errors
 /// A side that cannot be read.
@@ -59,8 +60,8 @@ pub(super) fn tell(graph: &Graph, all: &mut AllFacts) -> Result<()> {
     Ok(())
 }
 
-/// The names of the sides by their places: of those that the configuration does not name, the
-/// device that holds it and that nothing uses.
+/// Returns the names of the sides by their index. A side that the configuration does not name gets
+/// the name of the unused device that holds it.
 fn names_of(
     graph: &Graph,
     newest: &Superblock,
@@ -73,7 +74,7 @@ fn names_of(
             .iter()
             .any(|name| matches!(graph.nodes()[*name], Node::Mirror(_)))
     });
-    // One that cannot be read holds no side for this.
+    // A device that cannot be read is treated as holding no side.
     let held = unused.filter_map(|root| {
         let found = superblock_of(graph, root, all).ok()??;
         Some((root.to_owned(), found))
@@ -89,7 +90,8 @@ fn names_of(
     names.collect()
 }
 
-/// What the next start goes on with, and the line to write; `None` when there is neither.
+/// Returns the operation that the next start resumes, and the line to write; `None` if there is
+/// neither.
 fn sentence(
     mirror: &str,
     newest: &Superblock,

@@ -1,5 +1,5 @@
-//! `bimetal index create`: the one verb that makes an index and does nothing else, and the only one
-//! that makes one on a block device. It must never write over anything without being told to.
+//! `bimetal index create`: the only verb that just creates an index, and the only one that creates
+//! it on a block device. It must never overwrite data without explicit permission.
 
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
@@ -15,8 +15,8 @@ use bimetal_index::{Db, is_unfinished};
 use super::volume::open_device;
 use super::{MakeArgs, OpenArgs, failed, unopened};
 
-/// Bytes at the start of a device that must be zeroes: file systems, partition tables and indexes
-/// all have something there.
+/// Number of bytes at the start of a device that must be zero: file systems, partition tables and
+/// indexes all have data there.
 const LOOKED_AT_BYTES: usize = 1 << 20;
 
 /// Where, and how long its parts are.
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes it in a file or on a block device.
+/// Creates the index in a file or on a block device.
 fn make_at(args: &Args, path: &Path) -> Result<Db> {
     let metadata = path.metadata().ok();
     let is_device = metadata
@@ -75,7 +75,8 @@ fn make_at(args: &Args, path: &Path) -> Result<Db> {
     let storage = FileStorage::open(path, Presence::Any);
     let made = make(args, storage.map_err(|error| unopened(path, &error))?);
     if made.is_err() && is_new {
-        // Nobody needs the empty file of a refusal; the refusal is the error to tell.
+        // Remove the empty file that is left after a refusal; report the refusal, not an error of
+        // the removal.
         let _ = std::fs::remove_file(path);
     }
     made
@@ -88,7 +89,7 @@ fn make(args: &Args, storage: impl Storage + 'static) -> Result<Db> {
     Db::create(storage, id, &options).map_err(|error| failed(path, &error))
 }
 
-/// Refuses a file that has more than what the making of an index leaves that was interrupted.
+/// Refuses a file with more content than an interrupted creation leaves.
 fn check_is_unfinished(path: &Path) -> Result<()> {
     let storage = FileStorage::open_read_only(path);
     let storage = storage.map_err(|error| unopened(path, &error))?;
@@ -99,7 +100,7 @@ fn check_is_unfinished(path: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a device with something on it.
+/// Refuses a device that is not empty.
 fn check_is_empty(path: &Path, storage: &dyn Storage, destroys_data: bool) -> Result<()> {
     let looked_at = LOOKED_AT_BYTES.min(storage.len_bytes() as usize);
     let mut start = Aligned::zeroed(looked_at);

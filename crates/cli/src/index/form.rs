@@ -1,5 +1,5 @@
-//! How bytes of keys and values look in text: as they are, as a number, or as hexadecimal digits.
-//! Reading and writing are exact: what is shown in a form is read in it as the same bytes.
+//! Text forms of keys and values: raw text, a number, or hexadecimal digits. The conversion is
+//! exact: text that was formatted in a form parses in that form to the same bytes.
 
 use std::io::Write as _;
 
@@ -14,24 +14,24 @@ pub(crate) enum Form {
     Hex,
 }
 
-/// Bytes of a field that are shown in a message.
+/// Number of bytes of a field that a message shows.
 const SHOWN_BYTES: usize = 40;
 
-/// The start of a field, for a message.
+/// Returns the start of a field, for a message.
 pub(crate) fn excerpt(field: &[u8]) -> String {
     let shown = &field[..field.len().min(SHOWN_BYTES)];
     let rest = if field.len() > shown.len() { ".." } else { "" };
     format!("`{}{rest}`", shown.escape_ascii())
 }
 
-/// True if a terminal shows it as what it is.
+/// Returns true if a terminal can show `bytes` as text without loss.
 pub(crate) fn is_text(bytes: &[u8]) -> bool {
     let is_shown = |c: char| !c.is_control() || matches!(c, '\t' | '\n' | '\r');
     std::str::from_utf8(bytes).is_ok_and(|text| text.chars().all(is_shown))
 }
 
 impl Form {
-    /// Its name on the command line.
+    /// Returns the name of the form on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Form::Text => "text",
@@ -40,10 +40,10 @@ impl Form {
         }
     }
 
-    /// Appends the bytes that a field means.
+    /// Parses a field and appends its bytes.
     ///
     /// # Errors
-    /// What is wrong with the field, in words.
+    /// A description of the mistake in the field.
     pub(crate) fn read(self, field: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
         match self {
             Form::Text => bytes.extend_from_slice(field),
@@ -53,10 +53,10 @@ impl Form {
         Ok(())
     }
 
-    /// Appends what stands for `bytes`.
+    /// Appends the text of `bytes` in this form.
     ///
     /// # Errors
-    /// Why this form cannot show them, in words.
+    /// The reason why this form cannot show them.
     pub(crate) fn show(self, bytes: &[u8], field: &mut Vec<u8>) -> Result<(), String> {
         match self {
             Form::Text => field.extend_from_slice(bytes),
@@ -71,10 +71,10 @@ impl Form {
         Ok(())
     }
 
-    /// The number that 8 bytes are.
+    /// Returns the number in 8 big-endian bytes.
     ///
     /// # Errors
-    /// That they are not 8, in words.
+    /// A message if the length is not 8.
     pub(crate) fn number_of(bytes: &[u8]) -> Result<u64, String> {
         let eight = bytes.try_into().map(u64::from_be_bytes);
         eight.map_err(|_| {

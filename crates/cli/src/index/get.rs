@@ -68,10 +68,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// The bytes of a key on the command line.
+/// Parses a key on the command line.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the mistake.
 pub(super) fn read_key(form: Form, text: &str) -> Result<Vec<u8>> {
     let mut key = Vec::new();
     form.read(text.as_bytes(), &mut key)

@@ -1,5 +1,6 @@
-//! `bimetal index load`: batches that need not be durable one by one, and are all at the end.
-//! Whatever ends it early, what was loaded before is said, and is there.
+//! `bimetal index load`: loads records in batches that are not durable one by one; all are durable
+//! at the end. If a load ends early, it reports the number of loaded records, and makes these
+//! durable.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,9 +18,9 @@ use super::volume::open_device;
 use super::{MakeArgs, OpenArgs, failed};
 use bimetal_block::units::show_count;
 
-/// Bytes of a batch, unless the log is so short that it takes less.
+/// Size of a batch in bytes, unless the log is so short that it accepts less.
 const BATCH_BYTES: usize = 256 << 10;
-/// Bytes that an operation takes beside key and value, at most: a kind and two lengths.
+/// Maximum number of bytes of an operation in addition to key and value: a kind and two lengths.
 const OPERATION_BYTES: usize = 16;
 
 /// What to load, and into what.
@@ -64,16 +65,16 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
     }
 }
 
-/// Bytes of the log that the next program may find when it opens the index. Beyond that the load
-/// writes its changes into nodes, for otherwise each `get` would replay them; below it, a
-/// checkpoint for every small load would cost more.
+/// Number of log bytes that a load may leave for the next open. Above that, the load writes its
+/// changes into nodes, since otherwise each `get` would replay them; below it, a checkpoint for
+/// every small load would cost more.
 const LOG_LEFT_BYTES: u64 = 256 << 10;
-/// What took less says nothing of the rate.
+/// Shortest duration in seconds for which a rate is shown: shorter loads give no useful rate.
 const SECONDS_TOLD: f64 = 0.1;
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    // All of them before anything is made or loaded: a name that is wrong is found at once.
+    // Open all inputs before the index is created or loaded, so that a wrong name is found at once.
     let inputs = Input::all(args)?;
     let total = inputs.iter().map(|input| input.len_bytes).sum();
     let db = open_or_make(args)?;
@@ -112,18 +113,18 @@ fn show_records(count: u64) -> String {
     }
 }
 
-/// An input that is open.
+/// An open input.
 struct Input {
     name: String,
     format: Format,
     delimiter: u8,
     bytes: Box<dyn Read>,
-    /// None where it cannot be told.
+    /// Length in bytes; `None` if it is not known.
     len_bytes: Option<u64>,
 }
 
 impl Input {
-    /// All inputs in their order.
+    /// Opens all inputs, in the order given.
     fn all(args: &Args) -> Result<Vec<Input>> {
         let standard = [PathBuf::from("-")];
         let files = if args.files.is_empty() {
@@ -172,7 +173,7 @@ fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Format and delimiter, by the end of a name.
+/// Returns format and delimiter by the extension of a name.
 fn by_name(path: &Path) -> Option<(Format, u8)> {
     let end = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match &*end {
@@ -185,8 +186,7 @@ fn by_name(path: &Path) -> Option<(Format, u8)> {
     })
 }
 
-/// Opens the index; makes it where there is no file or an empty one, or a device with nothing on
-/// it.
+/// Opens the index; creates it if the file is missing or empty, or the device is empty.
 fn open_or_make(args: &Args) -> Result<Db> {
     let path = &args.index;
     if let Some(config) = &args.open.place.config {
@@ -200,7 +200,8 @@ fn open_or_make(args: &Args) -> Result<Db> {
         Db::open_path(path, &args.make.options(&args.open)).map_err(|error| failed(path, &error));
     let is_empty = || path.metadata().is_ok_and(|metadata| metadata.len() == 0);
     if opened.is_err() && !is_there && is_empty() {
-        // Nobody needs the empty file of a refusal; the refusal is the error to tell.
+        // Remove the empty file that is left after a refusal; report the refusal, not an error of
+        // the removal.
         let _ = std::fs::remove_file(path);
     }
     let db = opened?;
@@ -208,7 +209,7 @@ fn open_or_make(args: &Args) -> Result<Db> {
     Ok(db)
 }
 
-/// Lengths that were asked for must be those that the index has had from its making on.
+/// Returns an error if requested lengths differ from those with which the index was created.
 fn check_geometry(args: &Args, db: &Db) -> Result<()> {
     let (figures, path) = (db.figures(), args.index.display());
     let segment_bytes = u64::from(figures.space.segment_bytes);
@@ -229,8 +230,7 @@ fn check_geometry(args: &Args, db: &Db) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with a record that an index does not take, and which option decides how long one
-/// may be.
+/// Returns the message for a record that exceeds a limit, with the option that sets this limit.
 fn too_long(bytes: usize, max: usize, option: &str) -> String {
     let (bytes, max) = (show_size(bytes as u64), show_size(max as u64));
     format!(
@@ -244,7 +244,7 @@ struct Ended {
     is_index: bool,
 }
 
-/// Loads records of one input after the other.
+/// Loads the records of one input after another.
 struct Loading<'a> {
     args: &'a Args,
     db: &'a Db,
@@ -252,13 +252,13 @@ struct Loading<'a> {
     batch: Batch,
     batch_bytes: usize,
     batch_bytes_max: usize,
-    /// Records that the index has taken.
+    /// Number of records that the index has accepted.
     loaded: u64,
 }
 
 impl<'a> Loading<'a> {
     fn new(args: &'a Args, db: &'a Db, progress: &'a Progress) -> Loading<'a> {
-        // Half of what a batch may be, so that it is only too long if one record is.
+        // Half of the batch limit, so that a batch is too long only if a single record is.
         let half = db.limits().batch_bytes_max / 2;
         Loading {
             args,
@@ -314,7 +314,7 @@ impl<'a> Loading<'a> {
         if self.batch_bytes <= self.batch_bytes_max {
             return Ok(());
         }
-        // It is alone in its batch, so what is too long is this record.
+        // The record is alone in its batch, so it is this record that is too long.
         self.write().map_err(|error| match error {
             Error::BatchTooLong { bytes, max } => {
                 let why = too_long(bytes, max, "--log-bytes");
@@ -335,7 +335,7 @@ impl<'a> Loading<'a> {
         }
     }
 
-    /// Gives the index what waits, or forgets it when it is refused.
+    /// Writes the pending batch to the index, or discards it if the index refuses it.
     fn write(&mut self) -> Result<(), Error> {
         if self.batch.is_empty() {
             return Ok(());
@@ -353,7 +353,7 @@ impl<'a> Loading<'a> {
         written
     }
 
-    /// Makes all that was loaded durable; how much it is, if nothing ended it early.
+    /// Makes all loaded records durable; returns their number, if loading did not end early.
     fn finish(mut self, outcome: Result<(), Ended>) -> Result<u64> {
         let ended = match outcome {
             Ok(()) => self.write().map_err(|error| self.ended(&error)).err(),

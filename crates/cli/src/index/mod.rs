@@ -1,5 +1,5 @@
-//! `bimetal index`: an index (docs/index.md) from the command line. It only opens, asks and shows;
-//! what an index is, and every decision about it, is in the crate `bimetal-index`.
+//! `bimetal index`: an index (docs/index.md) from the command line. This module only opens, queries
+//! and shows; the format of an index, and every decision about it, is in the crate `bimetal-index`.
 
 mod compact;
 mod create;
@@ -68,20 +68,20 @@ impl OpenArgs {
     fn options(&self) -> Options {
         Options {
             memory_bytes: self.memory.0,
-            // The share that changes have of the memory by default.
+            // Default share of the memory for buffered changes.
             buffer_bytes: self.memory.0 / 4,
             ..Options::default()
         }
     }
 
-    /// Opens an index that exists only to read it; others may do the same at once.
+    /// Opens an existing index for reading only; other readers may have it open at the same time.
     fn open_read_only(&self, path: &Path) -> Result<Db> {
         let _progress = Progress::start(Unit::Nothing, "opening");
         let storage = self.place.storage_to_read(path)?;
         Db::open_read_only(storage, &self.options()).map_err(|error| failed(path, &error))
     }
 
-    /// Opens an index that exists.
+    /// Opens an existing index.
     fn open(&self, path: &Path) -> Result<Db> {
         let _progress = Progress::start(Unit::Nothing, "opening");
         let options = self.options();
@@ -114,14 +114,14 @@ impl MakeArgs {
             options.log_bytes = log.0;
         }
         if let Some(segment) = self.segment_bytes {
-            // What is too long is refused with its own reason.
+            // A value that is too large is refused with its own message.
             options.segment_bytes = u32::try_from(segment.0).unwrap_or(u32::MAX);
         }
         options
     }
 }
 
-/// A file that could not be opened, in a line that says what to do.
+/// Returns the error for a file that could not be opened: a line that says what to do.
 fn unopened(path: &Path, error: &io::Error) -> anyhow::Error {
     could_not_open(path, error.kind().into(), &error.to_string())
 }
@@ -140,7 +140,7 @@ fn could_not_open(path: &Path, kind: ErrorKind, reason: &str) -> anyhow::Error {
     }
 }
 
-/// What an index says, in a line with its file and what to do.
+/// Turns an error of an index into a line with its file and what to do.
 fn failed(path: &Path, error: &Error) -> anyhow::Error {
     let at = path;
     let path = path.display();
@@ -159,7 +159,7 @@ fn failed(path: &Path, error: &Error) -> anyhow::Error {
         }
         Error::Version { .. } => anyhow!("{path}: {error}; take the program that wrote it"),
         Error::Option { option, reason } => {
-            // Options have the names of the engine, which are those of the flags without the unit.
+            // The engine's options are named like the flags, plus a unit.
             let flag = match *option {
                 "memory_bytes" | "buffer_bytes" => "memory".to_owned(),
                 other => other.replace('_', "-"),
@@ -171,7 +171,7 @@ fn failed(path: &Path, error: &Error) -> anyhow::Error {
     }
 }
 
-/// Writes figures under a heading: what, how much, and what there is to say of it.
+/// Writes statistics under a heading, each with name, value and note.
 fn write_group(
     out: &mut impl Write,
     heading: &str,

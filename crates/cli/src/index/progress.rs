@@ -1,5 +1,6 @@
-//! Progress of verbs that may take long, on a terminal only, and only once they do: most end in a
-//! moment, and what flickers past is of no use. It must never write where results go.
+//! Progress of verbs that may take long. It is shown on a terminal only, and only after a while:
+//! most verbs end in a moment, and a bar that flickers past is of no use. It must never write to
+//! standard output, where results go.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -8,19 +9,19 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Nothing is shown of what ends within this.
+/// Time after which the progress is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often the time and the turning sign are drawn.
+/// Interval at which the elapsed time and the spinner are drawn.
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// What is counted, for the words and the bar.
+/// Unit of the progress, for the text and the bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Bytes, of so many if that is known.
+    /// Bytes, with their total if it is known.
     Bytes(Option<u64>),
-    /// Nodes; how many there are comes with the first count.
+    /// Nodes; their total comes with the first count.
     Nodes,
-    /// Of something that the message names; how many there are comes with the first count.
+    /// Parts that the message names; their total comes with the first count.
     Parts,
     /// Nothing; only the message changes.
     Nothing,
@@ -40,12 +41,12 @@ impl Unit {
     }
 }
 
-/// A bar on standard error that is gone at the end.
+/// A bar on standard error that is cleared at the end.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// Its end wakes the thread below.
+    /// Sender whose drop wakes the thread below.
     end: Option<Sender<()>>,
-    /// Shows the bar when it is time, for a verb may be busy in one long call.
+    /// Thread that shows the bar when it is time; the verb itself may be busy in one long call.
     shows: Option<JoinHandle<()>>,
 }
 
@@ -84,7 +85,7 @@ impl Progress {
         }));
     }
 
-    /// The bar, to count with.
+    /// Returns the bar, for counting.
     pub(crate) fn bar(&self) -> &ProgressBar {
         &self.bar
     }
@@ -99,7 +100,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(shows) = self.shows.take() {
-            // A thread that only draws: what became of it changes nothing.
+            // The thread only draws, so its outcome is ignored.
             let _ = shows.join();
         }
         self.bar.finish_and_clear();

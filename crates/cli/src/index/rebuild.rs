@@ -1,5 +1,5 @@
-//! `bimetal index rebuild`: what is left of a damaged index, in a new one. What is lost is the
-//! result, for people and for programs. The old one is only read.
+//! `bimetal index rebuild`: recovers the remaining content of a damaged index into a new one. The
+//! list of lost key ranges is the result, for people and for programs. The old index is only read.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ fn parse_id(text: &str) -> Result<u64, String> {
     u64::from_str_radix(text, 16).map_err(|_| "expected up to 16 hexadecimal digits".to_owned())
 }
 
-/// Runs the verb: status 1 when something is lost, or when nothing proves that it is not.
+/// Runs the verb. The exit status is 1 if records are lost, or if it is not proven that none are.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let storage = args.open.place.storage_to_read(&args.index)?;
     if args.new.exists() {
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let rebuilt = bimetal_index::rebuild(&storage, args.id, new, new_id, &options, &mut tell);
     drop(progress);
     let rebuilt = rebuilt.map_err(|error| {
-        // A part of an index would be taken for all that could be saved.
+        // Remove the partial index: it could be mistaken for all that could be recovered.
         let _ = std::fs::remove_file(&args.new);
         match error {
             Error::NotAnIndex { .. } if args.id.is_none() => {
@@ -105,7 +105,7 @@ fn loss_name(loss: Loss) -> &'static str {
 
 fn show_key(form: Form, key: &[u8]) -> String {
     let mut shown = Vec::new();
-    // A border between leaves need not be a key, and so not be of the form.
+    // A boundary between leaves need not be a key, so it may not have a text in this form.
     if form.show(key, &mut shown).is_err() {
         shown.clear();
         shown.extend_from_slice(b"0x");
@@ -146,7 +146,7 @@ fn to_json(args: &Args, rebuilt: &Rebuilt) -> Value {
     })
 }
 
-/// The form in which all borders can be shown.
+/// Returns a form in which all boundaries can be shown.
 fn form_of(lost: &[Lost]) -> Form {
     let mut borders = lost
         .iter()

@@ -1,5 +1,5 @@
-//! Records of a file that is to be loaded, one after the other, each with its place. A reader never
-//! takes a length in the file for granted, nor what is only the beginning of a record for a record.
+//! Records of a file to be loaded, one after another, each with its position. A reader never trusts
+//! a length in the file, and never takes the beginning of a record for a whole one.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
@@ -21,14 +21,14 @@ pub(crate) enum Format {
     Json,
 }
 
-/// How fields are to be read.
+/// Options for parsing fields.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     pub(crate) key: Form,
     pub(crate) value: Form,
-    /// Between the columns of CSV.
+    /// Delimiter between the columns of CSV.
     pub(crate) delimiter: u8,
-    /// The first line of CSV is no record.
+    /// Whether the first line of CSV is a header and not a record.
     pub(crate) has_header: bool,
 }
 
@@ -56,12 +56,12 @@ fn of_value(why: String) -> Bad {
     Bad::Record(format!("value {why}"))
 }
 
-/// Where a record stands in its file.
+/// Position of a record in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The line that it begins in, from 1.
+    /// Line in which the record begins, from 1.
     Line(u64),
-    /// In files without lines: its number, from 1, and its first byte, from 0.
+    /// For files without lines: number of the record, from 1, and offset of its first byte, from 0.
     Record { number: u64, offset: u64 },
 }
 
@@ -74,12 +74,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why there is no next record.
+/// Reason why there is no next record.
 #[derive(Debug)]
 pub(crate) enum Bad {
     /// The file cannot be read.
     Input(io::Error),
-    /// The record is none.
+    /// The record is malformed.
     Record(String),
 }
 
@@ -89,16 +89,16 @@ impl From<io::Error> for Bad {
     }
 }
 
-/// Gives the records of a file.
+/// Reader of the records of a file.
 pub(crate) trait Records {
-    /// Puts the next record into `record`; false at the end.
+    /// Reads the next record into `record`; returns false at the end.
     fn next(&mut self, record: &mut Record) -> Result<bool, Bad>;
 
-    /// Where the record stands that was given last, or was bad.
+    /// Returns the position of the last record, whether it was valid or malformed.
     fn place(&self) -> Place;
 }
 
-/// The records of `input`.
+/// Returns a reader of the records of `input`.
 pub(crate) fn open<'a>(
     format: Format,
     reading: Reading,
@@ -124,17 +124,18 @@ pub(crate) fn open<'a>(
     }
 }
 
-/// A byte that is no text: stands behind the end of CSV as a record of its own, unless the end is
-/// in the middle of quotes.
+/// A byte that never occurs in text. It is appended after the end of CSV and becomes a record of
+/// its own, unless the end is inside quotes.
 const BEHIND_THE_END: u8 = 0;
 
-/// Gives a file line by line, and then the end in two pieces: a line feed, for a last line that has
-/// none, and [`BEHIND_THE_END`]. So much is known of a CSV reader that has asked for no more.
+/// Feeds a file to the CSV reader line by line, and then the end in two pieces: a line feed, for a
+/// last line that has none, and [`BEHIND_THE_END`]. A CSV reader that has not asked for more input
+/// has seen exactly the lines given.
 struct ByLine<R> {
     input: R,
-    /// Line feeds given.
+    /// Number of line feeds given to the reader.
     lines: u64,
-    /// Pieces given of the end.
+    /// Number of pieces of the end given to the reader.
     end: usize,
 }
 
@@ -163,7 +164,7 @@ impl<R: BufRead> Read for ByLine<R> {
     }
 }
 
-/// The error of a file as it was: the one that it comes in hides what kind it is of.
+/// Unwraps the I/O error in a CSV error, since the CSV error hides its kind.
 pub(crate) fn io_error(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
@@ -199,7 +200,7 @@ impl<R: BufRead> Csv<R> {
         }
     }
 
-    /// Reads the fields of the next record; false at the end.
+    /// Reads the fields of the next record; returns false at the end.
     fn next_fields(&mut self) -> Result<bool, Bad> {
         if self.is_over {
             return Ok(false);
@@ -209,7 +210,7 @@ impl<R: BufRead> Csv<R> {
         let feeds = self.fields.as_slice().iter().filter(|byte| **byte == b'\n');
         let feeds = feeds.count() as u64;
         let given = self.reader.get_ref();
-        // A record ends with a line feed, so the last line given is its last.
+        // A record ends with a line feed, so the last line given is the record's last line.
         self.line = given.lines - feeds.min(given.lines);
         self.is_over = given.end == 2;
         if !self.is_over {
@@ -257,7 +258,7 @@ struct Binary<R> {
 }
 
 impl<R: BufRead> Binary<R> {
-    /// Takes exactly `length` bytes, and no memory for what is not there.
+    /// Reads exactly `length` bytes, and allocates no memory for bytes that do not exist.
     fn take(&mut self, length: u32, bytes: &mut Vec<u8>) -> Result<(), Bad> {
         bytes.clear();
         let length = u64::from(length);
@@ -306,10 +307,10 @@ impl<R: BufRead> Records for Binary<R> {
     }
 }
 
-/// Longer lines are no records of anybody.
+/// Maximum length of a line of JSON; longer lines are malformed.
 const JSON_LINE_BYTES_MAX: u64 = 1 << 30;
 
-/// A line of a key that is as long as can be: two characters a byte, and `0x`.
+/// Returns the length of the longest possible line with a key: two characters a byte, and `0x`.
 fn line_bytes_max(key: Form) -> u64 {
     match key {
         Form::Text => KEY_BYTES_MAX as u64,
@@ -396,7 +397,7 @@ struct Pair {
     value: serde_json::Value,
 }
 
-/// The text of a string, or of a number that is to be one.
+/// Returns the text of a JSON string, or of a JSON number where the form is a number.
 fn json_field(form: Form, value: serde_json::Value) -> Result<String, String> {
     match value {
         serde_json::Value::String(text) => Ok(text),

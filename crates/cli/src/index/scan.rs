@@ -1,4 +1,4 @@
-//! `bimetal index scan`: what it writes is what `load` reads, byte for byte.
+//! `bimetal index scan`: prints records in the formats that `load` reads, byte for byte.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::Bound;
@@ -17,9 +17,9 @@ use super::{OpenArgs, failed};
 use crate::said::say;
 use bimetal_block::units::show_count;
 
-/// Records between two looks at the bar.
+/// Number of records between two updates of the bar.
 const RECORDS_BETWEEN: u64 = 1 << 14;
-/// With this a program that reads CSV knows UTF-8, and takes it off.
+/// Mark by which a CSV reader recognizes UTF-8, and which it removes.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// How records are written.
@@ -75,8 +75,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let bounds = Bounds::of(args)?;
     let db = args.open.open_read_only(&args.index)?;
-    // The rows themselves show how far it is where they go to a terminal, and a bar would be among
-    // them.
+    // On a terminal the rows themselves show the progress, and a bar would disturb them.
     let progress =
         (!io::stdout().is_terminal()).then(|| Progress::start(Unit::Nothing, "scanning"));
     let looks = Looks::of(args, &db, &bounds).map_err(|error| failed(&args.index, &error))?;
@@ -88,8 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut writer = Writer::new(args.format, looks, out);
     let written = write_rows(args, &mut rows, &mut writer, progress.as_ref());
-    // What has come so far is worth printing, whatever ended it; the first error is the one to
-    // tell.
+    // Print the records read so far, whatever ended the scan; report the first error.
     let flushed = writer.finish();
     written?;
     flushed?;
@@ -124,7 +122,7 @@ fn write_rows(
     Ok(())
 }
 
-/// From where to where.
+/// Bounds of the key range.
 struct Bounds {
     from: Bound<Vec<u8>>,
     to: Bound<Vec<u8>>,
@@ -159,7 +157,7 @@ impl Bounds {
     }
 }
 
-/// The first key after all that begin with `prefix`.
+/// Returns the first key after all keys that begin with `prefix`.
 fn behind(prefix: &[u8]) -> Bound<Vec<u8>> {
     let mut key = prefix.to_vec();
     while let Some(last) = key.pop() {
@@ -171,17 +169,17 @@ fn behind(prefix: &[u8]) -> Bound<Vec<u8>> {
     Bound::Unbounded
 }
 
-/// How keys and values are to look.
+/// Text forms of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Looks {
     key: Form,
     value: Form,
-    /// The first key begins with what a reader of CSV would take off.
+    /// Whether the first key begins with a mark that a CSV reader would remove.
     has_mark: bool,
 }
 
 impl Looks {
-    /// What was asked for, else what the first and the last record suggest, of which one is said.
+    /// Returns the requested forms, or else forms guessed from the first and the last record.
     fn of(args: &Args, db: &Db, bounds: &Bounds) -> Result<Looks, Error> {
         let mut samples = Vec::new();
         for mut rows in [db.scan(bounds.lend()), db.scan_reverse(bounds.lend())] {
@@ -204,7 +202,7 @@ impl Looks {
         Ok(looks)
     }
 
-    /// Whoever loads it again has to know.
+    /// Reports guessed forms: they are needed to load the output again.
     fn say_guesses(self, args: &Args) {
         let guessed = |asked: Option<Form>, form| asked.is_none() && form == Form::Hex;
         let (what, options) = match (guessed(args.key, self.key), guessed(args.value, self.value)) {

@@ -14,7 +14,7 @@ use super::progress::{Progress, Unit};
 use super::{OpenArgs, failed, write_group};
 use bimetal_block::units::show_count;
 
-/// Keys between two looks at the bar.
+/// Number of keys between two updates of the bar.
 const KEYS_BETWEEN: u64 = 1 << 16;
 
 /// Which index.
@@ -38,7 +38,7 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let db = args.open.open_read_only(&args.index)?;
-    // Before counting, which fills the memory with nodes.
+    // Read the statistics before counting keys, which fills the memory with nodes.
     let figures = db.figures();
     let keys = args.count.then(|| count(&db)).transpose();
     let keys = keys.map_err(|error| failed(&args.index, &error))?;
@@ -66,18 +66,18 @@ fn count(db: &Db) -> Result<u64, Error> {
     Ok(keys)
 }
 
-/// Bytes from the start of the storage to the end of its last segment.
+/// Returns the number of bytes from the start of the storage to the end of its last segment.
 pub(super) fn space_bytes(db: &Db) -> u64 {
     let space = db.figures().space;
     let segment_bytes = u64::from(space.segment_bytes);
     db.segments_offset() + u64::from(space.segments) * segment_bytes
 }
 
-/// Segments by what is in them, in bytes.
+/// Segments by their content, in bytes.
 struct Segments {
     used: u32,
     live_bytes: u64,
-    /// In segments that are used, but not by anything.
+    /// Dead bytes in used segments.
     dead_bytes: u64,
     reserve_bytes: u64,
 }
@@ -223,7 +223,7 @@ fn write_space(out: &mut impl Write, space_bytes: u64, figures: &Figures) -> io:
     )
 }
 
-/// What was done, in words.
+/// Describes the maintenance done so far.
 fn done(figures: &Figures) -> Vec<(&'static str, String, &'static str)> {
     let upkeep = figures.upkeep;
     vec![

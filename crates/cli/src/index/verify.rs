@@ -1,4 +1,4 @@
-//! `bimetal index verify`. The file is opened only to read, beside other readers; what is wrong is
+//! `bimetal index verify`. The file is opened for reading only, alongside other readers. Damage is
 //! the result, for people and for programs, and not a failure of the verb.
 
 use std::io::{self, Write};
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     place: WhereArgs,
 }
 
-/// Runs the verb: status 1 when something is wrong.
+/// Runs the verb. The exit status is 1 if the index is damaged.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let storage = args.place.storage_to_read(&args.index)?;
     let progress = Progress::start(Unit::Nodes, "");
@@ -40,8 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     });
     drop(progress);
     let verified = match verified {
-        // Nothing leads to its nodes, so none was looked at. That is a result like any other
-        // damage.
+        // The nodes are not reachable, so none was checked. Report that like any other damage.
         Err(Error::Damaged { what, offset }) => Verified {
             len_bytes: storage.len_bytes(),
             problems: vec![Problem { what, offset }],

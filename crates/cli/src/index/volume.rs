@@ -1,5 +1,5 @@
-//! An index on a device of a configuration: the stack is opened in a thread of its own, for as long
-//! as the index is open.
+//! An index on a device of a configuration: a dedicated thread opens the stack and runs it while
+//! the index is open.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -25,7 +25,7 @@ pub(super) struct WhereArgs {
 }
 
 impl WhereArgs {
-    /// What an index is on, only to be read.
+    /// Opens the storage of an index for reading only.
     pub(super) fn storage_to_read(&self, index: &Path) -> Result<Arc<dyn Storage>> {
         if let Some(config) = &self.config {
             return Ok(Arc::new(open_device(config, index)?));

@@ -1,4 +1,5 @@
-//! `bimetal sim cache`: replacement policies over traces, as a table, records or a page with plots.
+//! `bimetal sim cache`: runs replacement policies over traces, and shows the results as a table,
+//! records or a page with plots.
 
 mod page;
 mod records;
@@ -18,10 +19,10 @@ use crate::runs::progress_bar;
 use crate::said::say;
 use crate::trace::ReadArgs;
 
-/// Fewest pages from which a cache is estimated without a warning. Of the pages that a cache of the
-/// whole trace would hold, n are expected in the sample and n +- sqrt(n) are there, so the estimate
-/// is that of a cache of about this size only: here to within a tenth. docs/cache-simulation.md has
-/// the errors measured.
+/// Minimum number of sampled pages for which a cache is estimated without a warning. If n pages of
+/// the cache are expected in the sample, n +- sqrt(n) are there, so the estimate is that of a cache
+/// of about this size only: here to within a tenth. docs/cache-simulation.md has the measured
+/// errors.
 const SIMULATED_PAGES_MIN: usize = 100;
 
 /// What to compare on what.
@@ -113,17 +114,17 @@ fn parse_cost(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected microseconds, 0 or more".to_owned())
 }
 
-/// A trace and what came of all runs over it.
+/// A trace and the results of all runs over it.
 struct Compared {
-    /// The name of its file.
+    /// Name of the trace file.
     trace: String,
-    /// Of the file.
+    /// Format of the trace file.
     format: &'static str,
-    /// Reads, writes and trims.
+    /// Number of reads, writes and trims.
     counts: [u64; 3],
-    /// Distinct pages, estimated when there is a sample.
+    /// Number of distinct pages, estimated if the trace is sampled.
     footprint_pages: usize,
-    /// Reads and writes that were looked at.
+    /// Number of reads and writes in the sample.
     sampled_accesses: u64,
     rows: Vec<Row>,
 }
@@ -162,8 +163,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an erase block costs follows from all of its neighbours in time, so a device with a
-/// translation layer cannot be shrunk with the sample.
+/// Refuses a sample together with a flash device: the cost of an erase block depends on all
+/// accesses close in time, so a device with a translation layer cannot be scaled down with the
+/// sample.
 fn check_sample(args: &Args) -> Result<()> {
     if args.sample.is_none() {
         return Ok(());
@@ -182,8 +184,8 @@ fn check_sample(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Says when caches are estimated from so few pages that the error may be larger than what is
-/// compared. `sampled_pages` are all distinct pages of the sample.
+/// Warns if caches are estimated from so few pages that the error may exceed the differences
+/// compared. `sampled_pages` is the number of all distinct pages of the sample.
 fn warn_of_few_pages(trace: &str, jobs: &[Job], rate: f64, sampled_pages: usize) {
     let sizes = jobs.iter().map(|job| job.size_pages);
     let Some(size_pages) = sizes.min().filter(|_| rate < 1.0) else {
@@ -212,7 +214,7 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
             let page_bytes = args.read.page_bytes();
             (Key::Page { page_bytes }, page_bytes, args.block_pages)
         }
-        // An object is a block of its own: its neighbours in the space of names mean nothing.
+        // Each object is its own block: neighbouring names have no relation.
         KeyArg::Record => (Key::Record, 1, 1),
     };
     let mut reader = Reader::open(path, &args.read.options(unit_bytes))?;

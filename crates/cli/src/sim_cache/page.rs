@@ -1,4 +1,4 @@
-//! What came of the runs as one page: a verdict, plots, and every figure in tables.
+//! Results of the runs as one HTML page: a verdict, plots, and all values in tables.
 //!
 //! The page must load nothing: no script, no font, no picture from anywhere. The same runs give the
 //! same bytes, so there is no date in it.
@@ -9,7 +9,7 @@ use super::{Args, Compared, KeyArg, Row};
 use bimetal_lab::plot::{COLOURS, Mark, Plot, STYLE, Series, escaped, short};
 use bimetal_sim::cache::{Ftl, Outcome};
 
-/// All of the page.
+/// Returns the whole page.
 pub(super) fn html(args: &Args, compared: &[Compared]) -> String {
     let policies: Vec<&str> = args.policy.iter().map(|policy| policy.name()).collect();
     let page = Page {
@@ -33,13 +33,13 @@ pub(super) fn html(args: &Args, compared: &[Compared]) -> String {
 struct Page<'a> {
     args: &'a Args,
     policies: Vec<&'a str>,
-    /// The policy that the others are compared with.
+    /// Index of the policy with which the others are compared.
     base: usize,
-    /// What is held.
+    /// Name of the cached unit.
     unit: &'static str,
 }
 
-/// Something to draw over the sizes.
+/// Quantity to plot over the cache sizes.
 type Measure<'m> = &'m dyn Fn(&Outcome, &Outcome) -> Option<f64>;
 
 impl Page<'_> {
@@ -74,7 +74,8 @@ impl Page<'_> {
         self.policies[self.base]
     }
 
-    /// The geometric mean of device time over all traces and sizes, for each policy and device.
+    /// Writes the geometric mean of device time over all traces and sizes, for each policy and
+    /// device.
     fn verdict(&self, out: &mut String, compared: &[Compared]) {
         let runs = compared.len() * self.args.size.len();
         // One run has no mean, and is in the first plot.
@@ -122,7 +123,7 @@ impl Page<'_> {
         out.push_str("</tbody></table></div>\n");
     }
 
-    /// Device time of a policy over that of the base, wherever both have some.
+    /// Returns the device time of a policy relative to the base, wherever both are positive.
     fn ratios(&self, compared: &[Compared], policy: usize, ftl: usize) -> Vec<f64> {
         let mut ratios = Vec::new();
         for of in compared {
@@ -135,7 +136,7 @@ impl Page<'_> {
         ratios
     }
 
-    /// The run of a policy: jobs stand by device, then size, then policy.
+    /// Returns the run of a policy: jobs are ordered by device, then size, then policy.
     fn row<'c>(&self, of: &'c Compared, ftl: usize, size: usize, policy: usize) -> &'c Row {
         &of.rows[(ftl * self.args.size.len() + size) * self.policies.len() + policy]
     }
@@ -223,7 +224,7 @@ impl Page<'_> {
         }
     }
 
-    /// A figure, unless there is nothing in it.
+    /// Writes a plot, unless it would be empty.
     fn plot(
         &self,
         out: &mut String,
@@ -319,7 +320,7 @@ impl Page<'_> {
         out.push_str("</table></div></details>\n");
     }
 
-    /// The rows of one device and size, the fastest marked.
+    /// Writes the rows of one device and size, the fastest marked.
     fn group(&self, out: &mut String, of: &Compared, (ftl, name): (usize, &str), size: usize) {
         let time = |policy| self.row(of, ftl, size, policy).outcome.device_time_us;
         let least = (0..self.policies.len()).map(time).fold(f64::MAX, f64::min);
@@ -355,18 +356,18 @@ impl Page<'_> {
         }
     }
 
-    /// The colour of a policy, to find it in the plots.
+    /// Returns the colour mark of a policy, by which it is found in the plots.
     fn swatch(&self, policy: usize) -> String {
         format!("<i class=\"swatch c{}\"></i>", policy % COLOURS)
     }
 }
 
-/// Device time as a share of that of `base`; nothing where that has none.
+/// Returns device time as a share of that of `base`; `None` if the latter is 0.
 fn relative_time(outcome: &Outcome, base: &Outcome) -> Option<f64> {
     (base.device_time_us > 0.0).then(|| outcome.device_time_us / base.device_time_us)
 }
 
-/// The geometric mean and the largest; nothing of none.
+/// Returns the geometric mean and the largest ratio; `None` for an empty list.
 fn mean_and_worst(ratios: &[f64]) -> Option<(f64, f64)> {
     if ratios.is_empty() {
         return None;
@@ -393,7 +394,7 @@ fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
     writeln!(out, "{what}").expect("text can always be added to a string");
 }
 
-/// A word of a command line, for a shell.
+/// Quotes a word of a command line for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=%+@".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
@@ -414,8 +415,8 @@ mod tests {
         args: Args,
     }
 
-    /// A page of `lru` and `arc` at the sizes 10 and 20; over a real drive `arc` needs half the
-    /// time.
+    /// Returns a page of `lru` and `arc` at the sizes 10 and 20; over a real drive `arc` needs half
+    /// the time.
     fn page() -> String {
         let words = "x --trace t --policy lru,arc --size 10,20 --ftl none,page";
         let args = Command::parse_from(words.split(' ')).args;
@@ -484,7 +485,7 @@ mod tests {
             "{verdict}"
         );
         assert!(page.contains("70 reads, 30 writes of 200 distinct"));
-        // Two devices by two sizes by two policies.
+        // Two devices, two sizes, two policies.
         assert_eq!(page.matches("<td>0.4000</td>").count(), 8);
     }
 

@@ -1,6 +1,6 @@
-//! What came of the runs as JSON, CSV and a table for the terminal.
+//! Results of the runs as JSON, CSV and a table for the terminal.
 //!
-//! All three have the same figures, and JSON has the names that checks rely on.
+//! All three have the same values, and JSON has the names that checks rely on.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use super::{Compared, Row};
 use crate::table::{Align, Table};
 use bimetal_sim::cache::miniature_pages;
 
-/// A record for each run over each trace.
+/// Returns a record for each run over each trace.
 pub(super) fn all(compared: &[Compared], rate: f64) -> Vec<Value> {
     rows_of(compared)
         .map(|(of, row)| record(of, row, rate))
@@ -50,7 +50,7 @@ fn record(of: &Compared, row: &Row, rate: f64) -> Value {
     })
 }
 
-/// A field of CSV: quoted where it has to be.
+/// Formats a field of CSV, quoted if necessary.
 fn csv_field(value: &Value) -> String {
     match value {
         Value::String(text) if text.contains([',', '"', '\n']) => {
@@ -61,7 +61,7 @@ fn csv_field(value: &Value) -> String {
     }
 }
 
-/// The same as lines between commas, with the names first.
+/// Prints the records as CSV, with the names first.
 pub(super) fn print_csv(out: &mut impl Write, compared: &[Compared], rate: f64) -> Result<()> {
     for (number, record) in all(compared, rate).iter().enumerate() {
         let fields = record.as_object().context("a record is an object")?;
@@ -75,7 +75,7 @@ pub(super) fn print_csv(out: &mut impl Write, compared: &[Compared], rate: f64) 
     Ok(())
 }
 
-/// The runs for a terminal.
+/// Formats the runs for a terminal.
 pub(super) fn table(compared: &[Compared]) -> Table {
     let mut table = Table::new(&[
         ("device s", Align::Right),

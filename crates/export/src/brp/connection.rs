@@ -1,7 +1,7 @@
-//! A path: commands in, results out as each request ends.
+//! A BRP path: commands arrive, and each result is sent when its request ends.
 //!
-//! It must never start a request after the path was fenced, not even one that has been received
-//! already: the initiator may have sent a newer one over another path.
+//! The path must never start a request after it was fenced, not even a request that has already
+//! been received: the initiator may have sent a newer one over another path.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -27,16 +27,17 @@ use crate::link::Link;
 use crate::session::{BOUNDS, Conversation};
 use crate::tasks::TaskNumber;
 
-/// A request that has been started and has not ended, and what it holds until its result has been
-/// sent. The path counts it until this is dropped, also if nobody answers it.
+/// A request that has been started and has not ended, with the admission that it holds until its
+/// result has been sent. The path counts the request until this is dropped, even if it is never
+/// answered.
 struct UnderWay {
     of: Rc<Transmission>,
-    /// Taken when the result is handed over.
+    /// Admission of the request; it is taken when the result is handed over.
     admission: Option<Admission>,
 }
 
 impl UnderWay {
-    /// Asks the device, and answers.
+    /// Submits the request to the device, and sends the result.
     async fn carry_out(self, request: Request, payload: Payload) {
         let of = &self.of;
         let result = match of.hand_down(&request, payload) {
@@ -46,7 +47,7 @@ impl UnderWay {
         self.finish(&request, result);
     }
 
-    /// The request is over, and its result goes out.
+    /// Ends the request and sends its result.
     fn finish(mut self, request: &Request, result: Result<Reply, Status>) {
         let (of, admission) = (Rc::clone(&self.of), self.admission.take());
         drop(self);
@@ -68,7 +69,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// A fence that has not been answered, counted until this is dropped.
+/// A fence that has not been answered. It is counted until this is dropped.
 struct Fence(Rc<Transmission>);
 
 impl Fence {
@@ -95,7 +96,7 @@ pub(crate) struct Transmission {
     inbound: RefCell<TargetInbound>,
     frames: RefCell<Frames>,
     fences: Cell<usize>,
-    /// A request has ended, for a path on which one follows the other.
+    /// Signals that a request has ended, for a path on which requests run one at a time.
     ended: Event,
     task: TaskNumber,
 }
@@ -165,8 +166,8 @@ impl Transmission {
         Ok(self.inbound.borrow_mut().next(input.unread(), requests)?)
     }
 
-    /// Starts the requests of a command, each as soon as its data is there: the first ones are at
-    /// work while the data of the last ones is still under way.
+    /// Starts the requests of a command, each as soon as its data has arrived. The first requests
+    /// are in progress while the data of the last ones is still arriving.
     async fn command(
         self: &Rc<Self>,
         input: &mut Inbox,
@@ -181,7 +182,7 @@ impl Transmission {
                 let admission = self.link.admit(weight(request)).await;
                 self.gather(input, request).await?;
                 if let Some(result) = self.write_at_once(input, request)? {
-                    // Nobody has run since the look at the fence.
+                    // No other task has run since the check of the fence.
                     self.begin(admission)?.finish(request, result);
                     continue;
                 }
@@ -196,7 +197,7 @@ impl Transmission {
         Ok(())
     }
 
-    /// Starts requests of which each waits for the one before.
+    /// Starts requests that run one at a time, each after the one before it.
     async fn start_in_turn(
         self: &Rc<Self>,
         input: &mut Inbox,
@@ -209,7 +210,7 @@ impl Transmission {
             self.gather(input, request).await?;
             received.push((*request, self.data(input, request).await?));
         }
-        // Nothing runs in between, so either all of them begin or none does.
+        // No other task runs in between, so either all of them begin or none does.
         let mut ordered = Vec::with_capacity(requests.len());
         for (request, payload) in received {
             let one = admission.take_one(weight(&request));
@@ -224,7 +225,7 @@ impl Transmission {
         Ok(())
     }
 
-    /// Counts a request that starts now, unless the path has been fenced.
+    /// Counts a request that starts now, or fails if the path has been fenced.
     fn begin(self: &Rc<Self>, admission: Admission) -> Result<UnderWay, End> {
         if !self.path.start() {
             return Err(End::Broken);
@@ -235,7 +236,8 @@ impl Transmission {
         })
     }
 
-    /// Waits until a little data is all here; of more, the rest is best received where it is to be.
+    /// Waits until all the data of a request has arrived, if the data is short. The rest of longer
+    /// data is better received directly into its own buffer.
     async fn gather(&self, input: &mut Inbox, request: &Request) -> Result<(), End> {
         let len = request.data_bytes() as usize;
         while input.unread().len() < len && len <= COPIED_BYTES_MAX {
@@ -250,15 +252,15 @@ impl Transmission {
         Ok(())
     }
 
-    /// The data of a write, in a buffer of its own.
+    /// Takes the data of a write into a buffer of its own.
     async fn data(&self, input: &mut Inbox, request: &Request) -> Result<Payload, End> {
         let len = request.data_bytes() as usize;
         input.take(&self.rt, &self.link, len).await
     }
 
-    /// Writes data from where it was received, if the device need not wait and nothing else is to
-    /// be done with it, and gives the result. `None` if it has to go another way: nothing has
-    /// happened then.
+    /// Writes data directly from the receive buffer and returns the result, if the device need not
+    /// wait and the data needs no other processing. Returns `None`, without any effect, if the
+    /// request must take another way.
     fn write_at_once(
         &self,
         input: &mut Inbox,
@@ -285,8 +287,8 @@ impl Transmission {
         Ok(Some(self.counted(result)))
     }
 
-    /// Starts a request whose result goes out when it is there. One that need not wait is over when
-    /// this returns, and needs no task.
+    /// Starts a request, whose result is sent as soon as it exists. A request that need not wait
+    /// has ended when this returns, and needs no task.
     fn start(&self, request: Request, payload: Payload, under_way: UnderWay) {
         let below = match self.hand_down(&request, payload) {
             Ok(below) => below,
@@ -305,10 +307,10 @@ impl Transmission {
         }
     }
 
-    /// What is asked of the device.
+    /// Converts a request into the one that the device gets.
     ///
     /// # Errors
-    /// Why it is not asked.
+    /// The status with which the request is refused.
     fn hand_down(&self, request: &Request, payload: Payload) -> Result<BlockRequest, Status> {
         let counters = &self.export.counters.requests;
         if let Some(status) = self.refused(request, &payload) {
@@ -320,7 +322,7 @@ impl Transmission {
         Ok(below)
     }
 
-    /// What the device has answered, as a status.
+    /// Converts the result of the device to a status, and counts a failure.
     fn counted(&self, result: IoResult) -> Result<Reply, Status> {
         if result.is_err() {
             add(&self.export.counters.requests.failed, 1);
@@ -336,7 +338,7 @@ impl Transmission {
         self.now().validate(request).err()
     }
 
-    /// What the initiator was told, as it is now: the volume may have grown since the greeting.
+    /// Returns the welcome with the current size: the volume may have grown since the greeting.
     fn now(&self) -> Welcome {
         Welcome {
             size_bytes: self.export.device.geometry().size_bytes,
@@ -373,7 +375,7 @@ impl Transmission {
         }
     }
 
-    /// Ends another path of the session, and answers when it has ended.
+    /// Fences another path of the session, and answers when that path has ended.
     async fn fence(self: &Rc<Self>, number: u32) -> Result<(), End> {
         if number == self.path.number() || self.fences.get() == FENCES_MAX {
             return Err(ProtocolError::BadFence.into());
@@ -407,7 +409,8 @@ impl Conversation for Transmission {
         let batch_max = if self.welcome.agreed(feature::MERGE) {
             usize::MAX
         } else {
-            // Without merging every result is a message of its own, as the mode means it.
+            // Without merging, each result is a message of its own, as the negotiated mode
+            // requires.
             1
         };
         let gather = |batch: &mut Vec<Outgoing>| {
@@ -431,8 +434,8 @@ impl Conversation for Transmission {
     }
 }
 
-/// What a request counts for until its result has been sent. A read that will be refused has no
-/// data.
+/// Returns the weight that a request has until its result has been sent. A read that will be
+/// refused has no data.
 fn weight(request: &Request) -> Weight {
     let longest = wire::DATA_BYTES_MAX;
     let data_bytes = match request.op {
@@ -449,7 +452,7 @@ fn flags_of(request: &Request) -> Flags {
     }
 }
 
-/// A request of the wire as one of the device.
+/// Converts a request of the wire into a request of the device.
 fn to_block(request: &Request, payload: Payload) -> BlockRequest {
     let flags = flags_of(request);
     let (offset, len) = (request.offset_bytes, u64::from(request.length_bytes));
@@ -464,7 +467,7 @@ fn to_block(request: &Request, payload: Payload) -> BlockRequest {
     }
 }
 
-/// Runs of a device as those of the wire, as many as fit.
+/// Converts extents of a device to runs of the wire, as many as fit.
 fn to_wire(runs: &[bimetal_block::Extent]) -> Vec<Run> {
     let to_wire = |run: &bimetal_block::Extent| Run {
         length_bytes: u32::try_from(run.len).expect("a run is inside its request"),
@@ -474,7 +477,7 @@ fn to_wire(runs: &[bimetal_block::Extent]) -> Vec<Run> {
     runs.take(RUNS_MAX).map(to_wire).collect()
 }
 
-/// The status an initiator is shown.
+/// Returns the status that an initiator gets for a device error.
 fn status_of(error: IoError) -> Status {
     match error {
         IoError::Medium => Status::Medium,

@@ -1,4 +1,5 @@
-//! The greeting: which export, over which path of which session, or why not.
+//! The BRP greeting: decides which export the initiator gets, over which path of which session, or
+//! why it is refused.
 
 use std::rc::Rc;
 
@@ -18,21 +19,21 @@ use crate::export::{Connected, Shown};
 use crate::input::{End, HANDSHAKE_BUFFER_BYTES};
 use crate::session::BOUNDS;
 
-/// An initiator that was taken.
+/// An initiator that was accepted.
 pub(crate) struct Taken {
     pub(crate) export: Connected,
     pub(crate) path: OpenPath,
     pub(crate) welcome: Welcome,
     pub(crate) inbound: TargetInbound,
     pub(crate) outbound: Outbound,
-    /// What came behind the greeting.
+    /// Bytes that were received behind the greeting.
     pub(crate) early: Vec<u8>,
 }
 
-/// Greets an initiator. `None` when it does not stay.
+/// Performs the greeting with an initiator. Returns `None` if the initiator does not stay.
 ///
 /// # Errors
-/// Why the connection has to end.
+/// The reason why the connection has to end.
 pub(crate) async fn greet(
     rt: &Rt,
     stream: &Stream,
@@ -80,7 +81,8 @@ impl Greeting<'_> {
         if hello.purpose == Purpose::List {
             return self.list(&mut outbound).await;
         }
-        // Both are held from here on: the welcome may take long to be sent, or never be.
+        // The connection slot and the path are held from here on. Sending the welcome may take
+        // long, or never complete.
         let (shown, export, path) = match self.open(&hello) {
             Ok(opened) => opened,
             Err(refusal) => return self.refuse(&mut outbound, refusal).await,
@@ -127,7 +129,8 @@ impl Greeting<'_> {
                 description: export.config.description.clone(),
             };
             listed.encode(outbound, &mut out);
-            // One at a time, so that a long list takes no more memory than its longest entry.
+            // Entries are sent one at a time, so that a long list takes no more memory than its
+            // longest entry.
             self.send(&out).await?;
             out.clear();
         }

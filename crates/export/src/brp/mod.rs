@@ -1,4 +1,4 @@
-//! BRP: the target's end of `docs/brp.md`, section by section.
+//! The target side of BRP, which implements `docs/brp.md` section by section.
 
 mod connection;
 mod greeting;

@@ -1,4 +1,4 @@
-//! Results on their way to an initiator, merged into as few frames as may be.
+//! Results to be sent to an initiator, merged into as few frames as possible.
 
 use bimetal_proto::brp::frame::{check_appended, check_of};
 use bimetal_proto::brp::response::encode_response;
@@ -8,15 +8,15 @@ use bimetal_rt::{Payload, Rt};
 
 use crate::link::Reply;
 
-/// What is to be sent.
+/// A message to be sent.
 pub(crate) enum Outgoing {
-    /// How a request ended.
+    /// The result of a request.
     Result {
         tag: u32,
         status: Status,
         data: Payload,
     },
-    /// A path has ended.
+    /// Notification that a fenced path has ended, with its number.
     Fenced(u32),
 }
 
@@ -29,12 +29,12 @@ impl Reply for Outgoing {
     }
 }
 
-/// Makes frames of batches: one direction of one path.
+/// Builds frames of batches, for one direction of one path.
 pub(super) struct Frames {
     outbound: Outbound,
     entries_max: usize,
     heads: Vec<u8>,
-    /// Data, each with the place in the heads before which it goes.
+    /// Data of the batch, each with the offset in `heads` before which it is inserted.
     data: Vec<(usize, Payload)>,
 }
 
@@ -48,7 +48,8 @@ impl Frames {
         }
     }
 
-    /// A batch as one payload: heads carved from one buffer, data by reference.
+    /// Combines a batch into one payload: heads are carved from one buffer, data is included by
+    /// reference.
     pub(super) fn gather(&mut self, rt: &Rt, batch: &mut [Outgoing]) -> Payload {
         self.heads.clear();
         let mut rest = batch;
@@ -75,7 +76,7 @@ impl Frames {
         payload
     }
 
-    /// Makes one frame of the results in front, and says how many those were.
+    /// Builds one frame of the results at the front, and returns the number of these results.
     fn frame(&mut self, batch: &mut [Outgoing]) -> usize {
         let crc = self.outbound.has_checks();
         let mut completions = Vec::with_capacity(batch.len().min(self.entries_max));
@@ -108,7 +109,7 @@ impl Frames {
     }
 }
 
-/// CRC-32C of a payload; of none it is the same as no check.
+/// Returns the CRC-32C of a payload. For an empty payload it is 0, the value that means no check.
 pub(super) fn check(payload: &Payload) -> u32 {
     let mut slices = payload.slices().iter();
     let first = slices.next().map_or(0, |slice| check_of(slice));

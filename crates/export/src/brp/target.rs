@@ -1,4 +1,4 @@
-//! What all BRP connections of a server share: who this target is, and the sessions.
+//! State that all BRP connections of a server share: the identity of the target, and the sessions.
 
 use std::cell::OnceCell;
 use std::io;
@@ -9,22 +9,23 @@ use bimetal_proto::brp::{Path, Refusal, Sessions};
 use bimetal_rt::Rt;
 use bimetal_rt::sync::Event;
 
-/// Paths of one session, at most.
+/// Maximum number of paths of one session.
 const PATHS_MAX: usize = 64;
 
-/// Who a target is (`docs/brp.md`, section "Greeting").
+/// Identity of a target (`docs/brp.md`, section "Greeting").
 #[derive(Clone, Copy)]
 pub(crate) struct Identity {
     pub(crate) instance: [u8; 16],
     pub(crate) host: [u8; 16],
 }
 
-/// See the module.
+/// State shared by all BRP connections; see the module documentation.
 pub(crate) struct Target {
     rt: Rt,
     identity: OnceCell<Identity>,
     sessions: Sessions,
-    /// A path was fenced or is over, and whatever else the server's tasks wait for.
+    /// Signals that a path was fenced or has ended. The server's tasks share it for their other
+    /// conditions.
     changed: Rc<Event>,
 }
 
@@ -38,10 +39,10 @@ impl Target {
         })
     }
 
-    /// Drawn when it is first asked for, and the same from then on.
+    /// Returns the identity. The first call draws it, and later calls return the same one.
     ///
     /// # Errors
-    /// When the operating system has no random numbers, or does not say which machine this is.
+    /// When the operating system provides no random numbers, or does not identify the machine.
     pub(crate) fn identity(&self) -> io::Result<Identity> {
         if let Some(identity) = self.identity.get() {
             return Ok(*identity);
@@ -53,7 +54,7 @@ impl Target {
         Ok(*self.identity.get_or_init(|| identity))
     }
 
-    /// Takes a connection as a path of a session.
+    /// Adds a connection to a session as a path.
     ///
     /// # Errors
     /// The refusal to answer with.
@@ -68,32 +69,33 @@ impl Target {
         })
     }
 
-    /// Fences a path of the same session as `asker`; `None` when there is no such path.
+    /// Fences a path of the session that `asker` belongs to. Returns `None` when there is no such
+    /// path.
     pub(crate) fn fence(&self, asker: &OpenPath, number: u32) -> Option<Rc<Path>> {
         let fenced = self.sessions.fence(&asker.path, number)?;
         self.changed.notify();
         Some(fenced)
     }
 
-    /// Sessions that have a path.
+    /// Returns the number of sessions that have a path.
     #[cfg(test)]
     pub(crate) fn sessions(&self) -> usize {
         self.sessions.len()
     }
 
-    /// A request of a fenced path has ended.
+    /// Signals that a request of a fenced path has ended.
     pub(crate) fn notify(&self) {
         self.changed.notify();
     }
 
-    /// Waits until nothing that came over a path is or can come under way.
+    /// Waits until no request of a path is in progress or can start any more.
     pub(crate) async fn until_over(&self, path: &Path) {
         self.changed.until(|| path.is_over()).await;
     }
 }
 
-/// A path in use. When this is dropped, which may be only when its requests have ended, the path
-/// is closed and its session forgets it.
+/// A path in use. It may be dropped only when its requests have ended. Dropping it closes the path
+/// and removes it from its session.
 pub(crate) struct OpenPath {
     path: Rc<Path>,
     target: Rc<Target>,

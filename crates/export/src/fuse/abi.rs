@@ -1,19 +1,18 @@
-//! The layouts and numbers of the kernel's `linux/fuse.h`: what comes through `/dev/fuse`, and what
-//! is answered.
+//! The layouts and numbers of the kernel's `linux/fuse.h`: the messages that come through
+//! `/dev/fuse`, and their answers.
 //!
-//! All of it is in the machine's order of bytes. This module must never do I/O, and takes nothing
-//! that the kernel says for granted: a message that is too short for what it claims to be is no
-//! message.
+//! All numbers are in the machine's byte order. This module must never do I/O, and does not trust
+//! the kernel's input: a message that is shorter than it claims is rejected.
 
-/// The protocol's version that is spoken (`FUSE_KERNEL_VERSION`).
+/// Major protocol version that is spoken (`FUSE_KERNEL_VERSION`).
 pub(super) const MAJOR: u32 = 7;
-/// The oldest minor version with everything that is used here (Linux 5.4).
+/// Oldest minor version with every feature that is used here (Linux 5.4).
 pub(super) const MINOR_MIN: u32 = 31;
-/// The newest minor version that is spoken.
+/// Newest minor version that is spoken.
 const MINOR_MAX: u32 = 38;
 /// The inode of the folder (`FUSE_ROOT_ID`).
 pub(super) const FOLDER: u64 = 1;
-/// The inode of the file in it.
+/// The inode of the file in the folder.
 pub(super) const FILE: u64 = 2;
 /// Bytes of `struct fuse_in_header`.
 const IN_HEADER_BYTES: usize = 40;
@@ -21,17 +20,17 @@ const IN_HEADER_BYTES: usize = 40;
 pub(super) const HEAD_BYTES: usize = IN_HEADER_BYTES + 40;
 /// Bytes of `struct fuse_out_header`.
 pub(super) const OUT_HEADER_BYTES: usize = 16;
-/// The page in which the kernel counts the length of a request.
+/// Page size in which the kernel counts the length of a request.
 pub(super) const PAGE_BYTES: u32 = 4096;
-/// The smallest buffer that the kernel lets a message be read into (`FUSE_MIN_READ_BUFFER`).
+/// Minimum size of the buffer for a read from `/dev/fuse` (`FUSE_MIN_READ_BUFFER`).
 pub(super) const READ_BYTES_MIN: usize = 8192;
-/// How long the kernel may keep what it was told of the file and its name, in seconds: nothing of
-/// it changes.
+/// Time for which the kernel may cache the attributes and the name of the file, in seconds: they
+/// never change.
 const VALID_S: u64 = 1 << 30;
-/// The name's length that `statfs` tells.
+/// Maximum name length that `statfs` reports.
 const NAME_BYTES_MAX: u32 = 255;
 
-/// Error numbers of `errno(3)` that are answered here.
+/// Error numbers of `errno(3)` that the answers use.
 pub(super) mod errno {
     pub(in super::super) const EPERM: i32 = 1;
     pub(in super::super) const ENOENT: i32 = 2;
@@ -52,24 +51,24 @@ mod init_flag {
     pub(super) const PARALLEL_DIROPS: u32 = 1 << 18;
     pub(super) const MAX_PAGES: u32 = 1 << 22;
 
-    /// What the server asks for.
+    /// Flags that the server requests.
     pub(super) const WANTED: u32 =
         ASYNC_READ | BIG_WRITES | ASYNC_DIO | PARALLEL_DIROPS | MAX_PAGES;
-    /// What it cannot do without: requests of more than a few pages.
+    /// Flags that the server requires: they permit requests of more than a few pages.
     pub(super) const NEEDED: u32 = BIG_WRITES | MAX_PAGES;
 }
 
 /// Bits of `fuse_open_out.open_flags`.
 mod open_flag {
-    /// Past the page cache: the volume has caches of its own, and what is on it must be what was
-    /// written.
+    /// Bypasses the page cache. The volume has caches of its own, and written data must be on the
+    /// volume.
     pub(super) const DIRECT_IO: u32 = 1 << 0;
-    /// Nothing to do when a descriptor is closed.
+    /// Closing a descriptor needs no request.
     pub(super) const NO_FLUSH: u32 = 1 << 5;
     pub(super) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// Bits of `fuse_setattr_in.valid` for what cannot be changed: mode, owner, group and size.
+/// Bits of `fuse_setattr_in.valid` for attributes that cannot change: mode, owner, group and size.
 const SET_MODE_OR_OWNER: u32 = 0b111;
 const SET_SIZE: u32 = 1 << 3;
 
@@ -80,11 +79,11 @@ mod fallocate_mode {
     pub(super) const ZERO_RANGE: u32 = 0x10;
 }
 
-/// Types of inodes, as in `st_mode` and, shifted, in a directory's entries.
+/// Inode types, as in `st_mode` and, shifted, in directory entries.
 const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 
-/// `N` bytes of `bytes` from `at` on, if they are there.
+/// Returns the `N` bytes of `bytes` from `at` on, if they exist.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
@@ -97,13 +96,13 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     part(bytes, at).map(u64::from_ne_bytes)
 }
 
-/// What is asked of every request: `struct fuse_in_header`, as far as it is used.
+/// The header of every request: the fields of `struct fuse_in_header` that are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Bytes of the whole message.
+    /// Length of the whole message in bytes.
     pub(super) len: u32,
     opcode: u32,
-    /// What the answer is told by.
+    /// Identifier that the answer must repeat.
     pub(super) unique: u64,
     /// The inode.
     pub(super) node: u64,
@@ -116,16 +115,16 @@ pub(super) struct Range {
     pub(super) len: u64,
 }
 
-/// What a range is made by `fallocate(2)`.
+/// The effect of `fallocate(2)` on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Allocate {
-    /// Zeroes, without space.
+    /// Zeroes that take no space.
     PunchHole,
-    /// Zeroes, with space.
+    /// Zeroes with allocated space.
     ZeroRange,
 }
 
-/// What is looked for from an offset on.
+/// The kind of range that `lseek(2)` searches for from an offset on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seek {
     Data,
@@ -136,11 +135,11 @@ pub(super) enum Seek {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     Init(Init),
-    /// The inode of a name.
+    /// Lookup of the inode of a name.
     Lookup(Vec<u8>),
     GetAttributes,
-    /// `true` when something is to change that cannot: the mode, the owner, or the size, but for
-    /// the one that is named.
+    /// Change of attributes. `mode_or_owner` is true if the mode or the owner is to change, which
+    /// is not possible. `size` is the requested size, if any.
     SetAttributes {
         mode_or_owner: bool,
         size: Option<u64>,
@@ -148,27 +147,27 @@ pub(super) enum Asked {
     Open,
     OpenFolder,
     Read(Range),
-    /// The data comes behind the head.
+    /// The data follows the head.
     Write(Range),
     FileSystem,
-    /// A descriptor, of the file or the folder, is gone.
+    /// A descriptor of the file or the folder has been closed.
     Release,
     Sync,
-    /// The entries of the folder from an offset on, in at most so many bytes.
+    /// The entries of the folder from an offset on, in at most the given number of bytes.
     ReadFolder(Range),
-    /// `None` is a way that is not offered.
+    /// `None` is a mode that is not supported.
     Allocate(Option<Allocate>, Range),
     Seek(Seek, u64),
-    /// The end of the file system.
+    /// End of the file system.
     Destroy,
-    /// What takes no answer: an inode is forgotten.
+    /// The kernel forgets an inode. This message takes no answer.
     Forget,
-    /// Everything else. The kernel asks for most of it once and never again.
+    /// Any other request. The kernel sends most of these once and never again.
     Other,
 }
 
 impl Asked {
-    /// True of what only the device can answer.
+    /// Whether only the device can answer the request.
     pub(super) fn needs_device(&self) -> bool {
         match self {
             Asked::Read(_)
@@ -192,7 +191,7 @@ impl Asked {
     }
 }
 
-/// What the kernel says at first: `struct fuse_init_in`, as far as it is used.
+/// The kernel's first message: the fields of `struct fuse_init_in` that are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Init {
     pub(super) major: u32,
@@ -202,14 +201,14 @@ pub(super) struct Init {
 }
 
 impl Init {
-    /// The kernel has what the server cannot do without.
+    /// Whether the kernel has everything that the server requires.
     pub(super) fn suffices(&self) -> bool {
         let recent = self.major == MAJOR && self.minor >= MINOR_MIN;
         recent && self.flags & init_flag::NEEDED == init_flag::NEEDED
     }
 }
 
-/// Decodes the header of a message of `len` bytes, of which `head` are the first.
+/// Decodes the header of a message of `len` bytes; `head` holds the first of them.
 pub(super) fn decode_header(head: &[u8], len: usize) -> Option<Header> {
     let head = head.get(..len.min(head.len()))?;
     let header = Header {
@@ -218,18 +217,18 @@ pub(super) fn decode_header(head: &[u8], len: usize) -> Option<Header> {
         unique: u64_at(head, 8)?,
         node: u64_at(head, 16)?,
     };
-    // The whole header is there, although not all of it is used.
+    // The whole header must be present, although not all of it is used.
     part::<IN_HEADER_BYTES>(head, 0)?;
     (header.len as usize == len).then_some(header)
 }
 
-/// Decodes what a message asks for. `head` and `rest` are its bytes, cut after `HEAD_BYTES`; `None`
-/// when they are not what the header says.
+/// Decodes the request of a message. `head` and `rest` are its bytes, split after `HEAD_BYTES`.
+/// Returns `None` if the bytes do not match the header.
 pub(super) fn decode(header: &Header, head: &[u8], rest: &[u8]) -> Option<Asked> {
     const WRITE: u32 = 16;
     let first = head.get(IN_HEADER_BYTES..)?;
     if header.opcode == WRITE {
-        // Its data is long, and stays where it is.
+        // The data of a write is long, and stays where it is.
         let range = read_or_write(first)?;
         return (range.len == rest.len() as u64).then_some(Asked::Write(range));
     }
@@ -265,7 +264,8 @@ fn decode_arguments(opcode: u32, bytes: &[u8]) -> Option<Asked> {
     })
 }
 
-/// The place in `struct fuse_read_in` and `struct fuse_write_in`, which have it at the same bytes.
+/// Decodes the range in `struct fuse_read_in` or `struct fuse_write_in`, which have it at the same
+/// offsets.
 fn read_or_write(bytes: &[u8]) -> Option<Range> {
     part::<40>(bytes, 0)?;
     Some(Range {
@@ -274,7 +274,7 @@ fn read_or_write(bytes: &[u8]) -> Option<Range> {
     })
 }
 
-/// `struct fuse_setattr_in`.
+/// Decodes `struct fuse_setattr_in`.
 fn set_attributes(bytes: &[u8]) -> Option<Asked> {
     part::<88>(bytes, 0)?;
     let valid = u32_at(bytes, 0)?;
@@ -285,7 +285,7 @@ fn set_attributes(bytes: &[u8]) -> Option<Asked> {
     })
 }
 
-/// `struct fuse_fallocate_in`.
+/// Decodes `struct fuse_fallocate_in`.
 fn allocate(bytes: &[u8]) -> Option<Asked> {
     use fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
     part::<32>(bytes, 0)?;
@@ -301,7 +301,7 @@ fn allocate(bytes: &[u8]) -> Option<Asked> {
     Some(Asked::Allocate(how, range))
 }
 
-/// `struct fuse_lseek_in`.
+/// Decodes `struct fuse_lseek_in`.
 fn seek(bytes: &[u8]) -> Option<Asked> {
     const SEEK_DATA: u32 = 3;
     const SEEK_HOLE: u32 = 4;
@@ -345,7 +345,8 @@ impl Out {
     }
 }
 
-/// `struct fuse_out_header` of an answer with so many bytes behind it, or with an error number.
+/// Encodes `struct fuse_out_header` of an answer that is followed by the given number of bytes, or
+/// that reports an error number.
 pub(super) fn out_header(unique: u64, result: Result<usize, i32>) -> [u8; OUT_HEADER_BYTES] {
     let (bytes, error) = match result {
         Ok(bytes) => (bytes, 0),
@@ -358,16 +359,17 @@ pub(super) fn out_header(unique: u64, result: Result<usize, i32>) -> [u8; OUT_HE
     out
 }
 
-/// What the server is and may be asked for.
+/// Limits of the server that the kernel gets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// The longest read or write in bytes: whole pages.
+    /// Maximum length of a read or write in bytes: whole pages.
     pub(super) transfer_bytes_max: u32,
-    /// Requests that nobody waits for one by one, under way at most.
+    /// Maximum number of background requests in flight (requests that no process waits for
+    /// individually).
     pub(super) background_max: u16,
 }
 
-/// `struct fuse_init_out` as the answer to a kernel with what [suffices](Init::suffices).
+/// Encodes `struct fuse_init_out` as the answer to a kernel that [suffices](Init::suffices).
 pub(super) fn init_answer(init: &Init, limits: &Limits) -> Vec<u8> {
     let out = Out::default()
         .u32(MAJOR)
@@ -377,7 +379,7 @@ pub(super) fn init_answer(init: &Init, limits: &Limits) -> Vec<u8> {
         .u16(limits.background_max)
         .u16(limits.background_max)
         .u32(limits.transfer_bytes_max)
-        // Times are in nanoseconds.
+        // Time stamps have a resolution of one nanosecond.
         .u32(1)
         .u16((limits.transfer_bytes_max / PAGE_BYTES) as u16)
         .u16(0)
@@ -386,29 +388,29 @@ pub(super) fn init_answer(init: &Init, limits: &Limits) -> Vec<u8> {
     out.0
 }
 
-/// The answer to a kernel with a newer major version: it asks again with ours.
+/// Encodes the answer to a kernel with a newer major version, which then asks again with ours.
 pub(super) fn other_major_answer() -> Vec<u8> {
     Out::default().u32(MAJOR).u32(MINOR_MAX).zeroes(56).0
 }
 
-/// What the folder and the file in it are.
+/// Attributes of the folder and the file in it.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     /// The name of the file.
     pub(super) name: String,
     pub(super) size_bytes: u64,
     pub(super) read_only: bool,
-    /// The read or write that suits the device best.
+    /// Request size in bytes that suits the device best.
     pub(super) preferred_bytes: u32,
-    /// The owner of both.
+    /// Owner of the folder and the file.
     pub(super) user: u32,
     pub(super) group: u32,
-    /// All times of both, in seconds since 1970.
+    /// All time stamps of the folder and the file, in seconds since 1970.
     pub(super) made_s: u64,
 }
 
 impl Facts {
-    /// `struct fuse_attr` of an inode.
+    /// Encodes `struct fuse_attr` of an inode.
     fn attributes(&self, node: u64) -> Option<Vec<u8>> {
         let write = if self.read_only { 0 } else { 0o200 };
         let (mode, size_bytes, links) = match node {
@@ -434,13 +436,13 @@ impl Facts {
         Some(out.0)
     }
 
-    /// `struct fuse_attr_out`; `None` for an inode that there is not.
+    /// Encodes `struct fuse_attr_out`; `None` if there is no such inode.
     pub(super) fn attributes_answer(&self, node: u64) -> Option<Vec<u8>> {
         let attributes = self.attributes(node)?;
         Some(Out::default().u64(VALID_S).zeroes(8).bytes(&attributes).0)
     }
 
-    /// `struct fuse_entry_out`; `None` where there is no file of that name.
+    /// Encodes `struct fuse_entry_out`; `None` if there is no file of that name.
     pub(super) fn lookup_answer(&self, folder: u64, name: &[u8]) -> Option<Vec<u8>> {
         if folder != FOLDER || name != self.name.as_bytes() {
             return None;
@@ -456,7 +458,7 @@ impl Facts {
         Some(out.0)
     }
 
-    /// `struct fuse_statfs_out`: a full file system, of which all is the file.
+    /// Encodes `struct fuse_statfs_out`: a full file system that consists of the file.
     pub(super) fn file_system_answer(&self) -> Vec<u8> {
         let out = Out::default()
             .u64(self.size_bytes.div_ceil(u64::from(PAGE_BYTES)))
@@ -471,7 +473,8 @@ impl Facts {
         out.0
     }
 
-    /// As many `struct fuse_dirent` from the one at `range.offset` on as fit in `range.len` bytes.
+    /// Encodes the `struct fuse_dirent` entries from the one at `range.offset` on that fit in
+    /// `range.len` bytes.
     pub(super) fn folder_answer(&self, range: Range) -> Vec<u8> {
         let entries = [
             (FOLDER, S_IFDIR, "."),
@@ -499,23 +502,23 @@ impl Facts {
     }
 }
 
-/// `struct fuse_open_out` of the file.
+/// Encodes `struct fuse_open_out` of the file.
 pub(super) fn open_answer() -> Vec<u8> {
     let flags = open_flag::DIRECT_IO | open_flag::NO_FLUSH | open_flag::PARALLEL_DIRECT_WRITES;
     Out::default().u64(0).u32(flags).zeroes(4).0
 }
 
-/// `struct fuse_open_out` of the folder.
+/// Encodes `struct fuse_open_out` of the folder.
 pub(super) fn open_folder_answer() -> Vec<u8> {
     Out::default().zeroes(16).0
 }
 
-/// `struct fuse_write_out`: so many bytes are written.
+/// Encodes `struct fuse_write_out`, which reports the number of bytes written.
 pub(super) fn write_answer(bytes: u64) -> Vec<u8> {
     Out::default().u32(bytes as u32).zeroes(4).0
 }
 
-/// `struct fuse_lseek_out`.
+/// Encodes `struct fuse_lseek_out`.
 pub(super) fn seek_answer(offset: u64) -> Vec<u8> {
     Out::default().u64(offset).0
 }

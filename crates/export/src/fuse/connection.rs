@@ -1,16 +1,18 @@
-//! A connection to the kernel's FUSE: messages are read from `/dev/fuse` by the ring, each becomes
-//! a request to the device below, and its answer is written back.
+//! A connection to the kernel's FUSE. The ring reads messages from `/dev/fuse`; each becomes a
+//! request to the device below, and its answer is written back.
 //!
-//! A few reads wait side by side, so that one turn of the ring takes several messages. Each reads
-//! the data of a write to a place that direct I/O takes: long data is handed down where it lies,
-//! short data is copied, so that it does not keep the memory of a long one. Requests of the device
-//! are bounded. The kernel has one queue for everything, so beyond that bound the messages are
-//! still read and wait here: what needs no device, such as `stat`, is answered whatever the device
-//! does. What waits is bounded by the memory that it holds ([`Room`]).
+//! Several reads wait concurrently, so that one turn of the ring takes several messages. Each reads
+//! the data of a write into memory that is suitable for direct I/O. Long data is handed down in
+//! place; short data is copied, so that it does not keep the memory of a long read. The number of
+//! device requests in flight is bounded. Because the kernel has one queue for all messages,
+//! messages beyond that bound are still read and wait here. Requests that need no device, such as
+//! `stat`, are therefore answered whatever the device does. The waiting requests are bounded by the
+//! memory that they hold ([`Room`]).
 //!
-//! This module must never let a message of the kernel without an answer go: whoever asked would
-//! wait for it for good. It must never give up what it has begun, either, so that no change is half
-//! of one; which is why the kernel is told that it need not ask for that (`FUSE_INTERRUPT`).
+//! This module must never drop a message of the kernel without an answer: the calling process would
+//! wait for the answer forever. It must also never abandon a request that it has started, so that
+//! no change is left half done. For this reason the kernel is told not to ask for that
+//! (`FUSE_INTERRUPT`).
 
 use std::cell::RefCell;
 use std::io;
@@ -30,25 +32,25 @@ use super::abi::{
 };
 use super::room::Room;
 
-/// Reads that wait for messages at a time.
+/// Number of reads that wait for messages concurrently.
 pub(super) const READERS: usize = 4;
-/// Requests of the device under way at most.
+/// Maximum number of device requests in flight.
 const IN_FLIGHT_MAX: u16 = 64;
-/// The longest range that the device is given to discard, to zero or to tell the extents of; longer
-/// ones are cut.
+/// Maximum length of a range that the device gets to discard, to zero or to report extents of.
+/// Longer ranges are split.
 const RANGE_BYTES_MAX: u64 = 1 << 31;
-/// Slices of an answer at most; one more is its header.
+/// Maximum number of data slices of an answer. The header takes one more.
 const SLICES_MAX: usize = 1023;
 
-/// What the kernel answers to a read when the file system has been unmounted.
+/// The kernel's result for a read after the file system has been unmounted.
 const ENODEV: i32 = 19;
-/// Who had asked is gone.
+/// Results that mean that the requesting process is gone.
 const ENOENT: i32 = 2;
 const EINTR: i32 = 4;
-/// What a kernel that is too old is answered with.
+/// The answer to a kernel that is too old.
 const EPROTO: i32 = 71;
 
-/// What stands behind the header of an answer.
+/// The part of an answer that follows its header.
 enum Answer {
     Bytes(Vec<u8>),
     Data(Payload),
@@ -58,7 +60,7 @@ impl Answer {
     const NOTHING: Answer = Answer::Bytes(Vec::new());
 }
 
-/// See the module.
+/// A connection to the kernel's FUSE; see the module documentation.
 pub(super) struct Connection {
     rt: Rt,
     file: MessageFile,
@@ -67,21 +69,21 @@ pub(super) struct Connection {
     limits: Limits,
     pub(super) counters: RequestCounters,
     in_flight: Rc<Semaphore>,
-    /// Where requests of the device wait for their turn.
+    /// The memory bound of device requests that wait for their turn.
     room: Room,
-    /// Answers under way to what needs no device.
+    /// Bounds the answers in progress that need no device.
     quick: Rc<Semaphore>,
     readers: TaskGroup,
-    /// Why the connection could not go on, the first time.
+    /// First error that stopped the connection.
     failure: RefCell<Option<io::Error>>,
-    /// A reader has ended.
+    /// Signals that a reader has ended.
     changed: Event,
 }
 
 impl Connection {
-    /// Answers the kernel's first message, and has readers wait for those that come. `device` takes
-    /// requests of any offset and length, of `transfer_bytes_max` at most. The operator is told of
-    /// the connection by `subject`.
+    /// Answers the kernel's first message, and starts readers for the following ones. `device` must
+    /// take requests of any offset and length up to `transfer_bytes_max`. Reports to the operator
+    /// name the connection `subject`.
     ///
     /// # Errors
     /// Those of reading and writing; `Unsupported` when the kernel is too old.
@@ -121,25 +123,25 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Waits until nothing is read any more: the file system was unmounted, or something is wrong.
+    /// Waits until a reader has ended: the file system was unmounted, or an error occurred.
     pub(super) async fn ended(&self) {
         self.changed.until(|| self.has_ended()).await;
     }
 
-    /// Nothing is read any more.
+    /// Whether a reader has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.readers.len() < READERS
     }
 
-    /// Reads no more, and waits until every request under way has its answer.
+    /// Stops reading, and waits until every request in flight has been answered.
     pub(super) async fn finish(&self) {
         self.readers.cancel().await;
-        // Those that wait for their turn are in front.
+        // Requests that wait for their turn are served before this one.
         drop(self.in_flight.acquire(u64::from(IN_FLIGHT_MAX)).await);
         drop(self.quick.acquire(u64::from(IN_FLIGHT_MAX)).await);
     }
 
-    /// Why the connection could not go on, if it could not.
+    /// Takes the error that stopped the connection, if any.
     pub(super) fn failure(&self) -> Option<io::Error> {
         self.failure.borrow_mut().take()
     }
@@ -149,8 +151,8 @@ impl Connection {
     }
 
     fn new_buf(&self) -> Box<MessageBuf> {
-        // Never waited for: what the readers have is bounded, and is there for as long as the mount
-        // is.
+        // The allocation never waits: the number of reader buffers is bounded, and they last as
+        // long as the mount.
         MessageBuf::new(HEAD_BYTES, self.rt.pool().alloc_now(self.body_bytes()))
     }
 
@@ -158,7 +160,7 @@ impl Connection {
         READ_BYTES_MIN.max(self.limits.transfer_bytes_max as usize)
     }
 
-    /// The first message says which version the kernel speaks.
+    /// Processes the first message, which says which version the kernel speaks.
     async fn greet(&self) -> io::Result<()> {
         let mut buf = self.new_buf();
         loop {
@@ -180,7 +182,7 @@ impl Connection {
         }
     }
 
-    /// The answer to the first message, and whether it opens the connection.
+    /// Returns the answer to the first message, and whether it opens the connection.
     fn greeting(&self, init: &Init) -> (Result<Answer, i32>, bool) {
         if init.major > abi::MAJOR {
             return (Ok(Answer::Bytes(abi::other_major_answer())), false);
@@ -194,7 +196,7 @@ impl Connection {
         )
     }
 
-    /// One reader, until the file system is unmounted.
+    /// Runs one reader until the file system is unmounted.
     async fn read(self: &Rc<Self>) {
         let mut buf = self.new_buf();
         loop {
@@ -215,7 +217,7 @@ impl Connection {
         }
     }
 
-    /// Starts what a message asks for. The buffer has a body again afterwards.
+    /// Starts the request of a message. The buffer has a body again afterwards.
     async fn take(self: &Rc<Self>, buf: &mut Box<MessageBuf>, bytes: usize) -> io::Result<()> {
         let (header, asked) = parse(buf, bytes).ok_or(io::ErrorKind::InvalidData)?;
         if asked == Some(Asked::Forget) {
@@ -244,9 +246,9 @@ impl Connection {
         Ok(())
     }
 
-    /// The data of a write, which lies in the buffer's body, and how many bytes of memory it holds.
-    /// It is never waited for memory here: that would keep the reader from what needs none. What
-    /// can be taken so is bounded.
+    /// Takes the data of a write from the buffer's body, and returns it with the number of memory
+    /// bytes that it holds. This never waits for memory, because waiting would keep the reader from
+    /// messages that need none. The memory taken in this way is bounded.
     fn take_data(&self, buf: &mut Box<MessageBuf>, len: usize) -> (Payload, usize) {
         if 2 * len < self.body_bytes() {
             return (self.rt.pool().copy_of(&buf.body()[..len]).into(), len);
@@ -257,8 +259,8 @@ impl Connection {
         (data.freeze().into(), self.body_bytes())
     }
 
-    /// Has the device asked, now or when it is the request's turn. Meanwhile the request holds so
-    /// many bytes of data.
+    /// Starts a device request at once, or when it is its turn. Meanwhile the request holds
+    /// `held_bytes` bytes of data. If there is no room for it, it fails.
     async fn begin<W>(self: &Rc<Self>, header: Header, held_bytes: usize, work: W)
     where
         W: AsyncFnOnce(&Connection) -> Result<Answer, i32> + 'static,
@@ -277,11 +279,11 @@ impl Connection {
             drop(held);
             this.answer_with(permit, header, work);
         };
-        // It asks for its permit before this returns, so requests keep their order.
+        // The task asks for its permit before this returns, so requests keep their order.
         self.rt.spawn_eager(wait).detach();
     }
 
-    /// Answers a message when `work` has ended; what needs no waiting is done at once.
+    /// Answers a message when `work` has ended. Work that need not wait is done at once.
     fn answer_with<W>(self: &Rc<Self>, permit: Permit, header: Header, work: W)
     where
         W: AsyncFnOnce(&Connection) -> Result<Answer, i32> + 'static,
@@ -293,8 +295,8 @@ impl Connection {
                 && !matches!(error.raw_os_error(), Some(ENOENT | ENODEV))
             {
                 this.fail(error);
-                // Whoever asked waits for an answer that will not come, until the end of the
-                // connection.
+                // The calling process waits, until the end of the connection, for an answer that
+                // will not come.
                 this.readers.cancel().await;
                 this.changed.notify();
             }
@@ -328,7 +330,7 @@ impl Connection {
         self.file.write(message).await
     }
 
-    /// Does what is asked, but for writes.
+    /// Carries out a request other than a write.
     async fn carry_out(&self, node: u64, asked: Asked) -> Result<Answer, i32> {
         let facts = &self.facts;
         let bytes = match asked {
@@ -364,13 +366,13 @@ impl Connection {
         Ok(Answer::Bytes(bytes))
     }
 
-    /// Counts a request that the device is not asked.
+    /// Counts a request that is refused without asking the device.
     fn refused(&self, errno: i32) -> i32 {
         add(&self.counters.refused, 1);
         errno
     }
 
-    /// Has the device carry out a request.
+    /// Submits a request to the device.
     async fn submit(&self, request: Request) -> Result<Reply, i32> {
         add(&self.counters.by_op[request.op as usize], 1);
         let request = request.from_origin(Origin::of_task(1));
@@ -418,7 +420,7 @@ impl Connection {
         Ok(Answer::NOTHING)
     }
 
-    /// The size of a volume is what it is.
+    /// Refuses changes to a read-only file or beyond its end; the size of a volume cannot change.
     fn check_change(&self, range: Range) -> Result<(), i32> {
         if self.facts.read_only {
             return Err(self.refused(errno::EROFS));
@@ -434,7 +436,8 @@ impl Connection {
         let how = how.ok_or(errno::EOPNOTSUPP)?;
         self.check_change(range)?;
         let keep_allocated = how == Allocate::ZeroRange;
-        // A hole reads as zeroes. Where a discard does not promise that, zeroes are what is wanted.
+        // A hole must read as zeroes. Where a discard does not guarantee that, zeroes are written
+        // instead.
         let op = match how {
             Allocate::PunchHole if self.device.geometry().discard_zeroes => Op::Discard,
             Allocate::PunchHole | Allocate::ZeroRange => Op::WriteZeroes,
@@ -450,7 +453,8 @@ impl Connection {
         Ok(Answer::NOTHING)
     }
 
-    /// The first byte of data, or of a hole, at or after an offset. The end of the file is a hole.
+    /// Finds the first byte of data, or of a hole, at or after an offset. The end of the file is a
+    /// hole.
     async fn seek(&self, what: Seek, offset: u64) -> Result<Answer, i32> {
         let size_bytes = self.facts.size_bytes;
         if offset >= size_bytes {
@@ -462,7 +466,7 @@ impl Connection {
             while at < piece.offset + piece.len {
                 give_way().await;
                 let asked_at = at;
-                // Of two neighbours one is what is looked for.
+                // One of two adjacent runs is of the wanted kind.
                 let request = Request::extents(at, piece.offset + piece.len - at, 2);
                 for run in self.submit(request).await?.into_extents() {
                     if run.data == (what == Seek::Data) {
@@ -480,7 +484,7 @@ impl Connection {
     }
 }
 
-/// A range that ends at or before the highest offset, cut.
+/// Splits a range, which must end at or before the highest offset, into pieces of limited length.
 fn pieces(range: Range) -> impl Iterator<Item = Range> {
     let starts = (0..range.len).step_by(RANGE_BYTES_MAX as usize);
     starts.map(move |start| Range {
@@ -489,7 +493,8 @@ fn pieces(range: Range) -> impl Iterator<Item = Range> {
     })
 }
 
-/// The header of a message of so many bytes, and what it asks for if that can be understood.
+/// Parses a message of the given number of bytes: returns its header, and its request if that can
+/// be decoded.
 fn parse(buf: &MessageBuf, bytes: usize) -> Option<(Header, Option<Asked>)> {
     let head = buf.head().get(..bytes.min(HEAD_BYTES))?;
     let rest = buf.body().get(..bytes - head.len())?;

@@ -1,13 +1,13 @@
-//! Loop devices over the file of a mount: made, found and taken away by the driver's own calls
-//! (`linux/loop.h`).
+//! Loop devices over the file of a mount: creates, finds and removes them with the driver's own
+//! calls (`linux/loop.h`).
 //!
-//! Every function here waits for the driver, and the driver for whoever serves the file. So they
-//! are for a process of their own: a server that called one would wait for itself, and one that did
-//! so in another thread could not even be killed, since the kernel does not take its end of the
-//! file away before that thread is gone.
+//! Every function here waits for the driver, and the driver waits for the server of the file. Call
+//! them only in a separate process. A server that called one would wait for itself. If it did so in
+//! another thread, it could not even be killed, because the kernel does not close the server's end
+//! of the file before that thread is gone.
 //!
 //! This module may use `unsafe`, to vouch for what the driver does with the memory it is lent. It
-//! must never take a device away that was not made here, unless it is told to.
+//! must never remove a device that was not made here, unless the caller requests it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,7 +21,7 @@ use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter};
 const CONTROL_PATH: &str = "/dev/loop-control";
 const SYSFS: &str = "/sys/block";
 
-/// `LOOP_CONFIGURE` and so on.
+/// Numbers of the `LOOP_*` commands.
 mod command {
     pub(super) const CLEAR: u32 = 0x4C01;
     pub(super) const STATUS: u32 = 0x4C05;
@@ -29,7 +29,7 @@ mod command {
     pub(super) const FREE: u32 = 0x4C82;
 }
 
-/// `LO_FLAGS_..`.
+/// Flags `LO_FLAGS_*`.
 mod flag {
     pub(super) const READ_ONLY: u32 = 1;
     pub(super) const PARTITIONS: u32 = 8;
@@ -38,28 +38,28 @@ mod flag {
 
 /// Bytes of `struct loop_info64`.
 const INFO_BYTES: usize = 232;
-/// Where its flags and its name stand.
+/// Offsets of the flags and the name in `struct loop_info64`.
 const FLAGS_AT: usize = 52;
 const NAME_AT: usize = 56;
 const NAME_BYTES: usize = 64;
-/// Bytes of `struct loop_config`; the information stands behind two numbers.
+/// Bytes of `struct loop_config`; its `struct loop_info64` follows two numbers.
 const CONFIG_BYTES: usize = 304;
 const INFO_AT: usize = 8;
-/// The name of the devices that are made here, which says that they may be taken away.
+/// Name of the devices that are made here. It marks devices that may be removed.
 const OUR_NAME: &[u8] = b"bimetal";
-/// How often another process may be faster in taking the device that was free.
+/// Maximum number of attempts to take a free device before another process does.
 const TRIES_MAX: usize = 64;
 
-/// How a loop device is made.
+/// Options of a loop device.
 #[derive(Clone, Copy, Debug)]
 pub struct LoopOptions {
-    /// The sector in bytes: 512, 1024, 2048 or 4096.
+    /// Sector size in bytes: 512, 1024, 2048 or 4096.
     pub block_bytes: u32,
     /// Whether changes are refused.
     pub read_only: bool,
 }
 
-/// `struct loop_config` for the open file `fd`.
+/// Encodes `struct loop_config` for the open file `fd`.
 fn encode_config(fd: i32, options: LoopOptions) -> [u8; CONFIG_BYTES] {
     let read_only = if options.read_only {
         flag::READ_ONLY
@@ -76,13 +76,13 @@ fn encode_config(fd: i32, options: LoopOptions) -> [u8; CONFIG_BYTES] {
     out
 }
 
-/// The name in a `struct loop_info64` says that the device was made here.
+/// Whether the name in a `struct loop_info64` marks a device that was made here.
 fn is_our_name(info: &[u8; INFO_BYTES]) -> bool {
     let name = &info[NAME_AT..NAME_AT + NAME_BYTES];
     name.split(|byte| *byte == 0).next() == Some(OUR_NAME)
 }
 
-/// `LOOP_CTL_GET_FREE`, whose result is the number of a device.
+/// The call `LOOP_CTL_GET_FREE`, which returns the number of a free device.
 struct FreeNumber;
 
 // SAFETY: the call takes no argument, and its result is a number.
@@ -106,12 +106,12 @@ unsafe impl Ioctl for FreeNumber {
     }
 }
 
-/// Makes a loop device of the file at `path`, past the page cache, and gives its path. Partitions
-/// on it are found.
+/// Creates a loop device over the file at `path`, with direct I/O, and returns its path. Partitions
+/// on it are scanned.
 ///
 /// # Errors
-/// Those of the driver and of opening files; `Unsupported` when the driver would go through the
-/// page cache.
+/// Those of the driver and of opening files; `Unsupported` when the driver would use the page
+/// cache.
 pub fn make(path: &Path, options: LoopOptions) -> io::Result<PathBuf> {
     let file = OpenOptions::new()
         .read(true)
@@ -145,7 +145,7 @@ pub fn make(path: &Path, options: LoopOptions) -> io::Result<PathBuf> {
                     "this kernel has no direct I/O on a loop device of that sector size",
                 ));
             }
-            // Another process has taken it.
+            // Another process has taken the device.
             Err(rustix::io::Errno::BUSY) => {}
             Err(error) => return Err(of(&device.display(), error.into())),
         }
@@ -153,25 +153,25 @@ pub fn make(path: &Path, options: LoopOptions) -> io::Result<PathBuf> {
     Err(io::Error::other("no loop device stays free"))
 }
 
-/// The same error with a place.
+/// Adds the path or place of the failure to an error.
 fn of(place: &dyn std::fmt::Display, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{place}: {error}"))
 }
 
-/// The driver goes past the page cache.
+/// Whether the driver bypasses the page cache.
 fn is_direct(number: u32) -> bool {
     let said = std::fs::read_to_string(format!("{SYSFS}/loop{number}/loop/dio"));
     said.is_ok_and(|said| said.trim() == "1")
 }
 
-/// Has the driver let the file go: at once, or, if others have the device open, when the last of
-/// them has closed it.
+/// Makes the driver release the file: at once or, if other processes have the device open, when the
+/// last of them has closed it.
 fn clear(device: &File) -> io::Result<()> {
     // SAFETY: the call takes no argument.
     let cleared =
         unsafe { rustix::ioctl::ioctl(device, NoArg::<{ command::CLEAR as Opcode }>::new()) };
     match cleared {
-        // Somebody else has done it.
+        // Another process has cleared it already.
         Err(rustix::io::Errno::NXIO) => Ok(()),
         cleared => cleared.map_err(io::Error::from),
     }
@@ -181,19 +181,19 @@ fn clear(device: &File) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct LoopDevice {
     path: PathBuf,
-    /// Open, so that it stays what it is.
+    /// Kept open, so that the device is not reused for another file.
     file: File,
-    /// It was made by [`make`].
+    /// Whether the device was made by [`make`].
     pub(super) is_ours: bool,
 }
 
 impl LoopDevice {
-    /// `/dev/loopN`.
+    /// Returns the path `/dev/loopN`.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Nobody has the device for himself: it is not mounted, nor part of another device.
+    /// Whether the device is not held exclusively: it is not mounted, nor part of another device.
     pub(super) fn is_unclaimed(&self) -> io::Result<bool> {
         let exclusive = OpenOptions::new()
             .read(true)
@@ -208,21 +208,21 @@ impl LoopDevice {
         }
     }
 
-    /// Writes to the file what the kernel has of the device in its page cache.
+    /// Writes the dirty pages that the kernel caches for the device to the file.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
 
-    /// Takes the device away; see [`clear`].
+    /// Removes the device; see [`clear`].
     pub(super) fn take_away(self) -> io::Result<()> {
         clear(&self.file)
     }
 }
 
-/// The loop devices over files in `folder`.
+/// Finds the loop devices over files in `folder`.
 ///
 /// # Errors
-/// Those of opening a device that there is.
+/// Those of opening a device that exists.
 pub(super) fn over(folder: &Path) -> io::Result<Vec<LoopDevice>> {
     let mut found = Vec::new();
     let Ok(devices) = std::fs::read_dir(SYSFS) else {
@@ -242,7 +242,7 @@ pub(super) fn over(folder: &Path) -> io::Result<Vec<LoopDevice>> {
         }
         let path = Path::new("/dev").join(device.file_name());
         let file = File::open(&path).map_err(|error| of(&path.display(), error))?;
-        // Opened, it cannot become a loop device of something else any more.
+        // While it is open, the device cannot become a loop device of another file.
         if is_over().is_none() {
             continue;
         }
@@ -266,7 +266,8 @@ fn is_ours(device: &File) -> io::Result<bool> {
     };
     match info {
         Ok(info) => Ok(is_our_name(&info)),
-        // The file behind it does not answer any more, so that nobody misses the device.
+        // The file behind the device does not answer any more, so the device is of no use to any
+        // process.
         Err(rustix::io::Errno::NOTCONN) => Ok(true),
         Err(error) => Err(error.into()),
     }
@@ -285,9 +286,9 @@ mod tests {
         };
         let config = encode_config(7, options);
         assert_eq!(config[..8], [7, 0, 0, 0, 0, 0x10, 0, 0]);
-        // Behind fd and block_size: five numbers of 8 bytes, then lo_number, lo_encrypt_type,
-        // lo_encrypt_key_size and lo_flags of 4 each: 8 + 40 + 12 = 60. Partitions 8 and direct
-        // I/O 16.
+        // After fd and block_size: five numbers of 8 bytes, then lo_number, lo_encrypt_type,
+        // lo_encrypt_key_size and lo_flags of 4 each: 8 + 40 + 12 = 60. The flags are partitions
+        // (8) and direct I/O (16).
         assert!(config[8..60].iter().all(|byte| *byte == 0));
         assert_eq!(config[60..64], [24, 0, 0, 0]);
         assert_eq!(config[64..72], *b"bimetal\0");

@@ -1,13 +1,14 @@
-//! A device as a file in a folder of this machine, by the kernel's FUSE: on kernels that have
-//! neither ublk nor an NBD client, a loop device over it is the volume as a block device.
+//! A device as a file in a folder of the local machine, through the kernel's FUSE. On kernels that
+//! have neither ublk nor an NBD client, a loop device over the file makes the volume a block
+//! device.
 //!
-//! The kernel hands every request on the file to this process through `/dev/fuse`, by the ring that
-//! also serves everything else: one thread. Its contract is the kernel's `linux/fuse.h`. There is
-//! one file, whose name and size never change, and it is read and written past the page cache, so
-//! that what a flush has answered is what the device has.
+//! The kernel hands every request on the file to this process through `/dev/fuse`, on the ring that
+//! also serves all other I/O: one thread. The contract is the kernel's `linux/fuse.h`. There is one
+//! file, whose name and size never change. It is read and written past the page cache, so data is
+//! on the device when a flush has been answered.
 //!
-//! It must never answer a request before the device below has, and never leave a mount behind
-//! without saying so.
+//! This module must never answer a request before the device below has, and never leave a mount
+//! behind without reporting it.
 
 mod abi;
 mod connection;
@@ -34,29 +35,29 @@ use connection::{Connection, READERS};
 use place::MountFacts;
 pub use place::{MountError, UnmountError, abort, is_mounted, unmount};
 
-/// The longest read or write; the kernel cuts what is longer.
+/// Maximum length of a read or write in bytes; the kernel splits longer ones.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
-/// What the reads that wait for messages may hold of the runtime's buffers: one part in so many.
+/// Reads that wait for messages may hold one part in this many of the runtime's buffers.
 const BUFFER_SHARE: usize = 4;
-/// The longest name of a file.
+/// Maximum length of a file name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// How a device is mounted.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// The folder: there, and empty.
+    /// The folder to mount on. It must exist and be empty.
     pub folder: PathBuf,
-    /// The name of the file in it.
+    /// Name of the file in the folder.
     pub name: String,
-    /// What the table of mounts shows as the source.
+    /// Source that the mount table shows.
     pub source: String,
-    /// Whether changes are refused, also where the device would take them.
+    /// Whether changes are refused, even if the device is writable.
     pub read_only: bool,
 }
 
 impl MountOptions {
-    /// Checks the name and the folder: whoever opens a volume only to mount it need not begin
-    /// otherwise.
+    /// Checks the name and the folder. A caller that opens a volume only to mount it can check
+    /// first.
     ///
     /// # Errors
     /// `Name`, `Dead`, `NotEmpty`, or `File` when the folder cannot be read.
@@ -66,17 +67,17 @@ impl MountOptions {
     }
 }
 
-/// A device as a file. It must be [closed](Mounted::close) before the runtime ends.
+/// A device mounted as a file. It must be [closed](Mounted::close) before the runtime ends.
 pub struct Mounted {
     folder: PathBuf,
     name: String,
-    /// `None` once it was closed.
+    /// Connection to the kernel; `None` after the close.
     connection: RefCell<Option<Rc<Connection>>>,
 }
 
 impl Mounted {
-    /// Makes a device a file. It is put behind an atomic unit, so that requests of any offset and
-    /// length are taken.
+    /// Mounts a device as a file. The device is put behind an atomic unit, so that requests of any
+    /// offset and length are accepted.
     ///
     /// # Errors
     /// As [`MountError`] says; nothing is mounted then.
@@ -119,7 +120,7 @@ impl Mounted {
                 connection: RefCell::new(Some(connection)),
             }),
             Err(error) => {
-                // What led here is the failure to report.
+                // Only the original failure is reported.
                 let _ = place::take_away(&folder, true);
                 Err(match error.kind() {
                     io::ErrorKind::Unsupported => MountError::OldKernel,
@@ -132,18 +133,18 @@ impl Mounted {
         }
     }
 
-    /// The folder, from the root.
+    /// Returns the absolute path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The file, from the root.
+    /// Returns the absolute path of the file.
     pub fn path(&self) -> PathBuf {
         self.folder.join(&self.name)
     }
 
-    /// Waits until the file is served no more although nobody has called [`close`](Mounted::close):
-    /// somebody has unmounted it, or something is wrong.
+    /// Waits until the file is no longer served although [`close`](Mounted::close) was not called:
+    /// it was unmounted from elsewhere, or an error occurred.
     pub async fn ended(&self) {
         let connection = self.connection.borrow().clone();
         if let Some(connection) = connection {
@@ -151,17 +152,18 @@ impl Mounted {
         }
     }
 
-    /// The file is served no more: it was unmounted, and nobody has it open.
+    /// Whether the file is no longer served: it was unmounted and no process has it open, or an
+    /// error occurred.
     pub fn has_ended(&self) -> bool {
         let connection = self.connection.borrow();
         connection.as_ref().is_none_or(|it| it.has_ended())
     }
 
-    /// Ends serving the file: requests that are under way are answered, and the kernel fails all
-    /// others. What is mounted stays, and is dead: [`unmount`] it before.
+    /// Stops serving the file. Requests in flight are answered, and the kernel fails all others. A
+    /// mount that still exists stays, but is dead; [`unmount`] it before.
     ///
     /// # Errors
-    /// Why it could not be served any longer before, if so.
+    /// The error that had stopped the service before, if any.
     pub async fn close(&self) -> Result<(), MountError> {
         let Some(connection) = self.connection.take() else {
             return Ok(());
@@ -174,7 +176,7 @@ impl Mounted {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Gives the live figures of the file.
+    /// Reports the live counters of the file.
     pub fn figures(&self, out: &mut dyn FigureVisitor) {
         let connection = self.connection.borrow();
         if let Some(connection) = connection.as_ref() {
@@ -184,7 +186,7 @@ impl Mounted {
     }
 }
 
-/// A name of a device may be something that is no name of a file.
+/// Checks that the name of a device can be a file name.
 fn check_name(name: &str) -> Result<(), MountError> {
     let is_special = matches!(name, "" | "." | "..");
     if is_special || name.contains(['/', '\0']) || name.len() > NAME_BYTES_MAX {
@@ -193,11 +195,11 @@ fn check_name(name: &str) -> Result<(), MountError> {
     Ok(())
 }
 
-/// The longest read or write: whole pages, as much as the device takes, and not so much that what
-/// the readers hold leaves too little of a region of buffers of this size.
+/// Returns the maximum length of a read or write: whole pages, no more than the device takes, and
+/// not so much that the readers' buffers leave too little of a buffer region of this size.
 fn transfer_bytes_max(device_bytes_max: u32, region_bytes: usize) -> u32 {
     let share = match region_bytes {
-        // Without a region, all is from the heap.
+        // Without a region, all buffers come from the heap.
         0 => u32::MAX,
         bytes => u32::try_from(bytes / BUFFER_SHARE / READERS).unwrap_or(u32::MAX),
     };
@@ -226,7 +228,7 @@ mod tests {
             (32 * mib, 64 << 20, mib),
             (32 * mib, 0, mib),
             (128 << 10, 64 << 20, 128 << 10),
-            // 4 MiB of buffers: a quarter for four readers.
+            // 4 MiB of buffers: a quarter of them for four readers.
             (32 * mib, 4 << 20, 256 << 10),
             (5000, 64 << 20, 4096),
             (512, 64 << 20, 4096),

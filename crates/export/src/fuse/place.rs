@@ -1,11 +1,10 @@
-//! The folder of a mount: what must be so before, how the kernel is told, and how the mount is
-//! taken away.
+//! The folder of a mount: the checks before mounting, the mount itself, and the unmount.
 //!
-//! Taking away is for a process of its own, which is not the server: what is mounted on a loop
-//! device over the file is told to write what it has, and that waits for the server (see
+//! Unmounting must happen in a separate process, not in the server. File systems on a loop device
+//! over the file are told to write their data, and this write waits for the server (see
 //! [`super::loop_device`]).
 //!
-//! This module must never touch a mount of anybody else's.
+//! This module must never touch a mount that it did not make.
 
 use std::ffi::CString;
 use std::io;
@@ -23,15 +22,15 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use super::loop_device::{self, LoopDevice};
 
 const DEVICE_PATH: &str = "/dev/fuse";
-/// The program that mounts for whoever is not root.
+/// The program that mounts for users other than root.
 const FUSERMOUNT: &str = "fusermount3";
-/// By which the mounts are known in the kernel's table.
+/// File system subtype that identifies our mounts in the kernel's table.
 const SUBTYPE: &str = "bimetal";
 const FILE_SYSTEM_TYPE: &str = "fuse.bimetal";
-/// Where the kernel shows what is mounted in this process's world.
+/// File in which the kernel lists the mounts of this process's mount namespace.
 const TABLE_PATH: &str = "/proc/self/mountinfo";
 
-/// Why a folder cannot be mounted on, or cannot be served any longer.
+/// Reason why a folder cannot be mounted on, or cannot be served any longer.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The kernel has no FUSE.
@@ -45,27 +44,27 @@ pub enum MountError {
          package fuse3) and a folder of your own"
     )]
     NoRights,
-    /// `fusermount3` did not mount, and has said why.
+    /// `fusermount3` did not mount, and reported the reason.
     #[error("{FUSERMOUNT} has not mounted {}: {why}", folder.display())]
     Refused {
         /// The folder.
         folder: PathBuf,
-        /// What it said.
+        /// The message of `fusermount3`.
         why: String,
     },
     /// The kernel's FUSE is too old.
     #[error("this kernel's FUSE is too old: Linux 5.4 or newer is needed")]
     OldKernel,
-    /// A server that is gone has left a mount.
+    /// The folder has a mount whose server no longer runs.
     #[error(
         "{}: the server of what is mounted there is gone; take it away with `bimetal unmount {}`",
         .0.display(), .0.display()
     )]
     Dead(PathBuf),
-    /// Something is in the folder, or mounted on it.
+    /// The folder is not empty, or something is mounted on it.
     #[error("{}: not empty: an empty folder is needed", .0.display())]
     NotEmpty(PathBuf),
-    /// The name of the device names no file.
+    /// The name of the device cannot be a file name.
     #[error("`{0}` is no name of a file")]
     Name(String),
     /// A file or the folder could not be used.
@@ -73,26 +72,26 @@ pub enum MountError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error from the kernel.
         error: io::Error,
     },
 }
 
-/// Why a mount was not taken away.
+/// Reason why unmounting failed or was incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountError {
-    /// There is none.
+    /// There is no mount of ours.
     #[error("{}: nothing that `bimetal mount` has made is mounted there", .0.display())]
     Missing(PathBuf),
-    /// Somebody uses the file; nothing was changed.
+    /// The file is in use; nothing was changed.
     #[error("{} is in use: {by}", folder.display())]
     InUse {
         /// The folder.
         folder: PathBuf,
-        /// By whom, and what to do.
+        /// The user of the file, and what the operator can do.
         by: String,
     },
-    /// It is unmounted, and something that was written is not on the volume.
+    /// The folder is unmounted, but some written data has not reached the volume.
     #[error(
         "{} is unmounted, but {what} could not be saved: what was written there last may be lost",
         folder.display()
@@ -100,38 +99,38 @@ pub enum UnmountError {
     NotSaved {
         /// The folder.
         folder: PathBuf,
-        /// What could not be saved.
+        /// The data that could not be saved.
         what: String,
     },
-    /// `fusermount3` said no.
+    /// `fusermount3` refused.
     #[error("{FUSERMOUNT} has not unmounted {}: {why}", folder.display())]
     Refused {
         /// The folder.
         folder: PathBuf,
-        /// What it said.
+        /// The message of `fusermount3`.
         why: String,
     },
-    /// Something else went wrong.
+    /// Another error.
     #[error("{}: {error}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error from the kernel.
         error: io::Error,
     },
 }
 
-/// What the kernel is told of a mount.
+/// Parameters of a mount that the kernel gets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MountFacts<'a> {
-    /// What the table of mounts shows as the source.
+    /// Source that the mount table shows.
     pub(super) source: &'a str,
     pub(super) read_only: bool,
-    /// The longest read in bytes.
+    /// Maximum length of a read in bytes.
     pub(super) read_bytes_max: u32,
 }
 
-/// The path of a folder from the root, without links, also when what is mounted on it is dead.
+/// Returns the absolute path of a folder, without symbolic links, even if the mount on it is dead.
 ///
 /// # Errors
 /// Those of `realpath(3)`.
@@ -148,17 +147,17 @@ fn absolute(folder: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// What a mount whose server is gone answers.
+/// Whether the error is one that a mount returns when its server is gone.
 fn is_dead(error: &io::Error) -> bool {
     let gone = [Errno::NOTCONN, Errno::CONNABORTED];
     gone.iter()
         .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Checks that a folder is there and empty, and gives its path from the root.
+/// Checks that a folder exists and is empty, and returns its absolute path.
 ///
 /// # Errors
-/// `Dead`, `NotEmpty`, or `File` as for reading it.
+/// `Dead`, `NotEmpty`, or `File` with an error of reading it.
 pub(super) fn check_folder(folder: &Path) -> Result<PathBuf, MountError> {
     let failed = |error: io::Error| match is_dead(&error) {
         true => MountError::Dead(folder.to_owned()),
@@ -175,7 +174,7 @@ pub(super) fn check_folder(folder: &Path) -> Result<PathBuf, MountError> {
     }
 }
 
-/// Mounts on a folder, and gives the open `/dev/fuse` of it.
+/// Mounts on a folder, and returns the open `/dev/fuse` of the mount.
 ///
 /// # Errors
 /// As [`MountError`] says; nothing is mounted then.
@@ -219,8 +218,8 @@ pub(super) fn mount(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, Mo
     }
 }
 
-/// As [`mount`], by the program that may do so for every user. It hands the open file over by a
-/// socket.
+/// Mounts as [`mount`] does, through the program that may mount for every user. The program passes
+/// the open file over a socket.
 fn mount_by_program(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, MountError> {
     let failed = |error: io::Error| MountError::File {
         path: folder.to_owned(),
@@ -236,7 +235,7 @@ fn mount_by_program(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, Mo
     let run = Command::new(FUSERMOUNT)
         .args(["-o", &options, "--"])
         .arg(folder)
-        // The socket is descriptor 0 there.
+        // The socket is descriptor 0 of the program.
         .env("_FUSE_COMMFD", "0")
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())
@@ -258,14 +257,14 @@ fn mount_by_program(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, Mo
         .ok_or_else(|| refused("it gave no file".to_owned()))
 }
 
-/// What a program has said, as one line.
+/// Returns the output of a program as one line.
 fn said_by(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim().trim_start_matches(FUSERMOUNT);
     text.trim_start_matches(':').trim().to_owned()
 }
 
-/// The open file that came by a socket, whose other end is closed.
+/// Receives the open file from a socket whose other end is closed.
 fn received(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -279,18 +278,19 @@ fn received(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(files.next().and_then(|mut files| files.next()))
 }
 
-/// Takes away what `bimetal mount` has mounted on a folder, and the loop devices that it has made.
-/// With `force` also when it is in use: file systems on loop devices over the file write what they
-/// have first, `warn` is told of them, and the server goes on for whoever has the file open; once
-/// it has ended, every access of theirs fails. What a server that is gone has left is taken away in
-/// any case.
+/// Removes what `bimetal mount` has mounted on a folder, and the loop devices that it has made.
+/// With `force` it does so even if they are in use: file systems on loop devices over the file
+/// first write their data, and each is reported to `warn`. The server continues for processes that
+/// have the file open; after the server has ended, all their accesses fail. A mount whose server is
+/// gone is removed in any case.
 ///
-/// It waits for the server, possibly for good and so that no signal ends it. So it is for a process
-/// of its own, which is not the server, and whose parent may [`abort`] what it waits for.
+/// This function waits for the server, possibly forever, and no signal interrupts the wait. Call it
+/// only in a separate process, not in the server; the parent of that process may [`abort`] the
+/// mount that it waits for.
 ///
 /// # Errors
-/// As [`UnmountError`] says. After `InUse` everything is as it was; after `NotSaved` everything is
-/// taken away.
+/// As [`UnmountError`] says. After `InUse` everything is unchanged; after `NotSaved` everything has
+/// been removed.
 pub fn unmount(
     folder: &Path,
     force: bool,
@@ -302,7 +302,7 @@ pub fn unmount(
     };
     let whole = mounted_at(folder)?;
     let table = std::fs::read(TABLE_PATH).map_err(|e| failed(TABLE_PATH.as_ref(), e))?;
-    // Of attributes the kernel answers from its memory.
+    // The kernel answers from its cache of attributes.
     let dead = rustix::fs::statfs(&whole).is_err_and(|errno| is_dead(&errno.into()));
     let loops = loop_device::over(&whole).map_err(|error| failed(folder, error))?;
     if !force {
@@ -328,20 +328,21 @@ pub fn unmount(
     })
 }
 
-/// Has the kernel fail every request on what `bimetal mount` has mounted on a folder that has no
-/// answer yet, and every one that comes: whoever waits for the server waits no more. What is not in
-/// use is unmounted with that. The server is asked nothing.
+/// Makes the kernel fail every unanswered and every future request on the mount that
+/// `bimetal mount` has made on a folder. Processes that wait for the server then wait no longer. If
+/// the mount is not in use, it is unmounted as well. No request is sent to the server.
 ///
 /// # Errors
-/// As [`UnmountError`] says: `Missing` when there is nothing.
+/// As [`UnmountError`] says: `Missing` when there is no such mount.
 pub fn abort(folder: &Path) -> Result<(), UnmountError> {
     let whole = mounted_at(folder)?;
     if !rustix::process::geteuid().is_root() {
-        // The program for other users has no call for it. They have no loop device that waits.
+        // `fusermount3`, which other users need, has no such call. These users have no loop device
+        // that waits.
         return take_away(&whole, true);
     }
     match rustix::mount::unmount(&whole, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW) {
-        // It stays where somebody has it open, dead.
+        // A mount that is still open in some process stays, but is dead.
         Ok(()) | Err(Errno::BUSY) => Ok(()),
         Err(error) => Err(UnmountError::File {
             path: whole,
@@ -350,13 +351,12 @@ pub fn abort(folder: &Path) -> Result<(), UnmountError> {
     }
 }
 
-/// Whether something that `bimetal mount` has made is mounted on a folder. The server is asked
-/// nothing.
+/// Whether a mount made by `bimetal mount` is on a folder. No request is sent to the server.
 pub fn is_mounted(folder: &Path) -> bool {
     mounted_at(folder).is_ok()
 }
 
-/// The folder from the root, if something of ours is mounted on it.
+/// Returns the absolute path of the folder, if one of our mounts is on it.
 fn mounted_at(folder: &Path) -> Result<PathBuf, UnmountError> {
     let failed = |path: &Path, error: io::Error| UnmountError::File {
         path: path.to_owned(),
@@ -370,7 +370,7 @@ fn mounted_at(folder: &Path) -> Result<PathBuf, UnmountError> {
     }
 }
 
-/// Says who uses the file, if somebody is known to.
+/// Fails if a user of the file is known, and names that user.
 fn refuse_in_use(
     folder: &Path,
     table: &[u8],
@@ -398,8 +398,8 @@ fn refuse_in_use(
     Ok(())
 }
 
-/// Has whoever uses a loop device write what he has. Failures are told: the end goes on. Returns
-/// what could not be saved.
+/// Makes the users of a loop device write their data. Failures are reported, and unmounting
+/// continues. Returns descriptions of the data that could not be saved.
 fn save(device: &LoopDevice, table: &[u8], warn: &mut dyn FnMut(String)) -> Vec<String> {
     let mut unsaved = Vec::new();
     let path = device.path().display();
@@ -422,7 +422,8 @@ fn save(device: &LoopDevice, table: &[u8], warn: &mut dyn FnMut(String)) -> Vec<
     unsaved
 }
 
-/// Unmounts; with `detach` at once, also when files are open. It asks nothing of the server.
+/// Unmounts a folder; with `detach` at once, even if files are open. No request is sent to the
+/// server.
 ///
 /// # Errors
 /// As [`UnmountError`] says.
@@ -438,7 +439,7 @@ pub(super) fn take_away(folder: &Path, detach: bool) -> Result<(), UnmountError>
     match rustix::mount::unmount(folder, flags) {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(files_are_open(folder)),
-        // Somebody was faster.
+        // Another process has unmounted it in the meantime.
         Err(Errno::INVAL) if !is_mounted(folder) => Ok(()),
         Err(error) => Err(UnmountError::File {
             path: folder.to_owned(),
@@ -481,19 +482,19 @@ fn take_away_by_program(folder: &Path, detach: bool) -> Result<(), UnmountError>
     }
 }
 
-/// One line of the kernel's table of mounts, as written there: a blank in a path is `\040`.
+/// One line of the kernel's mount table, with its escapes: a blank in a path is `\040`.
 struct MountLine<'a> {
     place: &'a [u8],
     kind: &'a [u8],
     source: &'a [u8],
 }
 
-/// The lines of a table as `proc(5)` describes it (`mountinfo`).
+/// Parses the lines of a mount table as `proc(5)` describes it (`mountinfo`).
 fn lines(table: &[u8]) -> impl Iterator<Item = MountLine<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut words = line.split(|byte| *byte == b' ');
         let place = words.nth(4)?;
-        // Between the options and what follows there may be more words, which end with a `-`.
+        // Optional words may follow the options; a `-` ends them.
         words.find(|word| *word == b"-")?;
         let (kind, source) = (words.next()?, words.next()?);
         Some(MountLine {
@@ -504,14 +505,14 @@ fn lines(table: &[u8]) -> impl Iterator<Item = MountLine<'_>> {
     })
 }
 
-/// The mount on a folder that is seen, if any, is one of `bimetal mount`.
+/// Whether the topmost mount on a folder is one of `bimetal mount`.
 fn is_ours(table: &[u8], folder: &Path) -> bool {
     let on_it = lines(table).filter(|line| unescaped(line.place) == folder.as_os_str().as_bytes());
     let last = on_it.last();
     last.is_some_and(|line| line.kind == FILE_SYSTEM_TYPE.as_bytes())
 }
 
-/// Where a block device or a partition of it is mounted, as it stands in the table.
+/// Returns the mount points of a block device and its partitions, as the table shows them.
 fn mounts_of(table: &[u8], device: &Path) -> Vec<String> {
     let is_of = |source: &[u8]| {
         let Some(rest) = source.strip_prefix(device.as_os_str().as_bytes()) else {
@@ -528,7 +529,8 @@ fn mounts_of(table: &[u8], device: &Path) -> Vec<String> {
         .collect()
 }
 
-/// A word of the table, with `\040` and the like as the bytes that they stand for.
+/// Decodes a word of the table: replaces `\040` and similar escapes by the bytes that they stand
+/// for.
 fn unescaped(word: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;
@@ -573,7 +575,7 @@ mod tests {
             ("/mnt/other", false),
             ("/mnt/vo", false),
             ("/", false),
-            // Something else is mounted over it.
+            // Another file system is mounted over it.
             ("/mnt/twice", false),
         ] {
             assert_eq!(is_ours(TABLE, Path::new(folder)), ours, "{folder}");

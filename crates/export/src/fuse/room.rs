@@ -1,9 +1,10 @@
-//! Where requests wait that the device has no turn for yet.
+//! The bound of requests that wait for the device.
 //!
-//! They are taken from the kernel all the same, since what needs no device comes behind them. What
-//! they hold is bounded. Where that is full, whoever comes next waits, and with him everything
-//! behind him; so when the device stands still besides, he is sent away. This module must never
-//! send anybody away while the device gets on.
+//! These requests are taken from the kernel even though the device has no slot for them, because
+//! requests that need no device may be behind them in the kernel's queue. The memory that they hold
+//! is bounded. When the bound is reached, the next request waits, and all requests behind it wait
+//! as well. If the device also makes no progress, the request is refused instead. This module must
+//! never refuse a request while the device makes progress.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,25 +14,26 @@ use bimetal_block::units::show_size;
 use bimetal_rt::sync::{Permit, Semaphore};
 use bimetal_rt::{Instant, Rt};
 
-/// What all that wait hold at most.
+/// Maximum memory of all waiting requests, in bytes.
 const ROOM_BYTES: u64 = 64 << 20;
-/// What one of them holds beside its data, rounded up.
+/// Memory that one waiting request holds besides its data, in bytes, rounded up.
 const REQUEST_BYTES: u64 = 1 << 10;
-/// How long a device that begins and ends nothing is waited for where the room is full.
+/// Time without a started or ended device request after which requests are refused when no memory
+/// is free.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// Memory bound of waiting requests; see the module documentation.
 pub(super) struct Room {
     rt: Rt,
-    /// Who it is to the operator.
+    /// Name of the mount in reports to the operator.
     subject: String,
     free_bytes: Rc<Semaphore>,
-    /// When a request of the device began or ended last.
+    /// Time at which a device request last began or ended.
     progress: Cell<Instant>,
 }
 
 impl Room {
-    /// An empty room of what the operator knows as `subject`.
+    /// Creates an empty room; reports to the operator name the mount `subject`.
     pub(super) fn new(rt: &Rt, subject: String) -> Room {
         Room {
             rt: rt.clone(),
@@ -41,13 +43,13 @@ impl Room {
         }
     }
 
-    /// A request of the device has begun or ended.
+    /// Records that a device request has begun or ended.
     pub(super) fn note_progress(&self) {
         self.progress.set(self.rt.now());
     }
 
-    /// A place for a request with so many bytes of data, held until what is returned is dropped;
-    /// `None` when there is none and the device stands still.
+    /// Reserves memory for a request with `data_bytes` bytes of data. Dropping the permit releases
+    /// it. Returns `None` when no memory is free and the device makes no progress.
     pub(super) async fn take(&self, data_bytes: usize) -> Option<Permit> {
         let bytes = REQUEST_BYTES + data_bytes as u64;
         if let Some(place) = self.free_bytes.try_acquire(bytes) {
@@ -102,7 +104,7 @@ mod tests {
             }
             assert!(room.take(0).await.is_none());
             held.clear();
-            // 63 times 1 MiB and 1 KiB; of one more a part is there.
+            // 63 requests of 1 MiB and 1 KiB fit; for one more, only a part is free.
             for _ in 0..63 {
                 held.push(room.take(MIB).await.expect("there is room"));
             }
@@ -149,7 +151,8 @@ mod tests {
             let began = rt.now();
             assert!(room.take(MIB).await.is_none());
             assert_eq!(rt.now().since(began), PATIENCE);
-            // The next one need not wait as long, and what is small finds the rest.
+            // The next request is refused without another wait, and a small one fits the remaining
+            // memory.
             assert!(room.take(MIB).await.is_none());
             assert_eq!(rt.now().since(began), PATIENCE);
             assert!(room.take(4096).await.is_some());
@@ -157,7 +160,7 @@ mod tests {
             assert_eq!(told.len(), 1);
             assert_eq!((told[0].kind, &*told[0].subject), ("mount-full", "m/vol"));
             assert!(told[0].message.contains("for 10 s"), "{}", told[0]);
-            // It moves again: they are waited for again.
+            // After progress of the device, requests wait again.
             room.note_progress();
             drop(held);
             assert!(room.take(MIB).await.is_some());

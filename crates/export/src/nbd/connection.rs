@@ -1,8 +1,8 @@
-//! One connection: the handshake, then requests until the client or the server ends it.
+//! One NBD connection: the handshake, then requests until the client or the server ends it.
 //!
-//! One task receives and starts requests, one sends replies; a request that has to wait for its
-//! device is a task of its own. The connection must never give up a request that it has started:
-//! when the client is gone, requests in flight still complete, only their replies are dropped.
+//! One task receives and starts requests, and one sends replies. A request that has to wait for its
+//! device is a task of its own. The connection must never abandon a request that it has started:
+//! when the client is gone, requests in flight still complete, and only their replies are dropped.
 
 use std::rc::Rc;
 
@@ -33,15 +33,15 @@ pub(crate) struct Entered {
     pub(crate) stream: Cut,
     pub(crate) export: Connected,
     pub(crate) session: ServerSession,
-    /// What came behind the handshake.
+    /// Bytes that were received behind the handshake.
     pub(crate) early: Vec<u8>,
 }
 
-/// Leads a client through the handshake. `None` when it left in order. `exports` are those that it
-/// may know of; without them `secure` has to find out, by TLS.
+/// Performs the handshake with a client. Returns `None` if the client left in order. `exports` are
+/// the exports that the client may see; if they are not given, `secure` determines them by TLS.
 ///
 /// # Errors
-/// Why the connection has to end.
+/// The reason why the connection has to end.
 pub(crate) async fn handshake(
     rt: &Rt,
     stream: Cut,
@@ -59,7 +59,7 @@ pub(crate) async fn handshake(
     let mut connected = None;
     loop {
         if let ServerProgress::Transmission(session) = &progress {
-            // Before the client is told that it is let in.
+            // The slot is taken before the client is told that it is admitted.
             connected = exports[session.export_index].export.connect();
             if connected.is_none() {
                 return Ok(None);
@@ -80,7 +80,8 @@ pub(crate) async fn handshake(
                 return Ok(entered);
             }
             ServerProgress::Closed => return Ok(None),
-            // What came before TLS is nobody's, and must not count as if it had come through it.
+            // Bytes sent before TLS are not authenticated, and must not be processed as if they had
+            // come through TLS.
             ServerProgress::StartTls if !input.unread().is_empty() => return Err(End::Protocol),
             ServerProgress::StartTls => (stream, exports) = secure(stream).await?,
             ServerProgress::Answered | ServerProgress::NeedMore => {}
@@ -144,9 +145,9 @@ impl Transmission {
             let in_message = !input.unread().is_empty();
             self.link.set_receiving(in_message);
             add(&self.export.counters.receives, 1);
-            // Copying a large payload costs processor time, receiving its header alone costs time
-            // in which the socket is full. Over several connections the processor is the limit
-            // (128 KiB writes over four: +45 %), over one it is the socket (-22 %).
+            // Copying a large payload costs processor time. Receiving its header alone costs time
+            // during which the socket buffer is full. With several connections the processor is the
+            // limit (128 KiB writes over four: +45 %); with one connection the socket is (-22 %).
             let several = self.export.counters.connections.get() > 1;
             let more = if large && several && !in_message {
                 input
@@ -162,7 +163,7 @@ impl Transmission {
         }
     }
 
-    /// Takes one request from behind its header.
+    /// Processes one request, whose header has been taken.
     async fn request(self: &Rc<Self>, input: &mut Inbox, request: Request) -> Result<(), End> {
         let command = match validate(&request, &self.session.info, &self.session.negotiated) {
             Ok(command) => command,
@@ -186,8 +187,9 @@ impl Transmission {
         Ok(())
     }
 
-    /// Writes data from where it was received, if all of it is here and the device need not wait,
-    /// and gives the reply. `None` if the request has to go another way: nothing has happened then.
+    /// Writes data directly from the receive buffer and returns the reply, if all of it has arrived
+    /// and the device need not wait. Returns `None`, without any effect, if the request must take
+    /// another way.
     fn write_at_once(
         &self,
         input: &mut Inbox,
@@ -210,7 +212,7 @@ impl Transmission {
         Some(self.answer(request, Op::Write, result))
     }
 
-    /// Starts a request; its reply goes to the link, at once where the device need not wait.
+    /// Starts a request. Its reply goes to the link, at once if the device need not wait.
     fn start(
         self: &Rc<Self>,
         request: Request,
@@ -238,7 +240,7 @@ impl Transmission {
         }
     }
 
-    /// The reply that says what became of a request.
+    /// Builds the reply for the result of a request.
     fn answer(&self, request: &Request, op: Op, result: IoResult) -> Outgoing {
         let structured = self.session.negotiated.structured_replies;
         let counters = &self.export.counters;
@@ -303,7 +305,7 @@ impl Conversation for Transmission {
     }
 }
 
-/// What a request counts for until its reply has been sent.
+/// Returns the weight that a request has until its reply has been sent.
 fn weight(command: Command, request: &Request) -> Weight {
     let data_bytes = match command {
         Command::Read | Command::Write => request.length_bytes,
@@ -319,7 +321,7 @@ fn flags_of(request: &Request) -> Flags {
     }
 }
 
-/// A request of the wire as one of the device.
+/// Converts a request of the wire into a request of the device.
 fn to_block(request: &Request, command: Command, payload: Payload) -> BlockRequest {
     let flags = flags_of(request);
     let (offset, len) = (request.offset_bytes, u64::from(request.length_bytes));
@@ -335,8 +337,8 @@ fn to_block(request: &Request, command: Command, payload: Payload) -> BlockReque
     }
 }
 
-/// How many extents a client wants to be told: what it could use of an answer is what is looked
-/// for.
+/// Returns the maximum number of extents that the device must report: the number that the client
+/// can use.
 fn extents_max(request: &Request) -> u32 {
     if request.has(command_flag::REQ_ONE) {
         1
@@ -345,7 +347,7 @@ fn extents_max(request: &Request) -> u32 {
     }
 }
 
-/// The error number a client is shown (NBD, section "Error values").
+/// Returns the error number that a client gets for a device error (NBD, section "Error values").
 fn errno(error: IoError) -> Errno {
     match error {
         IoError::Medium

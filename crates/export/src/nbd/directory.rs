@@ -1,4 +1,4 @@
-//! What NBD clients are told of the exports.
+//! The information about exports that NBD clients get.
 
 use bimetal_proto::nbd::wire::{PAYLOAD_DEFAULT_MAX_BYTES, transmission_flag as flag};
 use bimetal_proto::nbd::{self, Export, ExportDirectory, ExportInfo};
@@ -8,12 +8,12 @@ use crate::export::Shown;
 /// The smallest preferred block size the protocol allows (NBD, section "Size constraints").
 const PREFERRED_BYTES_MIN: u32 = 512;
 
-/// What clients are told about a device.
+/// Describes an export to a client.
 ///
-/// `CAN_MULTI_CONN` promises that a flush on one connection covers the completed writes of all.
-/// That holds because every connection submits to one device, which makes no difference between
-/// them. `SEND_FAST_ZERO` is not offered: no device can tell beforehand whether zeroing is faster
-/// than writing.
+/// `CAN_MULTI_CONN` promises that a flush on one connection covers the completed writes of all
+/// connections. The promise holds because every connection submits to one device, which does not
+/// distinguish between connections. `SEND_FAST_ZERO` is not offered: no device can tell in advance
+/// whether zeroing is faster than writing.
 fn describe(shown: &Shown) -> ExportInfo {
     let geometry = shown.export.device.geometry();
     let mut flags = flag::HAS_FLAGS
@@ -37,13 +37,13 @@ fn describe(shown: &Shown) -> ExportInfo {
         preferred_block_bytes: geometry
             .preferred_bytes
             .max(PREFERRED_BYTES_MIN)
-            // A power of two, whatever the device takes at once.
+            // The preferred size must be a power of two, whatever transfer size the device takes.
             .min(1 << max_payload_bytes.ilog2()),
         max_payload_bytes,
     }
 }
 
-/// The exports of one address that a client may know of, the default one first.
+/// The exports at one address that a client may see, the default one first.
 pub(crate) struct Directory<'a>(pub(crate) &'a [Shown]);
 
 impl ExportDirectory for Directory<'_> {
@@ -56,7 +56,7 @@ impl ExportDirectory for Directory<'_> {
     }
 }
 
-/// Runs of a device as the extents of `base:allocation`: a hole is unallocated and reads as
+/// Converts runs of a device to extents of `base:allocation`: a hole is unallocated and reads as
 /// zeroes.
 pub(super) fn to_wire(runs: &[bimetal_block::Extent]) -> Vec<nbd::Extent> {
     use bimetal_proto::nbd::wire::state::{HOLE, ZERO};

@@ -1,4 +1,4 @@
-//! NBD: the handshake of a client and what follows it.
+//! The server side of NBD: the handshake of a client and the transmission phase.
 
 mod connection;
 mod directory;

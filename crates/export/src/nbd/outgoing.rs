@@ -1,4 +1,4 @@
-//! The replies of NBD: their heads, and a batch of them as one payload.
+//! NBD replies: their heads, and the encoding of a batch as one payload.
 
 use bimetal_proto::nbd::Errno;
 use bimetal_proto::nbd::reply::{error_chunk, offset_data_head, simple_reply};
@@ -6,7 +6,7 @@ use bimetal_rt::{Payload, Rt};
 
 use crate::link::Reply;
 
-/// The largest head of a reply: that of a data chunk.
+/// Size of the largest reply head in bytes: that of a data chunk.
 const HEAD_BYTES_MAX: usize = 28;
 
 /// A reply that is ready to be sent.
@@ -28,15 +28,16 @@ impl Outgoing {
         }
     }
 
-    /// Success without data.
+    /// Builds a success reply without data.
     ///
-    /// A simple reply is allowed to every request but a read even when structured replies were
-    /// negotiated (NBD, section "Simple reply message"), and it is the shorter one.
+    /// The protocol allows a simple reply to every request except a read, even when structured
+    /// replies were negotiated (NBD, section "Simple reply message"). It is shorter than a
+    /// structured one.
     pub(crate) fn done(cookie: u64) -> Outgoing {
         Outgoing::with_head(simple_reply(cookie, None), Payload::empty())
     }
 
-    /// Failure; as a chunk where the request takes only those.
+    /// Builds an error reply, as a chunk if structured replies were negotiated.
     pub(crate) fn error(cookie: u64, structured: bool, error: Errno) -> Outgoing {
         if structured {
             Outgoing::with_head(error_chunk(cookie, error), Payload::empty())
@@ -45,7 +46,7 @@ impl Outgoing {
         }
     }
 
-    /// The bytes of a read, `offset` being where they were asked for.
+    /// Builds the reply to a read. `offset` is the offset that the read requested.
     pub(crate) fn data(cookie: u64, structured: bool, offset: u64, data: Payload) -> Outgoing {
         if structured {
             let head = offset_data_head(cookie, offset, data.len() as u32, true);
@@ -55,7 +56,7 @@ impl Outgoing {
         }
     }
 
-    /// A message that is encoded already.
+    /// Wraps a message that is already encoded.
     pub(crate) fn encoded(message: Payload) -> Outgoing {
         Outgoing::with_head([], message)
     }
@@ -67,8 +68,8 @@ impl Reply for Outgoing {
     }
 }
 
-/// A batch as one payload: heads carved from one buffer, data by reference, neighbouring heads in
-/// one slice.
+/// Combines a batch into one payload: heads are carved from one buffer, data is included by
+/// reference, and adjacent heads share one slice.
 pub(crate) fn gather(rt: &Rt, batch: &mut [Outgoing]) -> Payload {
     let heads_bytes = batch
         .iter()

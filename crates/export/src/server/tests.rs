@@ -1,5 +1,5 @@
-//! A client's session is dropped at each of its awaits in turn, and everything that was counted
-//! must be given back.
+//! Drops a client's session at each of its await points in turn. Everything that was counted must
+//! then be released.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -18,7 +18,7 @@ const SIZE: u64 = 8 << 20;
 /// Far more polls than a session takes.
 const POLLS_MAX: u32 = 5000;
 
-/// Polls a future so many times, and drops it then.
+/// Polls a future the given number of times, and then drops it.
 struct DropAfter {
     future: Option<Pin<Box<dyn Future<Output = ()>>>>,
     polls_left: u32,
@@ -47,7 +47,7 @@ impl Future for DropAfter {
     }
 }
 
-/// A device that always takes a while.
+/// A device that always takes some time.
 struct Slow {
     rt: Rt,
     below: Rc<MemoryDevice>,
@@ -70,7 +70,7 @@ fn address() -> Address {
     Address::Unix("/nowhere".into())
 }
 
-/// A server whose memory for data holds two of the reads of a test: the third one waits.
+/// Creates a server whose data memory holds two of the test's reads: the third one waits.
 fn serve(rt: &Rt, protocol: Protocol) -> Server {
     let config = ExportConfig {
         protocol,
@@ -87,10 +87,10 @@ fn serve(rt: &Rt, protocol: Protocol) -> Server {
     Server::with_limits(rt, vec![(config, Rc::new(device))], limits)
 }
 
-/// Starts a session that is dropped after so many polls. Gives the client's end, and whether it
-/// has ended before.
+/// Starts a session that is dropped after `polls` polls. Returns the client's end of the stream,
+/// and whether the session has ended before.
 fn connect(rt: &Rt, server: &Server, polls: u32) -> (Stream, Rc<Cell<bool>>) {
-    // Narrow, so that what is sent takes several awaits.
+    // A small buffer, so that sending takes several awaits.
     let options = PipeOptions {
         buffer_bytes: 1000,
         ..PipeOptions::default()
@@ -109,7 +109,8 @@ fn connect(rt: &Rt, server: &Server, polls: u32) -> (Stream, Rc<Cell<bool>>) {
     (ours, ended)
 }
 
-/// Says everything in `parts`, a while apart, and reads all that comes, until the server hangs up.
+/// Sends `parts` with a pause before each, and receives all bytes until the server closes the
+/// stream.
 async fn converse_with(rt: &Rt, stream: Stream, parts: Vec<Vec<u8>>) {
     let speak = async {
         for part in parts {
@@ -131,7 +132,7 @@ async fn converse_with(rt: &Rt, stream: Stream, parts: Vec<Vec<u8>>) {
     futures_util::future::join(speak, listen).await;
 }
 
-/// Everything that the server counts is back at nothing.
+/// Asserts that every counter of held resources is back at zero.
 fn assert_nothing_is_held(rt: &Rt, server: &Server, polls: u32) {
     let state = &server.0;
     let export = &state.exports[0];
@@ -157,8 +158,8 @@ fn assert_nothing_is_held(rt: &Rt, server: &Server, polls: u32) {
     assert!(!state.memory.is_short(), "dropped after {polls} polls");
 }
 
-/// Runs conversations that are dropped one poll later each time, until one ends by itself, which
-/// takes at least `polls_min`.
+/// Runs conversations that are each dropped one poll later than the one before, until one ends by
+/// itself. It must take at least `polls_min` polls.
 fn drop_at_every_await(
     protocol: Protocol,
     polls_min: u32,
@@ -170,7 +171,7 @@ fn drop_at_every_await(
         let ended = rt.block_on(async {
             let (stream, ended) = connect(&rt, &server, polls);
             conversation(&rt, &server, stream).await;
-            // What the device has been given ends by itself.
+            // Requests that the device has got end by themselves.
             rt.sleep(Duration::from_secs(1)).await;
             assert_nothing_is_held(&rt, &server, polls);
             server.stop().await;
@@ -189,7 +190,7 @@ fn nbd_option(option: u32, data: &[u8]) -> Vec<u8> {
     [&b"IHAVEOPT"[..], &option, &len, data].concat()
 }
 
-/// A request of the NBD specification, section "Request message".
+/// Encodes a request of the NBD specification, section "Request message".
 fn nbd_request(command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
     let magic = 0x2560_9513_u32.to_be_bytes();
     let (command, cookie) = (command.to_be_bytes(), cookie.to_be_bytes());
@@ -212,10 +213,10 @@ fn an_nbd_session_that_is_dropped_at_any_await_gives_everything_back() {
         nbd_option(8, &[]),
         nbd_option(7, &[0, 0, 0, 0, 0, 0]),
         [read(1), read(2), read(3), read(4)].concat(),
-        // The data of a write comes in two parts.
+        // The data of a write arrives in two parts.
         [nbd_request(1, 5, 512, 100 << 10), vec![7; 1000]].concat(),
         vec![7; (100 << 10) - 1000],
-        // A request that is refused, a flush, and a farewell.
+        // A request that is refused, a flush, and a disconnect.
         nbd_request(0, 6, SIZE, 4096),
         nbd_request(3, 7, 0, 0),
         nbd_request(2, 8, 0, 0),
@@ -248,7 +249,7 @@ fn command(outbound: &mut Outbound, requests: &[WireRequest], in_turn: bool) -> 
     out
 }
 
-/// What an initiator says over a path that has others fenced.
+/// Returns the messages that an initiator sends over a path, which fences another path.
 fn brp_parts(fenced: u32) -> Vec<Vec<u8>> {
     let mut outbound = Outbound::new();
     let mut parts = vec![hello(2, feature::MERGE, &mut outbound)];
@@ -282,7 +283,7 @@ fn brp_parts(fenced: u32) -> Vec<Vec<u8>> {
     parts
 }
 
-/// Another path of the session, which has a request under way and lives until it is fenced.
+/// Opens another path of the session, which has a request in flight and lives until it is fenced.
 async fn other_path(rt: &Rt, server: &Server) -> Stream {
     let (stream, _) = connect(rt, server, POLLS_MAX);
     let mut outbound = Outbound::new();

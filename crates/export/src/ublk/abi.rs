@@ -1,16 +1,17 @@
-//! The layouts and numbers of the kernel's `linux/ublk_cmd.h`: what goes through
-//! `/dev/ublk-control`, what a queue fetches and commits, and what the driver says of a request.
+//! The layouts and numbers of the kernel's `linux/ublk_cmd.h`: the commands that go through
+//! `/dev/ublk-control`, the commands with which a queue fetches and commits, and the driver's
+//! request descriptors.
 //!
-//! All of it is in the machine's order of bytes. This module must never do I/O, and takes nothing
-//! that the driver says for granted.
+//! All numbers are in the machine's byte order. This module must never do I/O, and does not trust
+//! the driver's input.
 
 use bimetal_block::Op;
 
-/// The sector of all of Linux's block layer in bytes.
+/// Sector size of Linux's block layer in bytes.
 pub(super) const SECTOR_BYTES: u64 = 512;
 /// Bytes of `struct ublksrv_ctrl_cmd`.
 pub(super) const CONTROL_COMMAND_BYTES: usize = 32;
-/// Where the address of the data stands in it.
+/// Offset of the data address in `struct ublksrv_ctrl_cmd`.
 pub(super) const CONTROL_ADDRESS_AT: usize = 8;
 /// Bytes of `struct ublksrv_ctrl_dev_info`.
 pub(super) const DEVICE_INFO_BYTES: usize = 64;
@@ -18,14 +19,14 @@ pub(super) const DEVICE_INFO_BYTES: usize = 64;
 pub(super) const DESCRIPTOR_BYTES: usize = 24;
 /// Bytes of `struct ublksrv_io_cmd`.
 const IO_COMMAND_BYTES: usize = 16;
-/// What the driver takes at most as the depth of a queue (`UBLK_MAX_QUEUE_DEPTH`).
+/// Maximum queue depth that the driver accepts (`UBLK_MAX_QUEUE_DEPTH`).
 pub(super) const QUEUE_DEPTH_MAX: u16 = 4096;
-/// The number of a device that the driver shall choose.
+/// Device number that lets the driver choose one.
 pub(super) const ANY_NUMBER: u32 = u32::MAX;
-/// No queue in particular.
+/// Queue number of commands that concern no particular queue.
 const NO_QUEUE: u16 = u16::MAX;
 
-/// A command number as `_IOR` and `_IOWR` of `linux/ioctl.h` make it: direction, size, type,
+/// Encodes a command number as `_IOR` and `_IOWR` of `linux/ioctl.h` do: direction, size, type,
 /// number.
 const fn encoded(direction: u32, number: u32, size: usize) -> u32 {
     direction << 30 | (size as u32) << 16 | (b'u' as u32) << 8 | number
@@ -34,7 +35,7 @@ const fn encoded(direction: u32, number: u32, size: usize) -> u32 {
 const READ: u32 = 2;
 const READ_WRITE: u32 = 3;
 
-/// What is asked of `/dev/ublk-control`.
+/// A command to `/dev/ublk-control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
     AddDevice,
@@ -43,12 +44,13 @@ pub(super) enum Control {
     StopDevice,
     SetParameters,
     DeviceInfo,
-    /// As [`DeleteDevice`](Self::DeleteDevice), without waiting for those who still have it open.
+    /// As [`DeleteDevice`](Self::DeleteDevice), without waiting for processes that still have the
+    /// device open.
     DeleteDeviceAsync,
 }
 
 impl Control {
-    /// The number of the command.
+    /// Returns the number of the command.
     pub(super) fn op(self) -> u32 {
         let (direction, number) = match self {
             Control::AddDevice => (READ_WRITE, 0x04),
@@ -62,7 +64,7 @@ impl Control {
         encoded(direction, number, CONTROL_COMMAND_BYTES)
     }
 
-    /// What it does, for messages.
+    /// Returns a description of the command for messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Control::AddDevice => "adding the device",
@@ -75,15 +77,15 @@ impl Control {
     }
 }
 
-/// `struct ublksrv_ctrl_cmd`, but for the address, which whoever owns the data puts in.
+/// `struct ublksrv_ctrl_cmd` without the data address, which the owner of the data fills in.
 pub(super) struct ControlCommand {
     /// The number of the device.
     pub(super) number: u32,
-    /// Bytes of data behind the address.
+    /// Number of data bytes at the address.
     pub(super) data_bytes: u16,
     /// An argument in the command itself.
     pub(super) argument: u64,
-    /// How many of the data's bytes are the path of the device's file.
+    /// Number of data bytes that are the path of the device's file.
     pub(super) path_bytes: u16,
 }
 
@@ -99,17 +101,17 @@ impl ControlCommand {
     }
 }
 
-/// What of `struct ublksrv_ctrl_dev_info` is used. No flag is set: data is copied by the driver,
-/// and a device whose server has died fails its requests.
+/// The fields of `struct ublksrv_ctrl_dev_info` that are used. No flag is set: the driver copies
+/// the data, and a device whose server has died fails its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceInfo {
     pub(super) queues: u16,
     pub(super) queue_depth: u16,
-    /// The longest transfer in bytes.
+    /// Maximum length of a transfer in bytes.
     pub(super) buffer_bytes: u32,
     pub(super) number: u32,
-    /// The process that serves the device; what the driver says, of no meaning when a device is
-    /// added.
+    /// Process ID of the server of the device, as reported by the driver. It is ignored when a
+    /// device is added.
     pub(super) server: i32,
 }
 
@@ -135,7 +137,7 @@ impl DeviceInfo {
     }
 }
 
-/// `N` bytes of what is as long as a layout says, so that they fit.
+/// Returns the `N` bytes from `at` on. `bytes` has the length of its layout, so they exist.
 pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);
@@ -156,11 +158,11 @@ mod parameter {
     pub(super) const DISCARD: u32 = 1 << 1;
 }
 
-/// Bytes of `struct ublk_params` up to the end of its part on discards.
+/// Bytes of `struct ublk_params` up to the end of its discard part.
 const PARAMETERS_BYTES: usize = 60;
 
-/// `struct ublk_params`: what the kernel is told of the device. Lengths are in bytes, those that
-/// the kernel takes as a power of two are one.
+/// `struct ublk_params`: the parameters of the device that the kernel gets. Lengths are in bytes.
+/// Those that the kernel takes as a power of two must be one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parameters {
     pub(super) size_bytes: u64,
@@ -168,10 +170,10 @@ pub(super) struct Parameters {
     pub(super) rotational: bool,
     pub(super) logical_block_bytes: u32,
     pub(super) physical_block_bytes: u32,
-    /// The request that suits the device best.
+    /// Request size in bytes that suits the device best.
     pub(super) preferred_bytes: u32,
     pub(super) transfer_bytes_max: u32,
-    /// The longest discard or write-zeroes.
+    /// Maximum length of a discard or write-zeroes in bytes.
     pub(super) range_bytes_max: u64,
 }
 
@@ -194,12 +196,13 @@ impl Parameters {
         put(44, &self.physical_block_bytes.to_ne_bytes());
         put(48, &sectors(self.range_bytes_max).to_ne_bytes());
         put(52, &sectors(self.range_bytes_max).to_ne_bytes());
-        // One range to a discard is all that the driver knows.
+        // The driver supports only one range per discard.
         put(56, &1_u16.to_ne_bytes());
         out
     }
 
-    /// Every device of ours may lose what no flush has covered, and every one takes FUA.
+    /// Returns the attribute bits. Each of our devices may lose data that no flush has covered, and
+    /// takes FUA.
     fn attributes(&self) -> u32 {
         let read_only = if self.read_only {
             attribute::READ_ONLY
@@ -223,12 +226,12 @@ fn sectors(bytes: u64) -> u32 {
     u32::try_from(bytes / SECTOR_BYTES).unwrap_or(u32::MAX)
 }
 
-/// What a tag of the queue says to the driver: `struct ublksrv_io_cmd`, but for the address.
+/// A command of a tag to the driver: `struct ublksrv_io_cmd` without the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoCommand {
-    /// The first command of a tag: give me a request.
+    /// The first command of a tag: fetches a request.
     Fetch,
-    /// The request of this tag has this result, give me another one.
+    /// Commits the result of the tag's request, and fetches the next request.
     Commit(i32),
 }
 
@@ -241,7 +244,8 @@ impl IoCommand {
         encoded(READ_WRITE, number, IO_COMMAND_BYTES)
     }
 
-    /// All but the last eight bytes, which are the address; of queue 0, the only one.
+    /// Encodes the command without its last eight bytes, which are the address, for queue 0, the
+    /// only one.
     pub(super) fn head(self, tag: u16) -> [u8; 8] {
         let result = match self {
             IoCommand::Fetch => -1,
@@ -260,13 +264,14 @@ mod request_flag {
     pub(super) const NO_UNMAP: u32 = 1 << 15;
 }
 
-/// What the driver wants done: `struct ublksrv_io_desc`, without the address, which is ours.
+/// A request of the driver: `struct ublksrv_io_desc` without the address, which is that of our
+/// buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptor {
-    /// The operation; `None` is one that was never offered.
+    /// The operation; `None` if it is one that was never offered.
     pub(super) op: Option<Op>,
     pub(super) fua: bool,
-    /// The space of zeroes stays allocated.
+    /// Whether a write-zeroes keeps the space allocated.
     pub(super) keep_allocated: bool,
     pub(super) start_sector: u64,
     pub(super) sectors: u32,
@@ -297,7 +302,8 @@ impl Descriptor {
 mod tests {
     use super::*;
 
-    /// The layouts below are written down for little-endian machines.
+    /// Converts hexadecimal text to bytes. The layouts below are written for little-endian
+    /// machines.
     fn from_hex(text: &str) -> Vec<u8> {
         let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
         let bytes = digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8);
@@ -350,7 +356,7 @@ mod tests {
         let expected = [from_hex(head), vec![0; 40]].concat();
         assert_eq!(info.encode().to_vec(), expected);
 
-        // As the driver answers: a state of 1, process 300, and flags, which mean nothing here.
+        // The driver's answer: a state of 1, process 300, and flags, which are ignored here.
         let head = "0100 4000 0100 0000  00000400 05000000  2c010000 00000000  4200000000000000";
         let answer = [from_hex(head), vec![0; 32]].concat();
         let answered = DeviceInfo {

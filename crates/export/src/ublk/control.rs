@@ -1,6 +1,6 @@
-//! The control side: adding, starting, stopping and deleting devices through `/dev/ublk-control`.
+//! The control side of ublk: adds, starts, stops and deletes devices through `/dev/ublk-control`.
 //!
-//! This module must never touch the requests of a device, and never decide when a device is to end.
+//! This module must never touch the requests of a device, and never decide when a device ends.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::abi::{
 
 const CONTROL_PATH: &str = "/dev/ublk-control";
 
-/// The numbers of errors that mean something of their own here (`errno(3)`).
+/// Error numbers that have a special meaning here (`errno(3)`).
 mod errno {
     pub(super) const EPERM: i32 = 1;
     pub(super) const ENOENT: i32 = 2;
@@ -25,11 +25,11 @@ mod errno {
     pub(super) const ENODEV: i32 = 19;
     pub(super) const EINVAL: i32 = 22;
     pub(super) const EOPNOTSUPP: i32 = 95;
-    /// `ENOTSUPP`, which is the kernel's own and has no name outside.
+    /// `ENOTSUPP`, which is internal to the kernel and has no name in user space.
     pub(super) const NO_SUCH_COMMAND: i32 = 524;
 }
 
-/// Why a device cannot be attached, detached, or served any longer.
+/// Reason why a device cannot be attached, detached, or served any longer.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The driver is not loaded.
@@ -38,28 +38,28 @@ pub enum AttachError {
          load it with `modprobe ublk_drv`"
     )]
     NoDriver,
-    /// The user may not do this.
+    /// The user has no permission.
     #[error("no rights to {CONTROL_PATH}: a block device is made by root (CAP_SYS_ADMIN)")]
     NoRights,
-    /// `io_uring` lacks what the driver is spoken to with.
+    /// `io_uring` lacks the commands that the driver needs.
     #[error("this kernel's io_uring takes no commands for drivers: Linux 6.4 or newer is needed")]
     NoCommands,
-    /// The runtime does without `io_uring`.
+    /// The runtime does not use `io_uring`.
     #[error(
         "ublk is spoken to through io_uring alone, and the driver in use is \"threads\": export \
          the device by NBD, or mount it"
     )]
     NoRing,
-    /// The driver knows other commands than ours.
+    /// The driver is too old for our commands.
     #[error("the driver ublk_drv is too old: Linux 6.4 or newer is needed")]
     OldDriver,
-    /// Another device has the number.
+    /// Another device already has the number.
     #[error("{0} exists already")]
     Exists(String),
     /// No device has the number.
     #[error("there is no {0}")]
     Missing(String),
-    /// The size of the volume is not whole sectors, or zero.
+    /// The size of the volume is zero or not a multiple of the sector size.
     #[error("a volume of {0} bytes is no block device: whole sectors of 512 bytes are needed")]
     Size(u64),
     /// A file of the device could not be used.
@@ -67,27 +67,27 @@ pub enum AttachError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error from the kernel.
         error: io::Error,
     },
-    /// The driver refused something else.
+    /// The driver refused a command for another reason.
     #[error("{device}: {step}: {error}")]
     Refused {
         /// The block device.
         device: String,
-        /// What was to be done.
+        /// The step that was attempted.
         step: &'static str,
-        /// What the driver said.
+        /// The error from the driver.
         error: io::Error,
     },
 }
 
-/// The path of a device's block device.
+/// Returns the path of the block device of a number.
 pub(super) fn block_path(number: u32) -> String {
     format!("/dev/ublkb{number}")
 }
 
-/// The path of a device's file for its server.
+/// Returns the path of the file through which the device of a number is served.
 pub(super) fn queue_path(number: u32) -> String {
     format!("/dev/ublkc{number}")
 }
@@ -105,7 +105,7 @@ impl ControlFile {
         let opened = CommandFile::open(rt, Path::new(CONTROL_PATH));
         opened.map(ControlFile).map_err(|error| {
             match (error.kind(), error.raw_os_error()) {
-                // A file without a driver behind it, or one whose driver is gone.
+                // The file has no driver behind it, or its driver is gone.
                 (_, Some(errno::ENOENT | errno::ENXIO | errno::ENODEV)) => AttachError::NoDriver,
                 (_, Some(errno::EACCES | errno::EPERM)) => AttachError::NoRights,
                 (io::ErrorKind::Unsupported, _) if is_driven_by_threads(rt) => AttachError::NoRing,
@@ -118,7 +118,7 @@ impl ControlFile {
         })
     }
 
-    /// Adds a device, which is not started yet; the answer has the number that it was given.
+    /// Adds a device, which is not started yet. The answer has the number that the device got.
     pub(super) async fn add(&self, info: &DeviceInfo) -> Result<DeviceInfo, AttachError> {
         let data = Box::from(info.encode());
         let data = self
@@ -138,7 +138,7 @@ impl ControlFile {
         Ok(())
     }
 
-    /// Makes the block device. The kernel looks for partitions meanwhile, so the queue must be
+    /// Starts the block device. Meanwhile the kernel scans for partitions, so the queue must be
     /// served.
     pub(super) async fn start(&self, number: u32) -> Result<(), AttachError> {
         let server = u64::from(std::process::id());
@@ -146,14 +146,14 @@ impl ControlFile {
             .await
     }
 
-    /// Takes the block device away. What is mounted on it writes what it has, so the queue must be
-    /// served; when this is done, the driver asks for nothing more.
+    /// Removes the block device. A file system mounted on it writes its data, so the queue must be
+    /// served. After this the driver sends no more requests.
     pub(super) async fn stop(&self, number: u32) -> Result<(), AttachError> {
         self.without_data(Control::StopDevice, number, 0).await
     }
 
-    /// Gives the number back. Where the driver can, it does not wait for those who have the device
-    /// open, since a mount that is dead by now may stay for long.
+    /// Deletes the device and frees its number. If the driver can, it does not wait for processes
+    /// that have the device open, because a dead mount may stay for long.
     pub(super) async fn delete(&self, number: u32) -> Result<(), AttachError> {
         let deleted = self
             .without_data(Control::DeleteDeviceAsync, number, 0)
@@ -166,9 +166,9 @@ impl ControlFile {
         }
     }
 
-    /// What the driver knows of a device.
+    /// Returns the driver's information about a device.
     pub(super) async fn info(&self, number: u32) -> Result<DeviceInfo, AttachError> {
-        // The path tells the driver whose rights to look at.
+        // The path tells the driver which file's permissions to check.
         let mut data = queue_path(number).into_bytes();
         let path_bytes = data.len();
         data.resize(path_bytes + DEVICE_INFO_BYTES, 0);
@@ -217,13 +217,13 @@ impl ControlFile {
     }
 }
 
-/// The error of a command, where it means something of its own.
+/// Converts the error of a command to the `AttachError` that describes it.
 fn refused(control: Control, number: u32, error: io::Error) -> AttachError {
     let device = || block_path(number);
     match (control, error.raw_os_error()) {
         (_, Some(errno::EPERM | errno::EACCES)) => AttachError::NoRights,
         (_, Some(errno::EOPNOTSUPP | errno::NO_SUCH_COMMAND)) => AttachError::OldDriver,
-        // What the driver says of a command with an encoded number before it knew those.
+        // A driver from before the encoded command numbers returns this error for one.
         (Control::DeleteDeviceAsync, Some(errno::EINVAL)) => AttachError::OldDriver,
         (Control::AddDevice, Some(errno::EEXIST)) => AttachError::Exists(device()),
         (Control::AddDevice, _) => AttachError::Refused {

@@ -1,13 +1,14 @@
-//! A device as a block device of this machine, `/dev/ublkbN`, by the kernel's driver `ublk_drv`.
+//! A device as a block device of the local machine, `/dev/ublkbN`, by the kernel's driver
+//! `ublk_drv`.
 //!
 //! The kernel hands every request on the block device to this process through `io_uring`, on the
-//! ring that also serves everything else: one queue, one thread. Its contract is the kernel's
-//! `Documentation/block/ublk.rst` and `linux/ublk_cmd.h`. Data is copied by the driver, from and to
-//! a buffer of each tag.
+//! ring that also serves all other I/O: one queue, one thread. The contract is the kernel's
+//! `Documentation/block/ublk.rst` and `linux/ublk_cmd.h`. The driver copies the data from and to a
+//! buffer of each tag.
 //!
 //! This module may use `unsafe`, to vouch for what the driver does with the buffers it is lent. It
 //! must never answer a request before the device below has, and never leave a block device behind
-//! without saying so.
+//! without reporting it.
 
 mod abi;
 mod control;
@@ -26,35 +27,36 @@ pub use control::AttachError;
 use control::{ControlFile, block_path, queue_path};
 use queue::Queue;
 
-/// Requests under way at most. Each has a buffer for as long as the device is there: 16 MiB in all.
+/// Maximum number of requests in flight. Each has a buffer for as long as the device exists: 16 MiB
+/// in total.
 const QUEUE_DEPTH: u16 = 64;
-/// The longest transfer; the kernel cuts what is longer.
+/// Maximum length of a transfer in bytes; the kernel splits longer ones.
 const BUFFER_BYTES: u32 = 256 << 10;
-/// The longest discard or write-zeroes.
+/// Maximum length of a discard or write-zeroes in bytes.
 const RANGE_BYTES_MAX: u64 = 1 << 31;
 const _: () = assert!(QUEUE_DEPTH <= QUEUE_DEPTH_MAX);
 
-/// How a device is attached.
+/// Options of an attachment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttachOptions {
-    /// The number N of `/dev/ublkbN`; the lowest that is free if `None`.
+    /// The number N of `/dev/ublkbN`; `None` selects the lowest free number.
     pub number: Option<u32>,
-    /// Whether changes are refused, also where the device would take them.
+    /// Whether changes are refused, even if the device is writable.
     pub read_only: bool,
 }
 
-/// A block device of this machine. It must be [detached](Attachment::detach) before the runtime
-/// ends.
+/// A block device of the local machine. It must be [detached](Attachment::detach) before the
+/// runtime ends.
 pub struct Attachment {
     control: ControlFile,
     number: u32,
-    /// `None` once it was detached.
+    /// Queue of the device; `None` after the detach.
     queue: RefCell<Option<Rc<Queue>>>,
 }
 
 impl Attachment {
-    /// Makes a device a block device. It is put behind an atomic unit, so that requests of single
-    /// sectors are taken.
+    /// Attaches a device as a block device. The device is put behind an atomic unit, so that
+    /// requests of single sectors are accepted.
     ///
     /// # Errors
     /// As [`AttachError`] says; nothing is left behind then.
@@ -81,20 +83,20 @@ impl Attachment {
                 queue: RefCell::new(Some(queue)),
             }),
             Err(error) => {
-                // The failure that led here is the one to report.
+                // Only the original failure is reported.
                 let _ = control.delete(number).await;
                 Err(error)
             }
         }
     }
 
-    /// The path of the block device.
+    /// Returns the path of the block device.
     pub fn path(&self) -> String {
         block_path(self.number)
     }
 
-    /// Waits until the device is served no more although nobody has called
-    /// [`detach`](Attachment::detach): somebody else has stopped it, or the driver has failed.
+    /// Waits until the device is no longer served although [`detach`](Attachment::detach) was not
+    /// called: it was stopped from elsewhere, or the driver has failed.
     pub async fn ended(&self) {
         let queue = self.queue.borrow().clone();
         if let Some(queue) = queue {
@@ -102,11 +104,11 @@ impl Attachment {
         }
     }
 
-    /// Takes the block device away: what is mounted on it writes what it has and is dead from then
-    /// on; requests that are under way are answered.
+    /// Removes the block device. A file system mounted on it writes its data and is dead from then
+    /// on. Requests in flight are answered.
     ///
     /// # Errors
-    /// When the driver cannot do it, or could not serve the device any longer before.
+    /// When the driver fails to remove it, or could not serve the device any longer before.
     pub async fn detach(&self) -> Result<(), AttachError> {
         let Some(queue) = self.queue.take() else {
             return Ok(());
@@ -120,13 +122,13 @@ impl Attachment {
             step: "serving the device",
             error,
         });
-        // A driver that waits when it deletes waits for our own file, too.
+        // A driver that waits when it deletes waits for our own open file, too.
         drop(queue);
         let deleted = gone_is_done(self.control.delete(self.number).await);
         failure.map_or(Ok(()), Err).and(stopped).and(deleted)
     }
 
-    /// Gives the live figures of the block device.
+    /// Reports the live counters of the block device.
     pub fn figures(&self, out: &mut dyn FigureVisitor) {
         let queue = self.queue.borrow();
         let Some(counters) = queue.as_ref().map(|queue| &queue.counters) else {
@@ -137,10 +139,10 @@ impl Attachment {
     }
 }
 
-/// Takes away a block device that may be served by another process or by none any more.
+/// Removes a block device that another process serves, or that no process serves any more.
 ///
 /// # Errors
-/// As [`AttachError`] says: `Missing` when there is none of that number.
+/// As [`AttachError`] says: `Missing` when there is no device of that number.
 pub async fn detach(rt: &Rt, number: u32) -> Result<(), AttachError> {
     let control = ControlFile::open(rt)?;
     control.info(number).await?;
@@ -148,7 +150,7 @@ pub async fn detach(rt: &Rt, number: u32) -> Result<(), AttachError> {
     gone_is_done(control.delete(number).await)
 }
 
-/// From a device that was added to one that is started. After a failure nothing is under way.
+/// Sets up and starts a device that was added. After a failure no request is in flight.
 async fn serve(
     rt: &Rt,
     control: &ControlFile,
@@ -168,8 +170,8 @@ async fn serve(
     match control.start(number).await {
         Ok(()) => Ok(queue),
         Err(error) => {
-            // Stopping gives the tags their commands back; without it they would be waited for in
-            // vain.
+            // Stopping makes the driver complete the commands of the tags. Otherwise the wait for
+            // them would never end.
             if control.stop(number).await.is_ok() {
                 queue.join().await;
             }
@@ -178,7 +180,7 @@ async fn serve(
     }
 }
 
-/// Somebody else may have done it already.
+/// Treats a missing device as success: another process may have removed it already.
 fn gone_is_done(done: Result<(), AttachError>) -> Result<(), AttachError> {
     match done {
         Err(AttachError::Missing(_)) => Ok(()),
@@ -186,9 +188,9 @@ fn gone_is_done(done: Result<(), AttachError>) -> Result<(), AttachError> {
     }
 }
 
-/// What the kernel is told of a device. Sectors have 512 bytes, as those of every other way to a
-/// volume, so that a table of partitions means the same on all of them; that a block has 4 KiB, or
-/// what the device writes at once inside, is told besides.
+/// Returns the parameters that the kernel gets. Sectors have 512 bytes, as on every other way to a
+/// volume, so that a partition table means the same on all of them. The block size of 4 KiB, or the
+/// size that the device writes at once internally, is reported in addition.
 fn parameters(geometry: &Geometry, read_only: bool) -> Result<Parameters, AttachError> {
     if geometry.size_bytes == 0 || !geometry.size_bytes.is_multiple_of(SECTOR_BYTES) {
         return Err(AttachError::Size(geometry.size_bytes));
@@ -202,7 +204,7 @@ fn parameters(geometry: &Geometry, read_only: bool) -> Result<Parameters, Attach
         logical_block_bytes: SECTOR_BYTES as u32,
         physical_block_bytes: geometry.physical_bytes.max(block_bytes),
         preferred_bytes: geometry.preferred_bytes.max(block_bytes),
-        // Whole pages, at least one, as the driver asks for.
+        // The driver requires whole pages, at least one.
         transfer_bytes_max: (transfer_bytes_max & !(block_bytes - 1)).max(block_bytes),
         range_bytes_max: RANGE_BYTES_MAX,
     })

@@ -1,12 +1,12 @@
-//! The queue of a device: each tag fetches a request, has the device below carry it out, and gives
-//! the result back with the command that fetches the next one.
+//! The queue of a device. Each tag fetches a request, submits it to the device below, and returns
+//! the result with the command that fetches the next request.
 //!
-//! A tag has one buffer, which the driver fills with the data of a write before the command
-//! completes and reads the data of a read from when the result is committed. What goes down the
-//! stack is a copy, since layers keep the data of a write beyond its answer.
+//! A tag has one buffer. The driver fills it with the data of a write before the command completes,
+//! and reads the data of a read from it when the result is committed. The stack below gets a copy,
+//! because layers keep the data of a write beyond its answer.
 //!
-//! This module must never let a request of the driver without a result go: the kernel would wait
-//! for it for good.
+//! This module must never drop a request of the driver without a result: the kernel would wait for
+//! the result forever.
 
 use std::cell::RefCell;
 use std::io;
@@ -22,31 +22,31 @@ use crate::counters::{RequestCounters, add};
 
 use super::abi::{DESCRIPTOR_BYTES, Descriptor, IoCommand, SECTOR_BYTES};
 
-/// The page by which the kernel maps the descriptors.
+/// Page size with which the kernel maps the descriptors.
 const PAGE_BYTES: usize = 4096;
-/// The driver's answer when a device ends: nothing will come any more (`UBLK_IO_RES_ABORT`).
+/// The driver's result when a device ends: no further request will come (`UBLK_IO_RES_ABORT`).
 const ENODEV: i32 = 19;
-/// What a request is answered with that should not have come.
+/// Result of an invalid request.
 const EINVAL: i32 = 22;
 
-/// See the module.
+/// The queue of a device; see the module documentation.
 pub(super) struct Queue {
     rt: Rt,
     file: File,
     descriptors: DriverPages,
     device: Rc<dyn Device>,
-    /// Length of the buffer of a tag.
+    /// Length of the buffer of a tag in bytes.
     buffer_bytes: usize,
     pub(super) counters: RequestCounters,
     tags: TaskGroup,
-    /// Why a tag could not go on, the first time.
+    /// First error that stopped a tag.
     failure: RefCell<Option<io::Error>>,
-    /// A tag has ended.
+    /// Signals that a tag has ended.
     changed: Event,
 }
 
 impl Queue {
-    /// Opens the file of a device and has every tag ask for a request.
+    /// Opens the file of a device and makes every tag fetch a request.
     ///
     /// # Errors
     /// Those of `open(2)` and `mmap(2)`.
@@ -85,7 +85,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Waits until a tag fetches no more: the device was stopped, or something is wrong.
+    /// Waits until a tag has ended: the device was stopped, or an error occurred.
     pub(super) async fn ended(&self, depth: u16) {
         let depth = usize::from(depth);
         self.changed.until(|| self.tags.len() < depth).await;
@@ -96,15 +96,15 @@ impl Queue {
         self.tags.join().await;
     }
 
-    /// Why a tag could not go on, if one could not.
+    /// Takes the error that stopped a tag, if any.
     pub(super) fn failure(&self) -> Option<io::Error> {
         self.failure.borrow_mut().take()
     }
 
-    /// One tag, until the device ends.
+    /// Runs one tag until the device ends.
     async fn serve(&self, tag: u16) {
-        // Never waited for: what the tags have is bounded, and is there for as long as the device
-        // is.
+        // The allocation never waits: the number of tag buffers is bounded, and they last as long
+        // as the device.
         let mut buffer = self.rt.pool().alloc_now(self.buffer_bytes);
         let mut command = IoCommand::Fetch;
         loop {
@@ -133,8 +133,8 @@ impl Queue {
         self.failure.borrow_mut().get_or_insert(error);
     }
 
-    /// Has the device do what is asked; bytes for a read or a write, else 0, or an error number
-    /// below 0, as the driver takes them.
+    /// Carries out a request. Returns the result as the driver takes it: the number of bytes for a
+    /// read or a write, otherwise 0, or a negative error number.
     async fn carry_out(&self, descriptor: &Descriptor, buffer: &mut BufMut) -> i32 {
         let size_bytes = self.device.geometry().size_bytes;
         let Some(place) = checked(descriptor, size_bytes, buffer.len()) else {
@@ -184,7 +184,7 @@ impl Queue {
     }
 }
 
-/// What a request that may be handed to the device is about, in bytes.
+/// The operation and byte range of a request that may be handed to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     op: Op,
@@ -192,12 +192,12 @@ struct Place {
     len: u64,
 }
 
-/// What the driver asks for, if it lies on the device and its data fit in a buffer of so many
-/// bytes.
+/// Returns the requested range if it lies on the device and its data fits in a buffer of
+/// `buffer_bytes` bytes.
 fn checked(descriptor: &Descriptor, size_bytes: u64, buffer_bytes: usize) -> Option<Place> {
     let op = descriptor.op?;
     if op == Op::Flush {
-        // A flush has no place: the driver's sector is the highest number that there is.
+        // A flush has no range: the driver sets its sector to the highest number.
         let (offset, len) = (0, 0);
         return Some(Place { op, offset, len });
     }

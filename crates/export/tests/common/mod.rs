@@ -1,5 +1,5 @@
-//! What the test files share: a server in virtual time and a small client that spells the
-//! protocol's layouts and numbers out again.
+//! Helpers that the test files share: a server in virtual time, and a small client that defines the
+//! protocol's layouts and numbers independently.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::{Cell, RefCell};
@@ -30,7 +30,7 @@ pub fn virtual_rt() -> Rt {
     })
 }
 
-/// A count of the server's only export.
+/// Returns a counter of the server's only export.
 pub fn figure(server: &Server, name: &str) -> u64 {
     let mut figures = Vec::new();
     server.figures(&mut figures);
@@ -44,7 +44,7 @@ pub fn address() -> Address {
     Address::Unix("/virtual".into())
 }
 
-/// A memory device that takes a while for every request, and remembers what it was asked.
+/// A memory device that delays every request, and records the requests.
 pub struct Slow {
     rt: Rt,
     below: MemoryDevice,
@@ -90,7 +90,7 @@ impl Device for Slow {
     }
 }
 
-/// A server of one export over `device`.
+/// Creates a server with one export over `device`.
 pub fn server(rt: &Rt, device: Rc<dyn Device>) -> Server {
     let config = ExportConfig::new("vol", "dev", address());
     Server::new(rt, vec![(config, device)])
@@ -110,7 +110,7 @@ pub fn connect_with(rt: &Rt, server: &Server, options: PipeOptions) -> Raw {
     }
 }
 
-/// A client made of bytes.
+/// A client that sends and receives raw bytes.
 pub struct Raw {
     rt: Rt,
     pub stream: Stream,
@@ -146,7 +146,7 @@ impl Raw {
         self.stream.send(payload).await.expect("the server listens");
     }
 
-    /// Exactly `count` bytes, or fewer at the end of the stream.
+    /// Receives exactly `count` bytes, or fewer at the end of the stream.
     pub async fn take(&mut self, count: usize) -> Vec<u8> {
         while self.held.len() < count {
             let buf = self.rt.pool().alloc_now(64 << 10);
@@ -164,7 +164,7 @@ impl Raw {
         self.take(1).await.is_empty()
     }
 
-    /// The oldest way in: `EXPORT_NAME` (1), and no structured replies.
+    /// Enters transmission the oldest way: `EXPORT_NAME` (1), without structured replies.
     pub async fn enter(&mut self) -> (u64, u16) {
         let greeting = self.take(18).await;
         assert_eq!(greeting, b"NBDMAGICIHAVEOPT\0\x03");
@@ -175,7 +175,7 @@ impl Raw {
         (size, u16::from_be_bytes(answer[8..].try_into().unwrap()))
     }
 
-    /// Structured replies (8), `base:allocation` (10), `GO` (7).
+    /// Enters transmission with structured replies (8), `base:allocation` (10) and `GO` (7).
     pub async fn enter_structured(&mut self) {
         self.take(18).await;
         self.send(&[0, 0, 0, 3]).await;
@@ -201,7 +201,7 @@ impl Raw {
         self.send(&[&head.concat()[..], data].concat()).await;
     }
 
-    /// Type and data of an option reply.
+    /// Receives an option reply, and returns its type and data.
     pub async fn reply(&mut self) -> (u32, Vec<u8>) {
         let head = self.take(20).await;
         assert_eq!(head[..8], [0x00, 0x03, 0xe8, 0x89, 0x04, 0x55, 0x65, 0xa9]);
@@ -244,12 +244,12 @@ impl Raw {
         }
     }
 
-    /// The answer, which must be a simple reply with this error and cookie.
+    /// Receives an answer, which must be a simple reply with this error and cookie.
     pub async fn expect(&mut self, cookie: u64, error: u32) {
         assert_eq!(self.answer().await, Answer::Simple { error, cookie });
     }
 
-    /// Reads, in simple replies.
+    /// Reads with simple replies.
     pub async fn read(&mut self, offset: u64, len: u32) -> Vec<u8> {
         self.request(0, READ, 77, offset, len).await;
         self.expect(77, 0).await;
@@ -269,7 +269,7 @@ pub fn request(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> 
     .concat()
 }
 
-/// Nothing is left of a server that was stopped.
+/// Asserts that a stopped server has left no resources behind.
 pub fn assert_clean(rt: &Rt) {
     rt.block_on(bimetal_rt::yield_now());
     assert_eq!(

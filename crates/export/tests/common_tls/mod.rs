@@ -1,4 +1,4 @@
-//! A small authority, made by the commands of `docs/tls.md`.
+//! A small certificate authority, made with the commands of `docs/tls.md`.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};
@@ -13,15 +13,15 @@ const CURVE: [&str; 5] = [
     "ec_paramgen_curve:P-256",
     "-nodes",
 ];
-/// What `openssl ca` needs to be told to certify with dates of our own.
+/// Configuration with which `openssl ca` certifies with given dates.
 const CONFIG: &str = "[ca]\ndefault_ca=own\n[own]\ndatabase=index.txt\nserial=serial\nnew_certs_dir=.\n\
     default_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n";
 
-/// A directory with the files of an authority, removed at the end.
+/// A directory with the files of an authority, removed when this is dropped.
 pub struct Authority(PathBuf);
 
 impl Authority {
-    /// `name` tells those of a process apart.
+    /// Creates an authority; `name` distinguishes the authorities of one process.
     pub fn new(name: &str) -> Authority {
         let path = std::env::temp_dir().join(format!("bimetal-ca-{name}-{}", std::process::id()));
         std::fs::create_dir(&path).expect("a temporary directory");
@@ -33,7 +33,7 @@ impl Authority {
         authority
     }
 
-    /// A file of the authority.
+    /// Returns the path of a file of the authority.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -46,7 +46,7 @@ impl Authority {
         assert!(output.status.success(), "{args:?}: {said}");
     }
 
-    /// Writes what a certificate is to say, and makes a key and a request for it.
+    /// Writes the extensions of a certificate, and makes a key and a request for it.
     fn ask(&self, name: &str, names: &str, usage: &str) {
         let mut text = "basicConstraints=CA:FALSE\n".to_owned();
         for (key, value) in [("subjectAltName", names), ("extendedKeyUsage", usage)] {
@@ -64,12 +64,12 @@ impl Authority {
         self.openssl(&[&["req"], &CURVE[..], &own].concat());
     }
 
-    /// A certificate for whatever use, with these alternative names or none.
+    /// Issues a certificate for any use, with these alternative names or none.
     pub fn files(&self, name: &str, names: &str) -> TlsFiles {
         self.files_for(name, names, "")
     }
 
-    /// The same for one use.
+    /// Issues a certificate for one use.
     pub fn files_for(&self, name: &str, names: &str, usage: &str) -> TlsFiles {
         self.ask(name, names, usage);
         let of = |kind: &str| format!("{name}.{kind}");
@@ -94,7 +94,7 @@ impl Authority {
         self.named(name)
     }
 
-    /// One whose time was January 2020.
+    /// Issues a certificate that was valid in January 2020 only.
     pub fn expired(&self, name: &str, names: &str) -> TlsFiles {
         self.ask(name, names, "");
         for (file, text) in [("ca.cnf", CONFIG), ("index.txt", ""), ("serial", "01\n")] {

@@ -19,7 +19,7 @@ use crate::recency::Recency;
 struct LogBlock {
     block: u32,
     lbn: u32,
-    /// Position n holds offset n, so far.
+    /// True while position n holds offset n.
     in_order: bool,
 }
 
@@ -28,15 +28,15 @@ struct LogBlock {
 pub(crate) struct Bast {
     data: DataBlocks,
     logs: Vec<LogBlock>,
-    /// The slots of `logs` that are free.
+    /// Free slots of `logs`.
     idle: Vec<u32>,
     used: Recency,
-    /// For each logical block its slot.
+    /// Slot of each logical block.
     log_of: Vec<u32>,
 }
 
 impl Bast {
-    /// Blocks beside data and log blocks: a merge's new block.
+    /// Blocks needed besides data and log blocks: the new block of a merge.
     pub const EXTRA_BLOCKS: u32 = 1;
 
     /// An empty layer. Errors: no log block, too few blocks.
@@ -89,7 +89,7 @@ impl Bast {
         }
     }
 
-    /// A log block for `lbn`, taken from the least recently used one if none is left.
+    /// Returns a log block for `lbn`; if none is free, merges the least recently used one first.
     fn open_log(&mut self, lbn: u32) -> u32 {
         if self.idle.is_empty()
             && let Some(oldest) = self.used.oldest()
@@ -107,13 +107,13 @@ impl Bast {
         slot
     }
 
-    /// Whether the log block can become the data block.
+    /// Returns whether the log block can become the data block.
     fn is_switchable(&self, slot: u32) -> bool {
         let log = self.logs[slot as usize];
         log.in_order && self.data.is_all_valid(log.block)
     }
 
-    /// Brings a log block's pages home and gives its slot back.
+    /// Merges a log block's pages into the data block and frees its slot.
     fn merge(&mut self, slot: u32) {
         let log = self.logs[slot as usize];
         if self.is_switchable(slot) {
@@ -168,7 +168,7 @@ impl Ftl for Bast {
         oldest.is_some()
     }
 
-    /// Nothing is lost: the map of the log blocks is found again from the pages' spare areas.
+    /// Loses nothing: the map of the log blocks is reconstructed from the pages' spare areas.
     fn cut_power(&mut self) {}
 
     fn counters(&self) -> Counters {

@@ -77,7 +77,7 @@ impl Fast {
         }
     }
 
-    /// Brings the sequential log block's pages home.
+    /// Merges the sequential log block into its data block.
     fn end_stream(&mut self) {
         let (lbn, block) = std::mem::replace(&mut self.stream, NO_STREAM);
         if block == NONE {
@@ -176,7 +176,7 @@ impl Ftl for Fast {
         wanted
     }
 
-    /// Nothing is lost: the map of the log blocks is found again from the pages' spare areas.
+    /// Loses nothing: the map of the log blocks is reconstructed from the pages' spare areas.
     fn cut_power(&mut self) {}
 
     fn counters(&self) -> Counters {

@@ -1,9 +1,9 @@
-//! Which write stream a page belongs to.
+//! Assignment of pages to write streams.
 //!
-//! Pages that are rewritten at the same pace should lie in the same blocks: such a block is either
-//! nearly empty when it is cleaned or not cleaned at all. The class is given by whoever writes, or
-//! measured: a counter for each page, halved once in as many host writes as there are pages, tells
-//! pages written more than twice as often as the mean from the others.
+//! Pages with the same rewrite rate should share blocks: such a block is either nearly empty when
+//! it is cleaned, or not cleaned at all. The caller gives the class of a page, or the drive
+//! measures it: a counter for each page, halved once in as many host writes as there are pages,
+//! separates pages written more than twice as often as the mean from the others.
 
 use crate::config::Streams;
 

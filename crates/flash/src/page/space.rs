@@ -28,7 +28,7 @@ pub(super) struct Core {
     pub clock: u64,
 }
 
-/// Who has to know when cleaning moves pages.
+/// An observer of the pages that cleaning moves.
 pub(super) trait MoveWatcher {
     /// `lpn` was moved away from the physical page `from`; the map names the new one.
     fn moved(&mut self, core: &mut Core, lpn: u32, from: u32);
@@ -37,7 +37,7 @@ pub(super) trait MoveWatcher {
     fn before_erase(&mut self, core: &mut Core, block: u32);
 }
 
-/// Nobody.
+/// An observer that ignores all moves.
 pub(super) struct Unwatched;
 
 impl MoveWatcher for Unwatched {
@@ -46,7 +46,7 @@ impl MoveWatcher for Unwatched {
     fn before_erase(&mut self, _: &mut Core, _: u32) {}
 }
 
-/// What a write stream has.
+/// State of a write stream.
 #[derive(Debug)]
 struct Pool {
     /// The block the host's pages go to, NONE when the next page opens one.

@@ -62,7 +62,7 @@ impl TablePages {
     }
 }
 
-/// Where the translation table is.
+/// Location of the translation table.
 #[derive(Debug)]
 pub(super) enum MapStore {
     /// In memory that survives, or found again from the pages' spare areas.
@@ -72,7 +72,7 @@ pub(super) enum MapStore {
 }
 
 impl MapStore {
-    /// The entry of `lpn` is needed; `changes` when it is going to be another.
+    /// Looks up the entry of `lpn`; `changes` is true if the caller is going to change it.
     #[inline]
     pub fn look_up(&mut self, core: &mut Core, lpn: u32, changes: bool) {
         match self {
@@ -203,8 +203,8 @@ impl CachedMap {
         }
     }
 
-    /// Memory is empty after a power cut. Changed entries are found again from the pages' spare
-    /// areas, whose reading is not counted.
+    /// Empties the cache after a power cut. Changed entries are reconstructed from the pages' spare
+    /// areas, and the reads for that are not counted.
     pub fn forget(&mut self) {
         while let Some(oldest) = self.recency.oldest() {
             self.recency.remove(oldest);
@@ -223,9 +223,9 @@ const CHANGED_BY_HOST: u8 = 2;
 pub(super) struct SavedMap {
     table: TablePages,
     table_pages: u32,
-    /// The table as a power cut would leave it.
+    /// The table as of the last save, to which a power cut reverts.
     saved: Vec<u32>,
-    /// Entries that differ from it, each once, and why.
+    /// Entries that differ from the saved table, each once; `change` holds the reason.
     changes: Vec<u32>,
     change: Vec<u8>,
     /// For each block, its pages that the saved table names and the newest does not.
@@ -259,7 +259,7 @@ impl SavedMap {
         *change |= why;
     }
 
-    /// Appends what changed to the ring of table pages.
+    /// Appends changed entries to the ring of table pages.
     pub fn save(&mut self, core: &mut Core) {
         let pages = self.changes.len().div_ceil(self.table.entries as usize);
         while let Some(lpn) = self.changes.pop() {
@@ -277,7 +277,7 @@ impl SavedMap {
         }
     }
 
-    /// Goes back to the saved table. The caller restores validity.
+    /// Reverts to the saved table. The caller restores the validity of pages.
     pub fn revert(&mut self, core: &mut Core) {
         while let Some(lpn) = self.changes.pop() {
             let change = std::mem::take(&mut self.change[lpn as usize]);

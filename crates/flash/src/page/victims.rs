@@ -1,10 +1,10 @@
-//! Which full block is cleaned next.
+//! Selection of the next full block to clean.
 //!
-//! - Greedy takes the block with the fewest valid pages, in O(1) by lists of blocks with equally
-//!   many; optimal for uniform random writes (Bux and Iliadis, Performance Evaluation 2010).
+//! - Greedy takes the block with the fewest valid pages, in O(1), by lists of blocks with equal
+//!   counts; optimal for uniform random writes (Bux and Iliadis, Performance Evaluation 2010).
 //! - FIFO takes the block filled longest ago (LFS's original; Desnoyers, SYSTOR 2012, calls it
 //!   LRU).
-//! - Cost-benefit weighs free space against age (Rosenblum and Ousterhout, SOSP 1991). It looks at
+//! - Cost-benefit weighs free space against age (Rosenblum and Ousterhout, SOSP 1991). It examines
 //!   every full block, so it takes time linear in the blocks.
 //! - Random choice takes the emptiest of d blocks drawn at random (Van Houdt, SIGMETRICS 2013).
 
@@ -49,7 +49,7 @@ impl Victims {
         }
     }
 
-    /// The block was filled, at this count of host writes.
+    /// Adds a block that was filled at this count of host writes.
     pub fn insert(&mut self, block: u32, valid: u32, clock: u64) {
         match self {
             Victims::Greedy(buckets) => buckets.insert(block, valid),
@@ -62,7 +62,7 @@ impl Victims {
         }
     }
 
-    /// A page of a full block became invalid; `valid` are left.
+    /// Records that a page of a full block became invalid, so that `valid` pages remain.
     #[inline]
     pub fn invalidated(&mut self, block: u32, valid: u32) {
         if let Victims::Greedy(buckets) = self {
@@ -70,7 +70,7 @@ impl Victims {
         }
     }
 
-    /// Takes out the given block. Linear in the blocks for FIFO.
+    /// Removes the given block. Takes time linear in the blocks for FIFO.
     pub fn remove(&mut self, block: u32) {
         match self {
             Victims::Greedy(buckets) => buckets.remove(block),
@@ -81,8 +81,8 @@ impl Victims {
         }
     }
 
-    /// Takes out the block to clean next, None when there is no full block. `first` is the number
-    /// of the die's first block.
+    /// Removes and returns the block to clean next, or `None` if there is no full block. `first` is
+    /// the number of the die's first block.
     pub fn take(&mut self, nand: &Nand, first: u32, clock: u64) -> Option<u32> {
         let valid = |block: u32| nand.block(first + block).valid;
         let chosen = match self {

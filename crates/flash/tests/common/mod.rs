@@ -1,7 +1,7 @@
-//! What the tests and examples share: loads, and the analytic models as independent oracles.
+//! Helpers shared by tests and examples: loads, and the analytic models as independent oracles.
 //!
-//! Nothing here looks into the crate: the formulas are solved from their equations, and the loads
-//! come from a generator of their own.
+//! The helpers use no internals of the crate: the formulas are solved from their equations, and the
+//! loads come from a separate generator.
 
 #![allow(dead_code, reason = "every test and example uses another part of this")]
 
@@ -159,7 +159,7 @@ impl Skew {
     }
 }
 
-/// What `writes` uniform random writes cost a drive.
+/// Returns the counters of `writes` uniform random writes.
 pub fn uniform(drive: &mut Drive, load: &mut Load, writes: u64) -> Counters {
     let before = drive.counters();
     let pages = drive.logical_pages();

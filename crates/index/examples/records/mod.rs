@@ -1,29 +1,29 @@
-//! The records that the examples write.
+//! Records that the examples write.
 
-/// Numbers from a seed (SplitMix64; Steele, Lea and Flood 2014).
+/// Random numbers from a seed (SplitMix64; Steele, Lea and Flood 2014).
 pub struct Draw(u64);
 
 impl Draw {
-    /// From this seed.
+    /// Creates a generator from this seed.
     pub fn new(seed: u64) -> Draw {
         Draw(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0)
     }
 }
 
-/// A number for a number, each once.
+/// Maps a number to another, one to one.
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
 }
 
-/// The key of a record: eight bytes, or sixteen of which the first eight are at random.
+/// Returns the key of a record: eight bytes, or sixteen of which the first eight are random.
 pub fn key(id: u64, long: bool) -> Vec<u8> {
     let mut key = Vec::with_capacity(16);
     if long {

@@ -1,16 +1,17 @@
-//! What is found on a storage that has lost its order: images, and how much of the log.
+//! Facts found on a storage whose superblocks and checkpoints may be lost: images, and the intact
+//! part of the log.
 
 use crate::footer::Base;
 use crate::node::{KeyRange, NodeId, Seal, Seq};
 use crate::storage::{BLOCK_BYTES, Storage};
 use std::collections::BTreeSet;
 
-/// An image.
+/// Place of an image and the node that it claims to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// What it is sealed for.
+    /// Seal that the image must have.
     pub seal: Seal,
-    /// In bytes from the start of the storage.
+    /// Offset in bytes from the start of the storage.
     pub offset: u64,
     pub bytes: usize,
     pub node: NodeId,
@@ -23,17 +24,17 @@ pub(super) struct Leaf {
     pub place: Place,
     pub range: KeyRange,
     pub is_whole: bool,
-    /// The leaves that it was made of, when it was written.
+    /// Images that it was made from, when it was written.
     pub bases: Vec<Base>,
-    /// What it adds to them is in the log from here on.
+    /// Log position from which the log has all changes that it adds to its bases.
     pub logged_from: u64,
-    /// It can be read, a checkpoint names it, and the log has everything since: whatever else there
-    /// was of its keys need not be there.
+    /// True if the image can be read, a checkpoint names it, and the log has all later changes: no
+    /// other image of its keys is needed then.
     pub is_proven: bool,
 }
 
-/// Keys of which something may be missing or older than it was, where they come from an image of a
-/// batch below `up_to` and the log does not have all batches since.
+/// Keys of which changes may be missing, if the keys come from an image of a batch below `up_to`
+/// and the log does not have all later batches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
     pub range: KeyRange,
@@ -41,7 +42,7 @@ pub(super) struct Doubt {
 }
 
 impl Doubt {
-    /// Of all keys.
+    /// Creates a doubt about all keys.
     pub(super) fn of_all(up_to: Seq) -> Doubt {
         Doubt {
             range: KeyRange::default(),
@@ -50,20 +51,20 @@ impl Doubt {
     }
 }
 
-/// From where on the log that was found has everything, to its end.
+/// Beginning of the part of the log that is complete up to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WholeLog {
-    /// A position; 0 is the beginning of the index.
+    /// Position in the log; 0 is the beginning of the index.
     pub from: u64,
-    /// The number of the first batch there.
+    /// Sequence number of the first batch there.
     pub first_seq: Seq,
 }
 
-/// Patches by node and batch.
+/// Readable patches, by node and LSN.
 pub(super) type WholePatches = BTreeSet<(NodeId, Seq)>;
 
-/// Reads, block by block where that fails; what cannot be read is zeroes. Where in the buffer these
-/// blocks are.
+/// Reads into `buffer`, block by block if one read fails; unreadable blocks become zeroes. Returns
+/// the offsets of these blocks in the buffer.
 pub(super) fn read_what_can_be(
     storage: &dyn Storage,
     offset: u64,

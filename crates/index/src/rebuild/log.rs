@@ -1,5 +1,5 @@
-//! The log where no superblock says where it begins: every whole frame on the storage, and which of
-//! them follow each other.
+//! The log without a superblock that says where it begins: every intact frame on the storage, and
+//! the order of the frames.
 
 use super::Rebuilt;
 use super::evidence::{WholeLog, read_what_can_be};
@@ -9,15 +9,15 @@ use crate::log::{Frame, HEADER_BYTES, Header};
 use crate::node::Seq;
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 
-/// Blocks read at a time.
+/// Number of blocks read at a time.
 const WINDOW_BLOCKS: u64 = 1024;
 
-/// Whole frames, in the order in which they were come across.
+/// Intact frames, in the order in which they were found.
 #[derive(Debug, Default)]
 pub(super) struct Found(Vec<Header>);
 
 impl Found {
-    /// Looks through the front of an index, where its log begins.
+    /// Searches the front of an index, where its log begins.
     pub(super) fn in_front(storage: &dyn Storage, geometry: &Geometry) -> Found {
         let mut found = Found::default();
         let mut window = Aligned::zeroed(WINDOW_BLOCKS as usize * BLOCK_BYTES);
@@ -33,7 +33,7 @@ impl Found {
         found
     }
 
-    /// Looks through bytes of the storage that begin at `offset`, with a block.
+    /// Searches bytes of the storage that begin at `offset`, which is the start of a block.
     pub(super) fn look(
         &mut self,
         storage: &dyn Storage,
@@ -58,27 +58,28 @@ impl Found {
     }
 }
 
-/// The frames of a log, in order.
+/// Frames of a log, in order.
 pub(super) struct Frames {
     geometry: Geometry,
     all: Vec<Header>,
     whole_from: u64,
-    /// Nothing before this was needed any more, as far as is known.
+    /// Position before which no frame was needed any more, as far as known.
     needed_from: u64,
-    /// A superblock says so. Else it is what the last frame says: when that was written.
+    /// True if `needed_from` comes from a superblock. Otherwise it comes from the last frame, as of
+    /// the time when that was written.
     is_need_known: bool,
-    /// Behind a frame that was needed another one is gone.
+    /// True if a frame is missing behind a needed one.
     has_gap: bool,
-    /// Behind the last frame.
+    /// Position behind the last frame.
     end: u64,
     last_seq: Seq,
 }
 
-/// What becomes of a frame and its operations.
+/// Callback that receives a frame with its operations.
 pub(super) type TakeFrame<'a> = dyn FnMut(&Frame<'_>) -> Result<(), Error> + 'a;
 
 impl Frames {
-    /// Brings what was found into order. The superblocks are those that are whole.
+    /// Sorts the frames found. `superblocks` are the intact ones.
     pub(super) fn of(
         storage: &dyn Storage,
         geometry: Geometry,
@@ -91,15 +92,15 @@ impl Frames {
         let newest = all.iter().max_by_key(|f| (f.opening, f.position)).copied();
         let end = newest.map_or(0, |newest| newest.position + newest.blocks());
         all.retain(|frame| frame.position < end);
-        // Of two at one position the one of the later opening counts.
+        // Of two frames at one position that of the later incarnation counts.
         all.sort_unstable_by_key(|frame| (frame.position, u32::MAX - frame.opening));
         all.dedup_by_key(|frame| frame.position);
         let first = all.first().map_or(0, |first| first.position);
         let tails = superblocks.iter().map(|superblock| superblock.log_tail);
         let needed = tails.chain(newest.map(|newest| match newest.bytes {
             HEADER_BYTES => newest.tail,
-            // Of an older version of the format. In the first lap it begins at 0; later with the
-            // first frame that has not been written over.
+            // This frame is of an older version of the format. In the first lap such a log begins
+            // at 0; later with the first frame that has not been overwritten.
             _ if end <= geometry.log_blocks => 0,
             _ => first,
         }));
@@ -107,7 +108,7 @@ impl Frames {
         let mut frames = Frames {
             geometry,
             all: Vec::new(),
-            // Where there is no frame, the log has nothing: not even of the beginning.
+            // Without any frame the log has nothing, not even its beginning.
             whole_from: newest.map_or(u64::MAX, |_| first.min(needed)),
             needed_from: needed,
             is_need_known: !superblocks.is_empty(),
@@ -121,10 +122,10 @@ impl Frames {
         frames
     }
 
-    /// Takes frames, which are in the order of their positions, up to a gap that a power cut may
-    /// have left.
+    /// Takes frames, which are sorted by position, up to a gap that a power cut may have left.
     fn follow(&mut self, all: &[Header], superblocks: &[Superblock], rebuilt: &mut Rebuilt) {
-        // How far the log was durable, as superblocks and the frames from each one on say.
+        // For each frame: position below which the log was durable, according to the superblocks
+        // and to this and all later frames.
         let of_superblocks = superblocks.iter().map(|s| s.log_durable).max();
         let mut durable = of_superblocks.unwrap_or(0);
         let durable: Vec<u64> = (all.iter().rev())
@@ -159,7 +160,7 @@ impl Frames {
         self.end = self.all.last().map_or(0, |_| expected);
     }
 
-    /// The number of the last batch is that of the last frame and as many as that has.
+    /// Determines the sequence number of the last batch by reading the last frame.
     fn find_last(&mut self, storage: &dyn Storage) {
         let Some(last) = self.all.last() else { return };
         let bytes = self.read(storage, last);
@@ -172,14 +173,15 @@ impl Frames {
         read_frame(storage, &self.geometry, frame)
     }
 
-    /// From where on the log has everything.
+    /// Returns the position from which the log is complete.
     pub(super) fn whole(&self) -> WholeLog {
         let first = self
             .all
             .iter()
             .find(|frame| frame.position >= self.whole_from);
         let first_seq = match first {
-            // Carried records have the number of the batch before.
+            // The header of a frame of relogged records has the sequence number of the batch before
+            // it.
             Some(first) => first.first_seq + u64::from(first.is_carried),
             None => Seq::MAX,
         };
@@ -189,9 +191,10 @@ impl Frames {
         }
     }
 
-    /// True if a part of the log is gone that was needed: changes that no image has. Where no
-    /// superblock is left, what is missing at the beginning may have been given back after the last
-    /// whole frame was written: what was written there then is not whole after a power cut.
+    /// Returns true if a needed part of the log is missing: changes that no image has. Without
+    /// superblocks, a part missing at the beginning does not count: it may have been freed after
+    /// the last intact frame was written, and the frames written there then may have been torn by a
+    /// power cut.
     pub(super) fn lacks_needed(&self) -> bool {
         match self.is_need_known {
             true => self.whole_from > self.needed_from,
@@ -199,14 +202,14 @@ impl Frames {
         }
     }
 
-    /// Nothing of the index was ever durable: if there is no frame, there never was one.
+    /// Notes that nothing of the index was ever durable: if no frame is found, none ever existed.
     pub(super) fn begin_at_once(&mut self) {
         if self.all.is_empty() {
             self.whole_from = 0;
         }
     }
 
-    /// Behind the last frame; 0 without any.
+    /// Returns the position behind the last frame; 0 without any.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
@@ -219,7 +222,7 @@ impl Frames {
         self.all.len()
     }
 
-    /// Gives every frame, in order.
+    /// Calls `take` with every frame, in order.
     pub(super) fn each(
         &self,
         storage: &dyn Storage,
@@ -236,15 +239,16 @@ impl Frames {
     }
 }
 
-/// True if a frame is of an opening before the one of a superblock, and stands where that opening
-/// had not found the log to go on.
+/// Returns true if a frame is of an earlier incarnation than the superblock's, at a position behind
+/// the end of the log that the superblock's incarnation found.
 fn is_leftover(frame: &Header, superblock: &Superblock) -> bool {
     let is_known = superblock.log_durable > 0;
     is_known && frame.position >= superblock.log_durable && frame.opening < superblock.opening
 }
 
-/// What the index is, if a whole frame of its log begins with this block, at this byte of the
-/// storage. One that has been damaged would name an index that never was.
+/// Returns the geometry of the index if an intact frame of its log begins with this block, at the
+/// byte `offset` of the storage. A damaged frame is not accepted: it would name an index that never
+/// existed.
 pub(super) fn geometry_of_frame(
     storage: &dyn Storage,
     block: &[u8],
@@ -255,7 +259,7 @@ pub(super) fn geometry_of_frame(
     Some(geometry)
 }
 
-/// A frame, if it is whole.
+/// Reads a frame; returns `None` if it is not intact.
 fn read_frame(storage: &dyn Storage, geometry: &Geometry, frame: &Header) -> Option<Aligned> {
     let ring = frame.ring();
     let range = ring.range(geometry);

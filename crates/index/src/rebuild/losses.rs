@@ -1,16 +1,16 @@
-//! The ranges of keys that a rebuild lists, in their order and each once.
+//! The ranges of keys that a rebuild lists as lost, sorted and without overlap.
 //!
-//! What is listed of a key is the least that is known of it: a range may be listed several times,
-//! for one image after the other. It must never say that keys are gone where one that is there may
-//! be older than it was.
+//! A range may be added several times, for one image after the other; the weakest statement about a
+//! key is listed. The list must never say that keys are gone if a key that is present may be older
+//! than it was.
 
 use super::{Loss, Lost};
 use std::cmp::Ordering;
 
-/// From one key on to before another; none: to the end of all keys.
+/// Range from one key to before another; `None` means to the end of all keys.
 type Span = (Vec<u8>, Option<Vec<u8>>);
 
-/// Ranges as they are found, in any order.
+/// Lost ranges as they are found, in any order.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     keys: Vec<Span>,
@@ -29,7 +29,7 @@ impl Losses {
         spans.push((from.to_vec(), to.map(<[u8]>::to_vec)));
     }
 
-    /// All of them, as long as they can be, and no key in two.
+    /// Returns the lost ranges, each as long as possible, with no key in two of them.
     pub(super) fn list(self) -> Vec<Lost> {
         let changes = joined(self.changes);
         let keys = without(joined(self.keys), &changes);
@@ -43,7 +43,7 @@ impl Losses {
     }
 }
 
-/// Compares where ranges end.
+/// Compares the ends of two ranges.
 fn by_end(a: Option<&[u8]>, b: Option<&[u8]>) -> Ordering {
     match (a, b) {
         (Some(a), Some(b)) => a.cmp(b),
@@ -51,7 +51,7 @@ fn by_end(a: Option<&[u8]>, b: Option<&[u8]>) -> Ordering {
     }
 }
 
-/// The same keys in as few ranges as possible.
+/// Returns the same keys in as few ranges as possible.
 fn joined(mut spans: Vec<Span>) -> Vec<Span> {
     spans.sort();
     let mut all: Vec<Span> = Vec::new();
@@ -68,7 +68,8 @@ fn joined(mut spans: Vec<Span>) -> Vec<Span> {
     all
 }
 
-/// What of some ranges is in none of the others. Both are as [`joined`] makes them.
+/// Returns the parts of `spans` that are in none of `others`. Both are in the form that [`joined`]
+/// returns.
 fn without(spans: Vec<Span>, others: &[Span]) -> Vec<Span> {
     let mut left = Vec::new();
     for (mut from, to) in spans {

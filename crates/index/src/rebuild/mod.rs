@@ -1,11 +1,12 @@
-//! Building an index anew from what is left of one: images of leaves with the footers of their
+//! Rebuilding an index from the remains of one: images of leaves with the footers of their
 //! segments, and the log. Neither a superblock nor a checkpoint is needed.
 //!
 //! Of all images that have a key in their range the one with the highest LSN is right (the format
-//! says why), so the keys are cut into pieces, each with the newest image of it; then come patches
-//! and the log, in the order of their batches. It must never take an older image for a newer one
-//! that is damaged: what is not proven is listed as lost, with the exact range of keys where that
-//! is known ([`proof`] says what proves what, and [`Rebuilt::is_proven`] where nothing can).
+//! says why). So the keys are cut into pieces, each with its newest image; then patches and the log
+//! are applied in the order of their batches. The rebuild must never take an older image for a
+//! damaged newer one. Keys whose newest image is not proven are listed as lost, with the exact
+//! range if it is known ([`proof`] says which evidence proves what, and [`Rebuilt::is_proven`] when
+//! no proof is possible).
 
 mod evidence;
 mod log;
@@ -32,63 +33,63 @@ use pieces::{Piece, Pieces, Source};
 use std::collections::{BTreeMap, VecDeque};
 use survey::Survey;
 
-/// Bytes of a batch of the new index, about.
+/// Approximate bytes of a batch of the new index.
 const BATCH_BYTES: usize = 64 << 10;
-/// Losses and problems that are listed; more are only counted.
+/// Maximum number of losses and of problems that are listed; more are only counted.
 const LISTED_MAX: usize = 10_000;
 
-/// What of a range of keys is lost.
+/// Kind of loss in a range of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Every key, but those that the log has, or a patch that is newer than what is lost.
+    /// Every key, except those that the log or a patch newer than the lost content has.
     Keys,
     /// Changes: some keys may be missing, have an older value, or be there although they were
     /// deleted.
     Changes,
 }
 
-/// A range of keys of which something is lost.
+/// A range of keys with losses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// The first key.
     pub from: Vec<u8>,
-    /// The first key that is not of the range any more; none: it goes on to the end of all keys.
+    /// The first key behind the range; `None` if the range extends to the end of all keys.
     pub to: Option<Vec<u8>>,
-    /// What of them.
+    /// Kind of loss.
     pub loss: Loss,
 }
 
-/// What a rebuild has found and made.
+/// Result of a rebuild.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rebuilt {
     /// Id of the index that was read.
     pub id: u64,
     /// Segments read.
     pub segments: u64,
-    /// Images of leaves that are whole, also such as newer ones replace.
+    /// Readable images of leaves, including those that newer ones replace.
     pub leaves: u64,
-    /// Patches that are whole.
+    /// Readable patches.
     pub patches: u64,
     /// Frames of the log.
     pub log_frames: u64,
-    /// Number of the last batch in it. Of an index that was not closed it is not known whether
-    /// there were later ones.
+    /// Sequence number of the last batch in the log. If the index was not closed, it is not known
+    /// whether later batches existed.
     pub last_batch: u64,
     /// Keys in the new index.
     pub keys: u64,
-    /// What is not listed as lost is proven to be as it was after the last batch. False where no
-    /// frame of the log is left, as in an index that never had a batch, and where no superblock is,
-    /// unless the log goes back to the beginning: then nothing tells a segment that is gone from
-    /// one that was never filled, nor an image that is damaged together with its footer from one
-    /// that a power cut has left half written.
+    /// True if all keys that are not listed as lost are proven to be as they were after the last
+    /// batch. False if no frame of the log is left, as in an index that never had a batch. Also
+    /// false if no superblock is left, unless the log goes back to the beginning. In these cases a
+    /// missing segment looks like one that was never filled, and an image damaged together with its
+    /// footer looks like one that a power cut has left half written.
     pub is_proven: bool,
-    /// What is lost, in the order of keys.
+    /// Lost ranges, in the order of keys.
     pub lost: Vec<Lost>,
-    /// How many ranges are lost: as many as are listed, or more.
+    /// Number of lost ranges: equal to the number listed, or more.
     pub lost_found: u64,
-    /// What else is wrong with what was read; none of it needs to have lost anything.
+    /// Other defects of the storage that was read; none of them need have caused a loss.
     pub problems: Vec<Problem>,
-    /// How many problems there are: as many as are listed, or more.
+    /// Number of problems: equal to the number listed, or more.
     pub problems_found: u64,
 }
 
@@ -101,30 +102,30 @@ impl Rebuilt {
     }
 }
 
-/// What a rebuild is at.
+/// Current step of a rebuild.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RebuildStep {
-    /// Looking for heads of segments, in bytes of the storage.
+    /// Searching for heads of segments, counted in bytes of the storage.
     Finding,
-    /// Reading segments, in segments.
+    /// Reading segments, counted in segments.
     Reading,
-    /// Writing leaves into the new index, in pieces of the keys.
+    /// Writing leaves into the new index, counted in pieces of the keys.
     Writing,
-    /// Adding patches and the log, in patches and frames.
+    /// Applying patches and the log, counted in patches and frames.
     Changing,
 }
 
-/// Tells what is done of a step, and of how much.
+/// Progress callback: the step, the work done in it, and its total work.
 pub type RebuildProgress<'a> = dyn FnMut(RebuildStep, u64, u64) + 'a;
 
-/// Builds the index of `from` anew in `to`, whose content is lost, under the name `new_id`. With
-/// `id` the parts of that index are taken where there are parts of several. Nothing is written to
-/// `from`. Lengths of log and segments are those of the old index, whatever `options` say.
+/// Rebuilds the index of `from` in `to`, whose previous content is lost, with the id `new_id`. If
+/// `from` has parts of several indexes, `id` selects one. Nothing is written to `from`. The lengths
+/// of log and segments are those of the old index, whatever `options` say.
 ///
 /// # Errors
 ///
-/// [`Error::NotAnIndex`] if nothing of an index is there, or parts of several and no `id` is given;
-/// and what the new index says. What is damaged is in the result.
+/// [`Error::NotAnIndex`] if `from` has no part of an index, or parts of several and `id` is `None`;
+/// and errors of the new index. Damage is reported in the result.
 pub fn rebuild(
     from: &dyn Storage,
     id: Option<u64>,
@@ -185,9 +186,9 @@ pub fn rebuild(
     building.end()
 }
 
-/// True if the end of the log is gone: every image was written when what it has was durable in the
-/// log, and a superblock says how far the log was durable. Nobody knows how much there was after
-/// it.
+/// Returns true if the end of the log is missing. Every image was written when its content was
+/// durable in the log, and a superblock says how far the log was durable. The number of batches in
+/// the missing part is not known.
 fn lacks_end(
     superblocks: &[Superblock],
     survey: &Survey,
@@ -208,7 +209,7 @@ fn lacks_end(
     true
 }
 
-/// The new index on its way.
+/// State of the new index while it is built.
 struct Building<'a> {
     from: &'a dyn Storage,
     survey: &'a Survey,
@@ -216,10 +217,10 @@ struct Building<'a> {
     db: &'a Db,
     batch: Batch,
     batch_bytes: usize,
-    /// Keys whose values out of line cannot be read, and whether they still are lost: the log may
+    /// Keys whose values out of line cannot be read, and whether they are still lost: the log may
     /// have them.
     lost_values: BTreeMap<Vec<u8>, bool>,
-    /// The log is read where nothing is missing any more.
+    /// True once the log being read is complete from here to its end.
     is_log_whole: bool,
     losses: Losses,
     rebuilt: Rebuilt,
@@ -268,7 +269,7 @@ impl Building<'_> {
                             .image(self.from, &self.survey.leaves[index].place),
                     };
                     let Some(image) = image else {
-                        // It was whole when it was read before.
+                        // The image could be read before, and now cannot.
                         self.losses.add(&piece.from, to, Loss::Keys);
                         continue;
                     };
@@ -280,7 +281,7 @@ impl Building<'_> {
         self.write_batch()
     }
 
-    /// Writes the newest of each key of an image that is in a piece.
+    /// Writes the newest version of each key of an image that is in a piece.
     fn write_rows(&mut self, image: &Image, piece: &Piece, to: Option<&[u8]>) -> Result<(), Error> {
         let (mut key, mut before) = (Vec::new(), None);
         for row in image.lower_bound(&piece.from)..image.rows() {
@@ -288,7 +289,7 @@ impl Building<'_> {
             if to.is_some_and(|to| &key[..] >= to) {
                 break;
             }
-            // Of a key the newest version comes first.
+            // The newest version of a key comes first.
             if before.as_ref() == Some(&key) {
                 continue;
             }
@@ -307,7 +308,8 @@ impl Building<'_> {
         Ok(())
     }
 
-    /// A value out of line. Of several blobs with one number it is those whose checksum fits.
+    /// Returns a value out of line. If several blobs have the same id, the checksum selects the
+    /// right ones.
     fn value_of(&self, reference: &[u8]) -> Option<Vec<u8>> {
         let reference = Reference::decode(reference)?;
         let mut values = vec![Vec::new()];
@@ -324,15 +326,15 @@ impl Building<'_> {
         values.into_iter().find(|value| reference.is_of(value))
     }
 
-    /// Adds patches and the log, in the order of their batches.
+    /// Applies patches and the log, in the order of their batches.
     fn change(&mut self, frames: &Frames, progress: &mut RebuildProgress<'_>) -> Result<(), Error> {
         let count = (self.survey.patches.len() + frames.count()) as u64;
         let mut done = 0;
         let mut patches = self.survey.patches.iter().peekable();
         let mut deletions = VecDeque::from(self.carried_deletions(frames)?);
         frames.each(self.from, &mut |frame| {
-            // Only where nothing is missing behind it the log has the last change of whatever it
-            // names.
+            // The log has the last change of each key that it names only if nothing is missing
+            // behind that change.
             self.is_log_whole = frame.position >= frames.whole().from;
             done += 1;
             if done % 64 == 0 {
@@ -357,8 +359,8 @@ impl Building<'_> {
         self.write_batch()
     }
 
-    /// The deletions of ranges that are logged again with the numbers of their batches, in the
-    /// order of these.
+    /// Returns the relogged range deletions with the sequence numbers of their batches, sorted by
+    /// these.
     fn carried_deletions(&self, frames: &Frames) -> Result<Vec<Deletion>, Error> {
         let mut all: Vec<Deletion> = Vec::new();
         frames.each(self.from, &mut |frame| {
@@ -379,8 +381,8 @@ impl Building<'_> {
         Ok(all)
     }
 
-    /// Deletes the ranges that the log has again, of batches up to `seq`. Of the values that cannot
-    /// be read some may be newer than that, so these stay lost.
+    /// Applies the relogged range deletions of batches up to `seq`. Values that cannot be read stay
+    /// lost, because some may be newer than the deletion.
     fn delete_carried(
         &mut self,
         deletions: &mut VecDeque<Deletion>,
@@ -393,19 +395,19 @@ impl Building<'_> {
         Ok(())
     }
 
-    /// True if what the batch `seq` says of a key is not in the image of it yet.
+    /// Returns true if the image of a key does not have the change of batch `seq` yet.
     fn is_news(&self, key: &[u8], seq: Seq) -> bool {
         seq > self.pieces.of_key(key).lsn
     }
 
-    /// True if what the log says of a key may have been changed since by an image that is lost, in
-    /// a batch that the log does not have.
+    /// Returns true if a lost image may have changed a key after the log's change of it, in a batch
+    /// that the log does not have.
     fn is_superseded(&self, key: &[u8]) -> bool {
         let is_lost = matches!(self.pieces.of_key(key).source, Source::Lost(_));
         is_lost && !self.is_log_whole
     }
 
-    /// True if what the log says of a key counts.
+    /// Returns true if the log's change of a key counts.
     fn is_wanted(&self, key: &[u8], seq: Seq) -> bool {
         self.is_news(key, seq) || (self.is_log_whole && self.lost_values.contains_key(key))
     }
@@ -413,7 +415,7 @@ impl Building<'_> {
     fn add_patch(&mut self, patch: &survey::Patch, whole: WholeLog) -> Result<(), Error> {
         let image = match patch.is_whole {
             true => self.survey.image(self.from, &patch.place),
-            // Whether anything is lost with it, what is doubted says.
+            // The doubts tell whether the damaged patch is a loss.
             false => None,
         };
         let Some(image) = image else {
@@ -439,7 +441,7 @@ impl Building<'_> {
         self.put(key, value)
     }
 
-    /// What is written of a key now is as new as what could not be read, or newer.
+    /// Notes that a value was written for a key that is as new as the unreadable one, or newer.
     fn found_again(&mut self, key: &[u8]) {
         if let Some(is_lost) = self.lost_values.get_mut(key) {
             *is_lost = false;
@@ -452,7 +454,7 @@ impl Building<'_> {
         self.batched(key.len())
     }
 
-    /// Lists what may be missing or older than it was.
+    /// Lists the doubted ranges in which changes may be missing.
     fn lose_what_is_doubted(&mut self, doubts: &[Doubt], whole: WholeLog) {
         let pieces = self.pieces;
         for Doubt { range, up_to } in doubts {
@@ -476,13 +478,13 @@ impl Building<'_> {
             Operation::Put { key, value } if self.is_wanted(key, seq) => self.put_again(key, value),
             Operation::Delete { key } if self.is_wanted(key, seq) => self.delete(key),
             Operation::DeleteRange { start, end } => self.delete_range(seq, start, end),
-            // They have been taken before the first batch that is newer.
+            // Relogged deletions are applied before the first batch that is newer.
             Operation::RangeDeleted { .. } => Ok(()),
             Operation::Put { .. } | Operation::Delete { .. } | Operation::End => Ok(()),
         }
     }
 
-    /// Deletes a range in those pieces whose images do not know of it yet.
+    /// Deletes a range in those pieces whose images do not include the deletion yet.
     fn delete_range(&mut self, seq: Seq, start: &[u8], end: Option<&[u8]>) -> Result<(), Error> {
         let is_in = |key: &[u8]| key >= start && end.is_none_or(|end| key < end);
         if self.is_log_whole {
@@ -542,8 +544,8 @@ impl Building<'_> {
     }
 }
 
-/// True if the log does not have all batches after a piece: an image may be all that is left of
-/// some.
+/// Returns true if the log does not have all batches after a piece: some may exist only in an
+/// image.
 fn has_gap(piece: &Piece, whole: WholeLog) -> bool {
     piece.lsn + 1 < whole.first_seq
 }

@@ -1,5 +1,5 @@
-//! Which image is right for which keys: the ranges of all leaves that were ever written and are
-//! still there, laid over each other, the newest on top.
+//! Selection of the right image for each key: the ranges of all leaf images that are still there,
+//! laid over each other, the newest on top.
 
 use super::evidence::{Leaf, WholeLog, WholePatches};
 use crate::footer::Base;
@@ -8,35 +8,35 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Where the keys of a piece are.
+/// Source of the keys of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// There were none before what the log has.
+    /// No keys existed before those in the log.
     Nothing,
-    /// In an image that cannot be read, the newest of which has this LSN; the highest if no image
-    /// is known.
+    /// An image that cannot be read; the newest such image has this LSN, which is the highest
+    /// possible if no image is known.
     Lost(Seq),
-    /// In the image of this leaf of the survey.
+    /// The image of this leaf of the survey.
     Leaf(usize),
 }
 
-/// A range of keys, to where the next one begins.
+/// A range of keys, up to the start of the next piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub from: Box<[u8]>,
     pub source: Source,
-    /// What batches up to this one did is in the source. 0: whatever is found later counts.
+    /// Batches up to this one are included in the source; 0 if all changes found later count.
     pub lsn: Seq,
 }
 
-/// All keys, in pieces.
+/// All keys, divided into pieces.
 #[derive(Debug)]
 pub(super) struct Pieces(Vec<Piece>);
 
 impl Pieces {
-    /// Lays leaves over each other.
+    /// Divides all keys into pieces by laying leaves over each other, the newest on top.
     pub(super) fn of(leaves: &[Leaf], patches: &WholePatches, whole: WholeLog) -> Pieces {
-        // Where a range begins or ends, of which leaf, and whether it begins.
+        // Each border is a key, the leaf whose range it bounds, and whether the range begins there.
         let mut borders: Vec<(&[u8], usize, bool)> = Vec::with_capacity(leaves.len() * 2);
         for (index, leaf) in leaves.iter().enumerate() {
             borders.push((&leaf.range.from, index, true));
@@ -46,7 +46,7 @@ impl Pieces {
         }
         borders.sort_unstable();
         let mut pieces = Pieces(Vec::new());
-        // The newest first; of two of the same batch the one that can be read.
+        // The newest leaf comes first; of two of the same batch the readable one.
         let mut over: BTreeSet<(Reverse<Seq>, bool, usize)> = BTreeSet::new();
         let mut at = 0;
         let mut from: &[u8] = &[];
@@ -83,23 +83,23 @@ impl Pieces {
         }
     }
 
-    /// All of them, in order. The first begins with the empty key.
+    /// Returns all pieces, in order. The first begins with the empty key.
     pub(super) fn all(&self) -> &[Piece] {
         &self.0
     }
 
-    /// The number of the piece of a key.
+    /// Returns the number of the piece of a key.
     pub(super) fn number_of(&self, key: &[u8]) -> usize {
         self.0.partition_point(|piece| &*piece.from <= key) - 1
     }
 
-    /// The piece of a key.
+    /// Returns the piece of a key.
     pub(super) fn of_key(&self, key: &[u8]) -> &Piece {
         &self.0[self.number_of(key)]
     }
 
-    /// True if what a patch says of a key may have been changed since by an image that is lost. It
-    /// cannot have been where the patch is newer, or the log has all batches after it.
+    /// Returns true if a lost image may have changed a key after a patch did. This is impossible if
+    /// the patch is newer, or if the log has all batches after it.
     pub(super) fn may_be_outdated(&self, key: &[u8], patch: Seq, whole: WholeLog) -> bool {
         match self.of_key(key).source {
             Source::Lost(lsn) => patch <= lsn && whole.first_seq > patch + 1,
@@ -107,25 +107,25 @@ impl Pieces {
         }
     }
 
-    /// The pieces that have keys of a range.
+    /// Returns the pieces that have keys of a range.
     pub(super) fn within(&self, range: &KeyRange) -> Range<usize> {
         let from = self.number_of(&range.from);
         let Some(to) = &range.to else {
             return from..self.0.len();
         };
-        // Where what is left and right of the end comes from the same source, one piece has both.
+        // If the keys left and right of the end come from the same source, one piece has both.
         let last = self.number_of(to);
         let goes_on = *self.0[last].from < **to;
         from..last + usize::from(goes_on)
     }
 
-    /// Where a piece ends.
+    /// Returns the end of a piece.
     pub(super) fn end_of(&self, number: usize) -> Option<&[u8]> {
         self.0.get(number + 1).map(|piece| &*piece.from)
     }
 }
 
-/// What the leaves over a key say of it.
+/// Returns the source of the keys that the leaves in `over` have in common, and its LSN.
 fn source_of(
     leaves: &[Leaf],
     over: &BTreeSet<(Reverse<Seq>, bool, usize)>,
@@ -152,10 +152,10 @@ fn source_of(
     }
 }
 
-/// True if a leaf and the log have everything that the damaged one above it had: a checkpoint
-/// proves it, the log has all batches that are not in the leaf, or it has all that the damaged one
-/// had added, and the leaf is one that it was made of, with its patches, or newer than all of
-/// these.
+/// Returns true if a leaf and the log have everything that the damaged leaf above it had. This is
+/// so if a checkpoint proves it, or if the log has all batches that are not in the leaf. It is also
+/// so if the log has all changes that the damaged leaf added to its bases, and the leaf is one of
+/// these bases, with its patches, or newer than all of them.
 fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: WholeLog) -> bool {
     let (node, lsn) = (leaf.place.node, leaf.place.lsn);
     if leaf.is_proven || whole.first_seq <= lsn + 1 {
@@ -169,12 +169,12 @@ fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: WholeLo
         (base.node, base.lsn) == (node, lsn)
             && patches_of(base, damaged, patches) == usize::from(base.patches)
     });
-    // How new a base was with its patches is not known.
+    // The age of a base with patches is not known.
     is_base || bases.all(|base| base.patches == 0 && base.lsn <= lsn)
 }
 
-/// How many patches can be read of those that a base had: what was written of its leaf until the
-/// leaf was written anew.
+/// Returns the number of readable patches of a base: those written for its leaf until the leaf was
+/// written anew.
 fn patches_of(base: &Base, damaged: &Leaf, patches: &WholePatches) -> usize {
     let later = damaged
         .bases
@@ -284,7 +284,7 @@ mod tests {
         let mut leaves = [leaf("", "~", 9, true, 0), leaf("c", "e", 20, false, 9)];
         let lost = pieces(&leaves, 9);
         assert_eq!(lost[1], piece("c", Source::Lost(20), 0));
-        // With the patch that it had, it is the base.
+        // With the patch that it had, leaf 0 is the base.
         leaves[1].bases[0].lsn = 9;
         leaves[1].bases[0].patches = 1;
         let patches = WholePatches::from([(1, 10)]);

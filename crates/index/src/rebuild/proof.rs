@@ -1,13 +1,13 @@
-//! What proves that an image is the newest of its keys, and which keys nothing proves it of.
+//! Proof that an image is the newest of its keys, and the keys without such a proof.
 //!
-//! Three things do. The log does, where it has every batch after the image. A checkpoint does: it
-//! names the images and patches of all leaves, and the log from its tail on has everything since,
-//! so a key is right if the leaf that it is of then, or a newer one, can be read. Where no
-//! superblock is left the segments themselves do, by what their footers list and by what images say
-//! of themselves: a power cut may have taken superblocks and checkpoints for all that can be known,
-//! and an index that it has left must not be called damaged. It must never take an image for the
-//! newest because nothing newer was found while a superblock, which is there, could not be held
-//! against the segments.
+//! Three kinds of evidence prove it. The first is the log, if it has every batch after the image.
+//! The second is a checkpoint: it names the images and patches of all leaves, and the log from its
+//! tail on has all later changes. So a key is right if the leaf that covers it in the checkpoint,
+//! or a newer one, can be read. The third is the segments, if no superblock is left: the entries of
+//! their footers, and the range in each image. A power cut may have taken all superblocks and
+//! checkpoints, and an index after a power cut must not be called damaged. An image must never be
+//! taken for the newest because nothing newer was found while a superblock exists whose checkpoint
+//! could not be compared with the segments.
 
 use super::evidence::{Doubt, WholeLog};
 use super::survey::{Patch, Survey};
@@ -18,8 +18,8 @@ use crate::storage::Storage;
 use crate::writer::Stored;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The keys that nothing is proven of. Leaves that are proven are marked in the survey. The
-/// superblocks are those that are whole, the newer first.
+/// Returns the keys without proof. Marks the proven leaves in the survey. `superblocks` are the
+/// intact ones, the newer first.
 pub(super) fn doubts(
     storage: &dyn Storage,
     superblocks: &[Superblock],
@@ -28,7 +28,7 @@ pub(super) fn doubts(
     lacks_needed: bool,
 ) -> Vec<Doubt> {
     if lacks_needed {
-        // Nobody knows of which keys the batches were that are gone.
+        // The keys of the missing batches are not known.
         return vec![Doubt::of_all(Seq::MAX)];
     }
     let mut all = superblocks.iter();
@@ -39,7 +39,7 @@ pub(super) fn doubts(
     }
 }
 
-/// Where only segments are left: what could not be read, and patches that are listed and are
+/// Returns the doubts if only segments are left: unreadable parts, and listed patches that are
 /// damaged.
 fn of_segments(survey: &Survey, whole: WholeLog) -> Vec<Doubt> {
     let mut doubts = vec![Doubt::of_all(survey.missing_up_to)];
@@ -49,8 +49,9 @@ fn of_segments(survey: &Survey, whole: WholeLog) -> Vec<Doubt> {
     doubts
 }
 
-/// The keys of a patch are some of those of its leaf: of its newest image before the patch. If
-/// there is none, the leaf was written anew since, and cleaning has taken what it was.
+/// Returns the doubt about a damaged patch: all keys of its leaf, from the newest image of the leaf
+/// before the patch. If there is no such image, the leaf was written anew since, and cleaning has
+/// overwritten the older images.
 fn of_patch(survey: &Survey, patch: &Patch) -> Option<Doubt> {
     let (node, lsn) = (patch.place.node, patch.place.lsn);
     let leaves = survey.leaves.iter();
@@ -62,16 +63,16 @@ fn of_patch(survey: &Survey, patch: &Patch) -> Option<Doubt> {
     })
 }
 
-/// What a superblock and its checkpoint name.
+/// Nodes that a superblock and its checkpoint name.
 struct Named {
     stored: Stored,
-    /// What is not in the images that are named, or in older ones, is of later batches or in the
-    /// log.
+    /// Changes that are neither in the named images nor in older ones are of later batches, or in
+    /// the log.
     seq: Seq,
 }
 
 impl Named {
-    /// Nothing if the checkpoint is not whole, or the log does not have everything since.
+    /// Returns `None` if the checkpoint is damaged, or the log does not have all later changes.
     fn by(storage: &dyn Storage, superblock: &Superblock, whole: WholeLog) -> Option<Named> {
         if superblock.log_tail < whole.from {
             return None;
@@ -92,8 +93,9 @@ impl Named {
         }
     }
 
-    /// The keys of leaves that are named and were not found, and of those with a patch that is
-    /// lost. What is listed and cannot be read is found: the pieces say what of it is lost.
+    /// Returns the keys of named leaves that were not found, and of those with a lost patch. A
+    /// listed image that cannot be read counts as found: the pieces tell which of its keys are
+    /// lost.
     fn doubts(&self, survey: &mut Survey, whole: WholeLog) -> Vec<Doubt> {
         let leaves = survey.leaves.iter().enumerate();
         let leaves: BTreeMap<_, usize> = leaves
@@ -105,7 +107,8 @@ impl Named {
         let mut ranges = Vec::new();
         let mut doubted = Vec::new();
         for (node, location) in (0..).zip(&self.stored.locations) {
-            // Where none is found it is nowhere, an inner node, a blob, or a leaf that is lost.
+            // If no leaf is found, the node has no location, or is an inner node, a blob, or a lost
+            // leaf.
             let found = leaves.get(&key_of(self.seal(*location)));
             let found = found.map(|index| &mut survey.leaves[*index]);
             let Some(leaf) = found.filter(|leaf| leaf.place.node == node) else {
@@ -132,7 +135,7 @@ fn key_of(seal: Seal) -> (u64, u32) {
     (seal.location, seal.filling)
 }
 
-/// The keys that are in none of the ranges.
+/// Returns the keys that are in none of the ranges.
 fn between(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
     ranges.sort_by(|a, b| a.from.cmp(&b.from));
     let mut all = Vec::new();

@@ -1,5 +1,4 @@
-//! Looking through every segment: which images there are, which keys they are for, and which of
-//! them can be read.
+//! Survey of every segment: the images in it, their key ranges, and whether they can be read.
 
 use super::evidence::{Leaf, Place, WholeLog, WholePatches, read_what_can_be};
 use super::log::{Found, geometry_of_frame};
@@ -15,10 +14,10 @@ use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Blocks of the log that are looked at for what index it is of.
+/// Number of log blocks that are searched for the identity of the index.
 const LOG_BLOCKS_LOOKED_AT: u64 = 1 << 16;
 
-/// Changes of a leaf.
+/// A patch that was found or listed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patch {
     pub place: Place,
@@ -26,21 +25,20 @@ pub(super) struct Patch {
     pub logged_from: u64,
 }
 
-/// All that was found in segments.
+/// Everything found in segments.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     pub leaves: Vec<Leaf>,
-    /// By the batch that they are as new as.
+    /// Patches, sorted by LSN.
     pub patches: Vec<Patch>,
-    /// Node and batch of those that can be read.
+    /// Node and LSN of the readable patches.
     whole_patches: WholePatches,
     blobs: BTreeMap<NodeId, Vec<Place>>,
-    /// Images up to this batch may be missing of which nothing is left that says which keys they
-    /// were for; 0 if none are.
+    /// LSN up to which images with unknown key ranges may be missing; 0 if none are.
     pub missing_up_to: Seq,
 }
 
-/// The superblocks that are whole, the newer first.
+/// Reads the intact superblocks, the newer first.
 ///
 /// # Errors
 ///
@@ -54,8 +52,8 @@ pub(super) fn superblocks(storage: &dyn Storage) -> Result<Vec<Superblock>, Erro
     Superblock::all_of(&blocks)
 }
 
-/// What the index is, from whatever is left that says it: a superblock, heads of segments, or the
-/// log.
+/// Determines the geometry of the index from any remaining source: a superblock, heads of segments,
+/// or the log.
 pub(super) fn geometry(
     storage: &dyn Storage,
     superblocks: &[Superblock],
@@ -103,23 +101,23 @@ pub(super) fn geometry(
     Err(Error::NotAnIndex { reason })
 }
 
-/// What a segment holds.
+/// Content of a segment.
 #[derive(Clone, Copy)]
 struct Content<'a> {
     bytes: &'a [u8],
-    /// Which of its blocks could not be read.
+    /// Offsets of the blocks that could not be read.
     unread: &'a [usize],
     geometry: Geometry,
     segment: u32,
 }
 
 impl Content<'_> {
-    /// Where it is, in bytes from the start of the storage.
+    /// Returns the offset of the segment in bytes from the start of the storage.
     fn offset(&self) -> u64 {
         self.geometry.segment_offset(self.segment)
     }
 
-    /// What an image in it is sealed for, if the filling has this name.
+    /// Returns the seal that an image in the segment must have, if its generation tag is `name`.
     fn seal(&self, at: usize, bytes: usize, name: u32) -> Seal {
         Seal {
             location: Location::new(self.segment, at, bytes).stored(),
@@ -129,7 +127,7 @@ impl Content<'_> {
 }
 
 impl Survey {
-    /// Reads all segments. `frames` gets those of the log that are in them.
+    /// Reads all segments. Adds the frames of the log in them to `frames`.
     pub(super) fn of(
         storage: &dyn Storage,
         geometry: Geometry,
@@ -163,7 +161,7 @@ impl Survey {
         survey
     }
 
-    /// Takes what a segment has.
+    /// Takes the images of a segment.
     fn take(&mut self, content: &Content<'_>, rebuilt: &mut Rebuilt) {
         let Content {
             bytes,
@@ -172,7 +170,7 @@ impl Survey {
             ..
         } = *content;
         if crate::writer::begins_checkpoint(bytes) {
-            // Behind it stands what is left of an earlier filling.
+            // Remains of an earlier generation follow the checkpoint.
             return;
         }
         let Listed { name, footers } = Listed::of(bytes, &geometry, segment);
@@ -247,9 +245,9 @@ impl Survey {
         }
     }
 
-    /// Takes images that no footer lists, since it is damaged or was never written: an image says
-    /// itself what it is of. One that is damaged as well is not seen, but where it cannot be read.
-    /// `name` is that of the filling, if anything is left that says it.
+    /// Takes images that no footer lists, because the footer is damaged or was never written: an
+    /// image itself has its node and key range. An image that is damaged too goes unnoticed, unless
+    /// its block cannot be read. `name` is the generation tag, if it is known.
     fn take_unlisted(
         &mut self,
         content: &Content<'_>,
@@ -271,8 +269,8 @@ impl Survey {
         }
     }
 
-    /// Takes the image at the start of a range, if a whole one of this filling is there. How long
-    /// it is.
+    /// Takes the image at the start of a range, if an intact one of this generation is there.
+    /// Returns its length.
     fn take_image(
         &mut self,
         content: &Content<'_>,
@@ -312,7 +310,7 @@ impl Survey {
                     logged_from: NOT_LOGGED,
                 },
                 None => {
-                    // Of an older version of the format: it has no more than its rows.
+                    // This image is of an older version of the format, and has no key range.
                     self.missing_up_to = self.missing_up_to.max(place.lsn);
                     About::Inner
                 }
@@ -322,19 +320,19 @@ impl Survey {
         Some(peek.len_bytes)
     }
 
-    /// The batch that the newest image is as new as.
+    /// Returns the highest LSN of the images and patches found.
     pub(super) fn last_lsn(&self) -> Seq {
         let leaves = self.leaves.iter().map(|leaf| leaf.place.lsn);
         let patches = self.patches.iter().map(|patch| patch.place.lsn);
         leaves.chain(patches).max().unwrap_or(0)
     }
 
-    /// An image of a node, read again.
+    /// Reads an image of a node again.
     pub(super) fn image(&self, storage: &dyn Storage, place: &Place) -> Option<Image> {
         image_in(place, &read_place(storage, place).ok()?)
     }
 
-    /// The contents of all blobs of a number.
+    /// Returns the distinct contents of all blobs with an id.
     pub(super) fn blobs(&self, storage: &dyn Storage, blob: NodeId) -> Vec<Vec<u8>> {
         let places = self.blobs.get(&blob).map_or(&[][..], Vec::as_slice);
         let contents = places.iter().filter_map(|place| {
@@ -342,13 +340,13 @@ impl Survey {
             blob_in(place, &bytes).map(<[u8]>::to_vec)
         });
         let mut contents: Vec<Vec<u8>> = contents.collect();
-        // Cleaning copies them.
+        // Cleaning copies blobs, so the same content may occur several times.
         contents.sort_unstable();
         contents.dedup();
         contents
     }
 
-    /// The pieces of all keys.
+    /// Returns the pieces of all keys.
     pub(super) fn pieces(&self, whole: WholeLog) -> Pieces {
         Pieces::of(&self.leaves, &self.whole_patches, whole)
     }
@@ -364,7 +362,7 @@ fn read_place(storage: &dyn Storage, place: &Place) -> Result<Vec<u8>, Error> {
     Ok(blocks[skip..skip + place.bytes].to_vec())
 }
 
-/// The image of a leaf or a patch, if it is the one that was listed.
+/// Returns the image of a leaf or a patch, if it is the one that was listed.
 fn image_in(place: &Place, bytes: &[u8]) -> Option<Image> {
     let image = Image::parse(bytes, place.seal).ok()?;
     let is_it = (image.node(), image.lsn(), image.level()) == (place.node, place.lsn, 0);

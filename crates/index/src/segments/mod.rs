@@ -1,10 +1,10 @@
-//! Where images of nodes are written: segments, filled one after the other in streams of nodes that
-//! are expected to die at about the same time, and how much of each is still in use.
+//! Segments that images of nodes are written to, and how much of each is still in use. A stream
+//! fills one segment after the other with nodes that are expected to die at about the same time.
 //!
-//! Source: the hot and cold clusters of the CHC-Tree; survivors of cleaning have a stream of their
-//! own, which is what makes whole segments die together (docs/index.md). A segment is written once,
-//! from its start to its end, and again only after it was freed by a checkpoint. It must never hand
-//! out a segment that a checkpoint on the storage still names.
+//! Source: the hot and cold clusters of the CHC-Tree. Survivors of cleaning have a stream of their
+//! own, so that whole segments die together (docs/index.md). A segment is written once, from start
+//! to end, and again only after a checkpoint has freed it. A segment that a checkpoint on the
+//! storage still names must never be allocated.
 
 mod place;
 
@@ -19,25 +19,27 @@ use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Images are placed at multiples of this.
+/// Alignment of images in bytes.
 pub(crate) const GRANULE_BYTES: usize = 64;
-/// A stream writes when so much has gathered, unless it is to write less at a time.
+/// Bytes after which a stream writes its buffer, unless it is set to write less at a time.
 const WRITE_BYTES: usize = 128 << 10;
-/// What has gathered is in memory as well, so it has at most this part of that for each stream.
+/// Divisor of the memory budget that limits the buffer of each stream, because buffered images are
+/// in memory as well.
 const GATHERED_SHARE: usize = 32;
-/// Segments that new leaves do not take: for cleaning, for inner nodes, and for a checkpoint.
+/// Number of segments that new leaves do not take: reserved for cleaning, inner nodes and
+/// checkpoints.
 const SPARE_SEGMENTS: usize = 4;
-/// The storage grows by so many segments at a time.
+/// Minimum number of segments by which the storage grows.
 const GROWTH_SEGMENTS: u32 = 4;
 
-/// Nodes that are expected to die at about the same time.
+/// Class of nodes that are expected to die at about the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Leaves that change often.
     Hot,
     /// Leaves that change rarely.
     Cold,
-    /// What cleaning found in use.
+    /// Live content that cleaning has moved.
     Survivor,
     /// Inner nodes.
     Inner,
@@ -57,9 +59,9 @@ impl Class {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// May be written.
+    /// It may be written.
     Free,
-    /// Nothing of it is in use, but a checkpoint may name it.
+    /// It has no live content, but a checkpoint may name it.
     Emptied,
     /// A stream is writing it.
     Open,
@@ -67,7 +69,7 @@ enum State {
     Written,
     /// It holds a checkpoint.
     Checkpoint,
-    /// The log is in it.
+    /// It holds a part of the log.
     Log,
 }
 
@@ -75,44 +77,44 @@ enum State {
 struct Segment {
     state: State,
     live_bytes: u32,
-    /// Of the stream that filled it last.
+    /// Class of the stream that filled it last.
     class: Class,
-    /// How many segments had been begun when it was, with it: 0 where that was before the index was
-    /// opened.
+    /// Count of segments begun when a stream began to fill this one, including it; 0 if that was
+    /// before the index was opened.
     filled_as: u64,
 }
 
-/// An image that is to be written.
+/// An image to be written.
 pub(crate) struct NewImage<'a> {
     pub node: NodeId,
     pub lsn: Seq,
     pub bytes: &'a mut [u8],
-    /// What its segment says of it.
+    /// Content of the image's entry in the segment's footer.
     pub about: About,
 }
 
-/// The segment that a stream is filling.
+/// A stream and the segment that it is filling.
 #[derive(Debug)]
 struct Stream {
     segment: Option<u32>,
     buffer: Aligned,
-    /// End of the images.
+    /// Offset of the end of the content: images and footers.
     filled: usize,
-    /// Everything before this is on the storage; a multiple of the block.
+    /// Offset up to which the buffer is on the storage; a multiple of the block size.
     written: usize,
     /// Images beyond `written`.
     waiting: Vec<(NodeId, Location)>,
-    /// Images that no footer lists yet, and bytes of their entries.
+    /// Footer entries of images that no footer lists yet.
     unlisted: Vec<Entry>,
     unlisted_bytes: usize,
-    /// End of the last footer, or of the head.
+    /// End of the last footer, or of the segment head.
     listed_to: usize,
-    /// Number of the filling.
+    /// Number of the segment's generation.
     filling: u64,
 }
 
 impl Stream {
-    /// Bytes that images need so that they and the footer that lists them fit.
+    /// Returns the end of the stream after an image of `bytes` bytes and the footer that lists it.
     fn end_with(&self, bytes: usize, about: &About) -> usize {
         let entries_bytes = self.unlisted_bytes + about.entry_bytes();
         self.filled + bytes + footer_bytes(entries_bytes)
@@ -125,50 +127,52 @@ pub(crate) struct Segments {
     geometry: Geometry,
     all: Vec<Segment>,
     free: usize,
-    /// Segments of which nothing is in use, and that a checkpoint may name.
+    /// Number of segments without live content that a checkpoint may name.
     emptied: usize,
-    /// Segments that the log is in.
+    /// Number of segments that the log is in.
     log: usize,
     streams: [Stream; Class::ALL.len()],
     live_bytes: u64,
-    /// Images that have reached the storage since this was taken last.
+    /// Images that have reached the storage since the last call of
+    /// [`take_landed`](Self::take_landed).
     landed: Vec<(NodeId, Location)>,
     written_bytes: u64,
-    /// Segments that streams have begun to fill.
+    /// Number of segments that streams have begun to fill.
     begun: u64,
-    /// A stream writes when so much has gathered.
+    /// Bytes after which a stream writes its buffer.
     write_bytes: usize,
-    /// Segments have heads and footers.
+    /// True if segments have heads and footers.
     has_footers: bool,
-    /// The number of the next filling.
+    /// Number of the next segment generation.
     next_filling: u64,
     fillings: Arc<Fillings>,
-    /// How many segments there were when the storage could not become longer.
+    /// Number of segments at the time when the storage could not grow.
     refused_at: Option<usize>,
 }
 
-/// Figures of the segments.
+/// Statistics of the segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceFigures {
-    /// Segments there are.
+    /// Number of segments.
     pub segments: u32,
     /// Segments that may be written.
     pub free_segments: u32,
-    /// Segments of nodes: being filled, or with something in use.
+    /// Segments of nodes: being filled, or with live content.
     pub used_segments: u32,
-    /// Those of them that hot leaves were written to.
+    /// Segments of nodes that hot leaves were written to.
     pub hot_segments: u32,
     /// Segments that the log is in.
     pub log_segments: u32,
-    /// Bytes of images in use.
+    /// Bytes of live images.
     pub live_bytes: u64,
     /// Bytes of a segment.
     pub segment_bytes: u32,
 }
 
 impl Segments {
-    /// All segments of a storage, free; [`take_up`](Self::take_up) says which are not. `opening` is
-    /// one that has filled none yet; `fillings` are those that were found.
+    /// Creates the table of a storage with all segments free; [`take_up`](Self::take_up) marks the
+    /// used ones. `opening` is an incarnation that has filled no segment yet; `fillings` are the
+    /// segment generations found on the storage.
     pub(crate) fn new(
         geometry: Geometry,
         segments: u32,
@@ -211,7 +215,8 @@ impl Segments {
         }
     }
 
-    /// An image that a checkpoint names is here. False if that cannot be, since something else is.
+    /// Marks the location of an image that a checkpoint names as in use. Returns false if other
+    /// content occupies it.
     #[must_use]
     pub(crate) fn take_up(&mut self, location: Location) -> bool {
         let segment = self.all[location.segment() as usize];
@@ -226,7 +231,7 @@ impl Segments {
         true
     }
 
-    /// A segment holds the checkpoint that is valid. False if that cannot be.
+    /// Marks a segment as holding the valid checkpoint. Returns false if the segment is not free.
     #[must_use]
     pub(crate) fn take_up_checkpoint(&mut self, segment: u32) -> bool {
         let is_free = self.all.get(segment as usize).map(|s| s.state) == Some(State::Free);
@@ -236,7 +241,7 @@ impl Segments {
         is_free
     }
 
-    /// The log is in these segments. False if that cannot be.
+    /// Marks segments as holding the log. Returns false if they are not all free.
     #[must_use]
     pub(crate) fn take_up_log(&mut self, segments: Range<u32>) -> bool {
         let is_free = |segment: u32| {
@@ -250,12 +255,12 @@ impl Segments {
         are_free
     }
 
-    /// Free segments that follow each other, for the log: the first of `count`. At least `spare`
-    /// others stay free.
+    /// Allocates `count` consecutive free segments for the log, and returns the first. At least
+    /// `spare` others stay free.
     ///
     /// # Errors
     ///
-    /// [`Error::Full`] if there are none and the storage cannot become longer by so many.
+    /// [`Error::Full`] if there are none and the storage cannot grow by enough.
     pub(crate) fn take_for_log(
         &mut self,
         storage: &dyn Storage,
@@ -278,7 +283,7 @@ impl Segments {
         Ok(first as u32)
     }
 
-    /// Where the first run of so many free segments begins.
+    /// Returns the start of the first run of `count` free segments.
     fn first_run(&self, count: usize) -> Option<usize> {
         let mut run = 0;
         for (number, segment) in self.all.iter().enumerate() {
@@ -293,7 +298,7 @@ impl Segments {
         None
     }
 
-    /// The log is not in these segments any more, and no superblock says that it is.
+    /// Frees segments that the log has left and that no superblock names any more.
     pub(crate) fn give_back_log(&mut self, segments: Range<u32>) {
         for segment in segments {
             let state = self.all[segment as usize].state;
@@ -318,7 +323,7 @@ impl Segments {
         self.live_bytes += u64::from(bytes);
     }
 
-    /// The image here is not in use any more.
+    /// Marks the image at a location as no longer in use.
     pub(crate) fn release(&mut self, location: Location) {
         if location.is_nowhere() {
             return;
@@ -339,22 +344,22 @@ impl Segments {
         }
     }
 
-    /// Segments there are.
+    /// Returns the number of segments.
     pub(crate) fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// Segments that are not the log's.
+    /// Returns the number of segments that the log is not in.
     pub(crate) fn count_without_log(&self) -> usize {
         self.all.len() - self.log
     }
 
-    /// Bytes of images in use.
+    /// Returns the bytes of live images.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes
     }
 
-    /// Figures. They take a walk over all segments.
+    /// Returns the statistics; this visits all segments.
     pub(crate) fn figures(&self) -> SpaceFigures {
         SpaceFigures {
             segments: self.all.len() as u32,
@@ -370,23 +375,23 @@ impl Segments {
         }
     }
 
-    /// Bytes written to segments so far.
+    /// Returns the bytes written to segments so far.
     pub(crate) fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
 
-    /// Segments that streams have begun to fill so far.
+    /// Returns the number of segments that streams have begun to fill so far.
     pub(crate) fn begun(&self) -> u64 {
         self.begun
     }
 
-    /// Streams gather no more than fits with the other content of a memory of so many bytes.
+    /// Limits the buffers of streams to their share of `memory_bytes`, beside the other content.
     pub(crate) fn gather_within(&mut self, memory_bytes: usize) {
         let share = (memory_bytes / GATHERED_SHARE).next_multiple_of(BLOCK_BYTES);
         self.write_bytes = share.min(WRITE_BYTES);
     }
 
-    /// Streams write block by block from now on, and nothing but images.
+    /// Makes streams write block by block from now on, and nothing but images.
     pub(crate) fn write_by_blocks(&mut self) {
         self.write_bytes = BLOCK_BYTES;
         self.has_footers = false;
@@ -398,40 +403,40 @@ impl Segments {
         all.filter(move |segment| segment.class == class && holds_nodes(segment.state))
     }
 
-    /// Segments of a class that are being filled or have something in use.
+    /// Returns the number of segments of a class that are being filled or have live content.
     pub(crate) fn used_by(&self, class: Class) -> usize {
         self.of(class).count()
     }
 
-    /// Bytes in use in the segments of a class.
+    /// Returns the live bytes in the segments of a class.
     pub(crate) fn live_bytes_of(&self, class: Class) -> u64 {
         let segments = self.of(class);
         segments.map(|segment| u64::from(segment.live_bytes)).sum()
     }
 
-    /// The class of a segment that holds nodes.
+    /// Returns the class of a segment that holds nodes.
     pub(crate) fn class_of(&self, segment: u32) -> Class {
         self.all[segment as usize].class
     }
 
-    /// Segments that may be written now.
+    /// Returns the number of segments that may be written now.
     pub(crate) fn free_count(&self) -> usize {
         self.free
     }
 
-    /// How many segments have nothing in use, and are not free yet.
+    /// Returns the number of segments without live content that are not free yet.
     pub(crate) fn emptied_count(&self) -> usize {
         self.emptied
     }
 
-    /// Segments of which nothing is in use, to be freed once no checkpoint names them.
+    /// Returns the segments without live content, to be freed once no checkpoint names them.
     pub(crate) fn emptied(&self) -> Vec<u32> {
         let states = self.all.iter().enumerate();
         let emptied = states.filter(|(_, segment)| segment.state == State::Emptied);
         emptied.map(|(number, _)| number as u32).collect()
     }
 
-    /// No checkpoint names this segment any more.
+    /// Frees a segment that no checkpoint names any more.
     pub(crate) fn free(&mut self, segment: u32) {
         let state = self.all[segment as usize].state;
         assert!(
@@ -441,8 +446,8 @@ impl Segments {
         self.set_state(segment, State::Free);
     }
 
-    /// The written segment with the least in use, and how much that is; of one class if that is
-    /// asked.
+    /// Returns the written segment with the fewest live bytes, and that number; only of one class
+    /// if `class` is given.
     pub(crate) fn cleanest(&self, class: Option<Class>) -> Option<(u32, u32)> {
         let written = self.all.iter().enumerate();
         let written = written.filter(|(_, segment)| {
@@ -452,8 +457,8 @@ impl Segments {
         Some((least.0 as u32, least.1.live_bytes))
     }
 
-    /// The written segment with the least in use, if much of it is not, among those that were
-    /// filled before so many had been begun.
+    /// Returns the written segment with the fewest live bytes, if less than nine tenths of it are
+    /// live. Considers only segments that were among the first `begun` to be filled.
     pub(crate) fn worth_moving(&self, begun: u64) -> Option<u32> {
         let written = self.all.iter().enumerate();
         let written = written
@@ -463,12 +468,13 @@ impl Segments {
         is_sparse.then_some(number as u32)
     }
 
-    /// A segment counts as if it had been filled just now.
+    /// Excludes a segment from [`worth_moving`](Self::worth_moving), as if it had been filled just
+    /// now.
     pub(crate) fn leave(&mut self, segment: u32) {
         self.all[segment as usize].filled_as = u64::MAX;
     }
 
-    /// The last written segment, if there is room before it.
+    /// Returns the last written segment, if there is room before it.
     pub(crate) fn last_to_move(&self) -> Option<u32> {
         let last = self.all.iter().rposition(|s| s.state == State::Written)?;
         let first_free = self.all.iter().position(|s| s.state == State::Free)?;
@@ -476,7 +482,7 @@ impl Segments {
         (first_free < last && self.free > 2).then_some(last as u32)
     }
 
-    /// Ends the segments that are being filled.
+    /// Writes out all streams, and ends the segments that they are filling.
     pub(crate) fn close_streams(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         self.flush_all(storage)?;
         for class in Class::ALL {
@@ -493,8 +499,8 @@ impl Segments {
         Ok(())
     }
 
-    /// A free segment, the lowest, so that the end of the storage becomes free. New leaves leave
-    /// `spare` ones to what makes room.
+    /// Allocates the lowest free segment, so that the end of the storage becomes free. Grows the
+    /// storage first if at most `spare` segments are free: they are left to work that makes room.
     fn take(&mut self, storage: &dyn Storage, state: State, spare: usize) -> Result<u32, Error> {
         if self.free <= spare {
             self.grow(storage)?;
@@ -505,13 +511,13 @@ impl Segments {
         Ok(segment)
     }
 
-    /// Makes the storage longer.
+    /// Grows the storage.
     pub(crate) fn grow(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         let more = GROWTH_SEGMENTS.max(self.all.len() as u32 / 64);
         self.extend(storage, more)
     }
 
-    /// Makes the storage longer by so many segments.
+    /// Grows the storage by `more` segments.
     fn extend(&mut self, storage: &dyn Storage, more: u32) -> Result<(), Error> {
         let count = self.all.len() as u32 + more;
         let len_bytes = self.geometry.segment_offset(count);
@@ -536,8 +542,9 @@ impl Segments {
         Ok(())
     }
 
-    /// As [`grow`](Self::grow), where that is of use and not necessary; false if there is no room.
-    /// It is not asked for again before its length has changed.
+    /// Grows the storage like [`grow`](Self::grow), where that is useful but not necessary; returns
+    /// false if there is no room. After a refusal the attempt is repeated only when the number of
+    /// segments has changed.
     pub(crate) fn try_grow(&mut self, storage: &dyn Storage) -> Result<bool, Error> {
         if self.refused_at == Some(self.all.len()) {
             return Ok(false);
@@ -552,7 +559,8 @@ impl Segments {
         }
     }
 
-    /// Gives the free end of the storage back. The caller has made durable that nothing names it.
+    /// Truncates the free end of the storage, keeping `spare` free segments, unless the gain is
+    /// small. The caller has made durable that nothing names that end.
     pub(crate) fn shrink(&mut self, storage: &dyn Storage, spare: usize) -> Result<(), Error> {
         let cut = self.end_free().min(self.free.saturating_sub(spare));
         match cut < GROWTH_SEGMENTS as usize * 2 {
@@ -561,8 +569,8 @@ impl Segments {
         }
     }
 
-    /// Gives all of the free end of the storage back. The caller has made durable that nothing
-    /// names it.
+    /// Truncates the whole free end of the storage. The caller has made durable that nothing names
+    /// it.
     pub(crate) fn trim(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         match self.end_free() {
             0 => Ok(()),
@@ -570,7 +578,7 @@ impl Segments {
         }
     }
 
-    /// Free segments at the end of the storage.
+    /// Returns the number of free segments at the end of the storage.
     fn end_free(&self) -> usize {
         let used = self.all.iter().rposition(|s| s.state != State::Free);
         self.all.len() - used.map_or(0, |last| last + 1)
@@ -587,8 +595,8 @@ impl Segments {
         Ok(())
     }
 
-    /// True if an image would not fit into the segment that its stream is filling, which therefore
-    /// would be written to its end.
+    /// Returns true if an image does not fit into the segment that its stream is filling, so that
+    /// this segment would be written to its end.
     pub(crate) fn would_turn_over(&self, class: Class, bytes: usize, about: &About) -> bool {
         let stream = &self.streams[class as usize];
         let room = self.geometry.segment_bytes as usize;
@@ -599,8 +607,9 @@ impl Segments {
         stream.segment.is_none() || end > room
     }
 
-    /// Writes an image into the stream of its class; returns where it will be. Until it is among
-    /// the landed it can only be had from memory. Unless `may_write`, what can wait is not written.
+    /// Appends an image to the stream of its class; returns the location it will have. Until
+    /// [`take_landed`](Self::take_landed) returns the image, only memory has it. Unless
+    /// `may_write`, images stay in the buffer if they can.
     pub(crate) fn append(
         &mut self,
         storage: &dyn Storage,
@@ -646,7 +655,7 @@ impl Segments {
         Ok(location)
     }
 
-    /// Puts a footer of the images behind them that none lists yet.
+    /// Appends a footer that lists the images before it that no footer lists yet.
     fn list(&mut self, class: Class) {
         let stream = &mut self.streams[class as usize];
         let Some(segment) = stream.segment.filter(|_| !stream.unlisted.is_empty()) else {
@@ -665,7 +674,7 @@ impl Segments {
         stream.unlisted_bytes = 0;
     }
 
-    /// Ends the segment of a stream and opens another.
+    /// Ends the segment of a stream and begins another.
     fn turn_over(&mut self, storage: &dyn Storage, class: Class) -> Result<(), Error> {
         self.flush(storage, class)?;
         let spare = match class {
@@ -706,7 +715,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Writes what a stream has gathered, with the rest of its last block, which stays empty.
+    /// Writes the buffer of a stream. The rest of its last block is filled with zeroes and stays
+    /// unused.
     pub(crate) fn flush(&mut self, storage: &dyn Storage, class: Class) -> Result<(), Error> {
         self.list(class);
         let stream = &mut self.streams[class as usize];
@@ -720,7 +730,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Writes what all streams have gathered.
+    /// Writes the buffers of all streams.
     pub(crate) fn flush_all(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         Class::ALL
             .into_iter()
@@ -746,17 +756,17 @@ impl Segments {
         Ok(())
     }
 
-    /// The names of all fillings.
+    /// Returns the generation tags of all segments.
     pub(crate) fn names(&self) -> Vec<u32> {
         self.fillings.all(self.all.len())
     }
 
-    /// Images that have reached the storage since the last call.
+    /// Returns the images that have reached the storage since the last call.
     pub(crate) fn take_landed(&mut self) -> Vec<(NodeId, Location)> {
         std::mem::take(&mut self.landed)
     }
 
-    /// Segments for so many bytes of a checkpoint.
+    /// Allocates segments for a checkpoint of `bytes` bytes.
     pub(crate) fn take_for_checkpoint(
         &mut self,
         storage: &dyn Storage,

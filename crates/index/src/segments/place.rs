@@ -1,4 +1,4 @@
-//! Places of images in segments, and by which name each segment calls what it was filled with last.
+//! Locations of images in segments, and the generation tag of each segment.
 
 use super::GRANULE_BYTES;
 use crate::layout::Geometry;
@@ -6,15 +6,15 @@ use crate::node::Seal;
 use crate::planted::{Bug, is_planted};
 use crate::sync::RwLock;
 
-/// Where an image is: segment, first granule in it, granules. Zero is nowhere.
+/// Location of an image: segment, first granule in it, number of granules. Zero is no location.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Location(u64);
 
 impl Location {
-    /// No place.
+    /// No location.
     pub(crate) const NOWHERE: Location = Location(0);
 
-    /// A place of `bytes` bytes from byte `at` of a segment.
+    /// Location of `bytes` bytes from byte `at` of a segment.
     pub(crate) fn new(segment: u32, at: usize, bytes: usize) -> Location {
         assert!(
             bytes > 0 && at.is_multiple_of(GRANULE_BYTES) && bytes.is_multiple_of(GRANULE_BYTES)
@@ -27,7 +27,7 @@ impl Location {
         Location(u64::from(segment) << 32 | (at as u64) << 16 | granules as u64)
     }
 
-    /// As it stands in a checkpoint; `None` if no such place can be.
+    /// Decodes a location as a checkpoint stores it; returns `None` if no image can be there.
     pub(crate) fn from_stored(stored: u64, geometry: &Geometry, segments: u32) -> Option<Location> {
         let location = Location(stored);
         let fits = location.is_nowhere()
@@ -49,7 +49,7 @@ impl Location {
         (self.0 >> 32) as u32
     }
 
-    /// Bytes from the start of the segment.
+    /// Returns the offset from the start of the segment, in bytes.
     pub(crate) fn at(self) -> usize {
         (self.0 >> 16 & 0xFFFF) as usize * GRANULE_BYTES
     }
@@ -59,12 +59,12 @@ impl Location {
     }
 }
 
-/// A place, and the name of the filling of its segment. The same place in a later filling is
-/// another.
+/// A location, and the generation tag of its segment. The same location in a later generation is
+/// another spot.
 ///
-/// What a reader has read counts, and what it could not read is damaged, only if the node has the
-/// same [`Spot`] after the reading as before: its image may have been moved meanwhile, its segment
-/// filled anew, and the node moved back.
+/// A successful read counts, and a failed read is damage, only if the node has the same [`Spot`]
+/// after the read as before. Meanwhile its image may have been moved, its segment refilled, and the
+/// node moved back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub location: Location,
@@ -72,7 +72,7 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// What the image here is sealed for.
+    /// Returns the location and generation that the image here is sealed for.
     pub(crate) fn seal(self) -> Seal {
         Seal {
             location: self.location.stored(),
@@ -88,19 +88,19 @@ impl PartialEq for Spot {
     }
 }
 
-/// By which name the images of each segment call its filling: 0 where they were written without.
+/// Generation tag of each segment, as its images carry it; 0 if they were written without one.
 #[derive(Debug)]
 pub(crate) struct Fillings(RwLock<Vec<u32>>);
 
 impl Fillings {
-    /// Of segments in order.
+    /// Creates the table from the tags of the segments in order.
     pub(crate) fn new(names: Vec<u32>) -> Fillings {
         Fillings(RwLock::new(names))
     }
 
-    /// The spot of an image that is at this place now. A reader asks for it while it holds the lock
-    /// of the node that names the place: until the lock is given up, the segment is in use and not
-    /// filled anew.
+    /// Returns the spot of an image that is at this location now. A reader calls this while it
+    /// holds the lock of the node that names the location: until the lock is released, the segment
+    /// is in use and not refilled.
     pub(crate) fn spot(&self, location: Location) -> Spot {
         let names = self.0.read();
         Spot {
@@ -112,8 +112,8 @@ impl Fillings {
         }
     }
 
-    /// What an image at this place has to be sealed for. For the writer, beside whom no segment is
-    /// filled anew.
+    /// Returns the seal that an image at this location must have. Only the writer calls this: while
+    /// it does so, no segment is refilled.
     pub(crate) fn seal_of(&self, location: Location) -> Seal {
         self.spot(location).seal()
     }
@@ -125,7 +125,7 @@ impl Fillings {
         names[segment as usize] = name;
     }
 
-    /// The names of so many segments.
+    /// Returns the tags of the first `segments` segments.
     pub(super) fn all(&self, segments: usize) -> Vec<u32> {
         let mut names = self.0.read().clone();
         names.resize(segments, 0);

@@ -1,9 +1,9 @@
-//! Reading inner nodes ahead, many at a time, for whoever is about to go to many leaves.
+//! Read-ahead of inner nodes, many at a time, for a caller that is about to visit many leaves.
 //!
-//! After a checkpoint inner nodes lie beside each other, so that a thousand of them are a few long
-//! reads rather than a thousand short ones, each of which is waited for. It only fills memory: what
-//! cannot be read here is read again by whoever needs it, who then says what is wrong. It must
-//! never read more than memory has room for, nor a leaf.
+//! After a checkpoint inner nodes lie beside each other. So a thousand of them take a few long
+//! reads rather than a thousand short ones, each with its own latency. Read-ahead only fills
+//! memory: a node that it cannot read is read again by the caller that needs it, which then reports
+//! the error. Read-ahead must never read more than memory has room for, nor a leaf.
 
 use super::Tree;
 use super::slots::Content;
@@ -14,12 +14,12 @@ use crate::storage::{Aligned, BLOCK_BYTES, round_up};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a read, at most.
+/// Maximum bytes of one read.
 const READ_BYTES_MAX: u64 = 1 << 20;
-/// Bytes between two nodes that are read along rather than passed over.
+/// Maximum gap between two nodes, in bytes, that is read along rather than skipped.
 const GAP_BYTES_MAX: u64 = 32 << 10;
 
-/// Nodes that are read at once.
+/// Nodes that are read in one read.
 struct Run {
     offset: u64,
     end: u64,
@@ -27,7 +27,8 @@ struct Run {
 }
 
 impl Tree {
-    /// Reads the inner nodes on the ways to the leaves of `count` keys; `key` gives them in order.
+    /// Reads the inner nodes on the paths to the leaves of `count` keys; `key` returns the keys in
+    /// order.
     ///
     /// # Errors
     ///
@@ -54,7 +55,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Reads those of these nodes that are not in memory, as far as memory has room.
+    /// Reads the nodes among `ids` that are not in memory, as far as memory has room.
     fn read_together(&self, ids: impl Iterator<Item = NodeId>) {
         let mut absent: Vec<(u64, Spot, NodeId)> = ids
             .filter_map(|id| {

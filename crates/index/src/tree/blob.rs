@@ -1,9 +1,9 @@
-//! Values out of line: what a row has in place of a long value, and how it is read.
+//! Values out of line: the reference that a row has in place of a long value, and how it is read.
 //!
-//! A reference is the length of the value (8 bytes), its checksum (4), and the numbers of the blobs
-//! that hold it one after the other (4 each). Blobs are freed when no row needs them, and their
-//! numbers are used again, for nodes as well; a reader that came too late is told by what has the
-//! number now, or by the checksum.
+//! A reference is the length of the value (8 bytes), its checksum (4), and the ids of the blobs
+//! that hold the value in order (4 each). A blob is freed when no row needs it. Its id is then
+//! reused, for nodes as well. A reader that comes too late detects this by the node that has the id
+//! now, or by the checksum.
 
 use super::Tree;
 use super::load::ATTEMPTS_MAX;
@@ -12,10 +12,10 @@ use crate::error::Error;
 use crate::node::{Image, NodeId, parse_blob};
 use crate::segments::Spot;
 
-/// The bytes of a reference before the numbers.
+/// Bytes of a reference before the blob ids.
 const HEAD_BYTES: usize = 12;
 
-/// What a row says of a long value.
+/// Reference to a long value, as a row holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reference {
     pub bytes: u64,
@@ -24,18 +24,18 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// Bytes of the reference to a value of so many bytes, about: parts are 32 KiB long at least,
-    /// since segments are twice that.
+    /// Returns the approximate bytes of the reference to a value of `value_bytes` bytes: parts are
+    /// at least 32 KiB long, since segments are at least twice that.
     pub(crate) fn bytes_for(value_bytes: usize) -> usize {
         HEAD_BYTES + value_bytes.div_ceil(32 << 10) * 4
     }
 
-    /// Parts of a value, at most, whose reference has at most so many bytes.
+    /// Returns the maximum number of parts that a reference of `reference_bytes` bytes can name.
     pub(crate) fn parts_max(reference_bytes: usize) -> usize {
         reference_bytes.saturating_sub(HEAD_BYTES) / 4
     }
 
-    /// True if this is the value that is meant, as far as length and checksum tell.
+    /// Returns true if `value` has the length and the checksum of this reference.
     pub(crate) fn is_of(&self, value: &[u8]) -> bool {
         value.len() as u64 == self.bytes && crc32c::crc32c(value) == self.crc
     }
@@ -50,7 +50,7 @@ impl Reference {
         bytes
     }
 
-    /// Reads one; `None` if it is none.
+    /// Decodes a reference; returns `None` if the bytes are not one.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Reference> {
         let (head, blobs) = bytes.split_at_checked(HEAD_BYTES)?;
         let (length, crc) = head.split_at(8);
@@ -70,7 +70,7 @@ impl Reference {
 }
 
 impl Tree {
-    /// Replaces the reference in `out` by the value. False if it is not there any more.
+    /// Replaces the reference in `out` by the value. Returns false if the value was freed.
     pub(crate) fn read_blob(&self, out: &mut Vec<u8>) -> Result<bool, Error> {
         let Some(reference) = Reference::decode(out) else {
             return Err(Error::Damaged {
@@ -93,8 +93,8 @@ impl Tree {
         Ok(is_whole)
     }
 
-    /// The content of one blob; `None` if it is not there any more. Cleaning may move it meanwhile,
-    /// which is no reason for a reader who is entitled to it to go without.
+    /// Returns the content of one blob, or `None` if it was freed. If cleaning moves the blob
+    /// during the read, the read is retried at the new location.
     fn read_where_it_is(&self, blob: NodeId) -> Result<Option<Vec<u8>>, Error> {
         let spot = || {
             let node = self.slots.get(blob).node.read();
@@ -120,7 +120,7 @@ impl Tree {
         Ok(None)
     }
 
-    /// The content of one blob; `None` if a node has its number now.
+    /// Returns the content of one blob, or `None` if a node has its id now.
     fn read_part(&self, blob: NodeId, spot: Spot) -> Result<Option<Vec<u8>>, Error> {
         let bytes = self.read_image(spot.location)?;
         let offset = self.offset(spot.location);
@@ -137,7 +137,7 @@ impl Tree {
     }
 }
 
-/// True if this is a node, whose number was a blob's. Blobs are never in memory.
+/// Returns true if the id of a blob now belongs to a node. Blobs are never in memory.
 fn is_used_again(node: &Node) -> bool {
     node.is_pinned || node.delta.is_some() || !matches!(node.content, Content::Absent)
 }

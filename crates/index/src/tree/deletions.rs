@@ -1,10 +1,10 @@
-//! Deletions of ranges that not every leaf has taken in yet, as readers see them.
+//! Range deletions that some leaves have not applied yet, as readers see them.
 //!
-//! A deletion of a long range is one entry here from the moment it counts; leaves take it in later,
-//! some with each group of batches ([`crate::writer`]). Until then a reader adds it to what a leaf
-//! says. It must be asked with the lock of the leaf held: an entry goes only when every leaf has
-//! it, and a leaf is changed with its lock held, so that a reader finds a deletion in the leaf or
-//! here.
+//! A deletion of a long range is one entry here from the moment it takes effect; leaves apply it
+//! later, some with each group of batches ([`crate::writer`]). Until then a reader applies it to
+//! the content of a leaf. A reader must ask for deletions with the lock of the leaf held. An entry
+//! is removed only when every leaf has applied it, and a leaf is changed with its lock held; so a
+//! reader finds a deletion in the leaf or here.
 
 use crate::node::{Delta, Image, Seq};
 use crate::planted::{Bug, is_planted};
@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Where a range of keys begins and where it ends.
+/// Start and end of a range of keys.
 pub(crate) type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 /// The deletion of all keys from `start` to before `end`, or to the end of all keys, by the batch
@@ -39,7 +39,7 @@ impl Deletion {
         *self.start <= *key && self.end.as_deref().is_none_or(|end| key < end)
     }
 
-    /// True if it has every key that `other` has.
+    /// Returns true if this range includes the whole range of `other`.
     pub(crate) fn covers(&self, other: &Deletion) -> bool {
         let ends_later = match (&self.end, &other.end) {
             (None, _) => true,
@@ -50,16 +50,16 @@ impl Deletion {
     }
 }
 
-/// All of them.
+/// All range deletions that some leaves have not applied yet.
 #[derive(Debug, Default)]
 pub(crate) struct Deletions {
-    /// Whether there are any, so that a reader of a tree without any pays for one look.
+    /// True if there are any, so that readers of a tree without any pay for one load only.
     has_any: AtomicBool,
-    /// In the order of their batches.
+    /// Deletions in the order of their batches.
     all: RwLock<Arc<[Deletion]>>,
 }
 
-/// Those that one reader sees.
+/// Deletions that one reader sees.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     all: Option<Arc<[Deletion]>>,
@@ -67,14 +67,15 @@ pub(crate) struct Seen {
 }
 
 impl Deletions {
-    /// Readers find these from now on.
+    /// Replaces the deletions that readers find.
     pub(crate) fn set(&self, all: Vec<Deletion>) {
         let has_any = !all.is_empty();
         *self.all.write() = all.into();
         self.has_any.store(has_any, Ordering::Release);
     }
 
-    /// Those of batches up to `seq`. The caller holds the lock of the leaf that it asks for.
+    /// Returns the deletions of batches up to `seq`. The caller holds the lock of the leaf that it
+    /// reads.
     pub(crate) fn seen_at(&self, seq: Seq) -> Seen {
         let has_any = self.has_any.load(Ordering::Acquire);
         let looks = has_any && !is_planted(Bug::OverlooksDeletions);
@@ -91,7 +92,7 @@ impl Seen {
         all.filter(|deletion| deletion.seq <= self.seq)
     }
 
-    /// The newest batch that has deleted `key`.
+    /// Returns the sequence number of the newest batch that has deleted `key`.
     pub(crate) fn of_key(&self, key: &[u8]) -> Option<Seq> {
         let mut newest_first = self.each().rev();
         newest_first
@@ -99,7 +100,7 @@ impl Seen {
             .map(|deletion| deletion.seq)
     }
 
-    /// What has changed in a leaf since its image, with these deletions in it.
+    /// Returns the changes of a leaf since its image, with these deletions applied.
     pub(crate) fn over<'a>(
         &self,
         delta: Option<&'a Delta>,
@@ -118,7 +119,7 @@ impl Seen {
     }
 }
 
-/// True if a leaf says something of keys that were deleted.
+/// Returns true if a leaf has keys in the range of a deletion.
 fn is_about(deletion: &Deletion, delta: Option<&Delta>, image: Option<&Image>) -> bool {
     let (start, end) = deletion.bounds();
     let in_delta = delta.is_some_and(|delta| delta.has_between(start, end));
@@ -130,8 +131,9 @@ fn is_about(deletion: &Deletion, delta: Option<&Delta>, image: Option<&Image>) -
         })
 }
 
-/// Makes a deletion, between bounds, a part of what has changed in a leaf since its image. An image
-/// with at least its number has it already, and keys in it may be newer.
+/// Adds a deletion, cut to the given bounds, to the changes of a leaf since its image. An image
+/// whose sequence number, `lsn`, is not below that of the deletion has applied it already, and its
+/// keys may be newer.
 pub(crate) fn take_in(
     delta: &mut Delta,
     deletion: &Deletion,

@@ -1,16 +1,16 @@
 //! An inner node in memory: separators and children, never changed, only replaced.
 //!
-//! Separator `i` is the least key that may be under child `i`. The first child has none (it is
-//! empty): everything below the second separator is under it. Searching compares eight bytes of
-//! each separator after the prefix that all have, and whole keys only among equals.
+//! Separator `i` is the least key that may be under child `i`. The first child's separator is
+//! empty: every key below the second separator is under it. A search compares eight bytes of each
+//! separator after the common prefix, and whole keys only if these are equal.
 
 use crate::error::Error;
 use crate::node::{Builder, Image, Kind, NodeId, Row, Spread, Start, head};
 use std::cmp::Ordering;
 
-/// Children of an inner node, at most.
+/// Maximum number of children of an inner node.
 pub(crate) const CHILDREN_MAX: usize = 256;
-/// Bytes of a child in an image, beside its key.
+/// Bytes of a child in an image, in addition to its key.
 pub(crate) const CHILD_BYTES: usize = 4;
 
 /// A separator and its child.
@@ -19,27 +19,27 @@ pub(crate) type Child = (Box<[u8]>, NodeId);
 /// An inner node.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// One above its children's; leaves have 0.
+    /// Level of the node, one above its children; leaves have level 0.
     level: u8,
-    /// Of the prefix.
+    /// First bytes of the prefix, for fast comparison.
     start: Start,
     /// Bytes that all separators but the first begin with.
     prefix: Box<[u8]>,
-    /// Of the heads without the first.
+    /// Distribution of the heads, without the first.
     spread: Spread,
-    /// What is looked at together stands together.
+    /// Heads and children, which a search reads together.
     entries: Box<[Entry]>,
-    /// The separators.
+    /// Bytes of the separators.
     keys: Box<[u8]>,
 }
 
-/// A separator and its child.
+/// The head of a separator, and its child.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The eight bytes after the prefix; 0 for the first.
+    /// The eight bytes of the separator after the prefix; 0 for the first.
     head: u64,
     child: NodeId,
-    /// Where the separator ends among the keys; it begins where the one before ends.
+    /// End of the separator in `keys`; it begins at the end of the one before.
     key_end: u32,
 }
 
@@ -49,7 +49,7 @@ fn common<'a>(a: &'a [u8], b: &[u8]) -> &'a [u8] {
 }
 
 impl Inner {
-    /// A node of these children, in order. The first separator does not matter.
+    /// Makes a node of these children, which are in order. The first separator is ignored.
     pub(crate) fn new(level: u8, children: &[Child]) -> Inner {
         assert!(
             !children.is_empty() && level > 0,
@@ -85,11 +85,11 @@ impl Inner {
         }
     }
 
-    /// The node of an image.
+    /// Makes the node from its image.
     ///
     /// # Errors
     ///
-    /// If it has no children or is a leaf.
+    /// If the image has no children or is a leaf.
     pub(crate) fn from_image(image: &Image, offset: u64) -> Result<Inner, Error> {
         if image.level() == 0 || image.rows() == 0 {
             return Err(Error::Damaged {
@@ -105,7 +105,7 @@ impl Inner {
         Ok(Inner::new(image.level(), &children.collect::<Vec<Child>>()))
     }
 
-    /// Its image, of `least_bytes` at least.
+    /// Returns the image of the node, of at least `least_bytes` bytes.
     pub(crate) fn image(
         &self,
         builder: &mut Builder,
@@ -130,7 +130,7 @@ impl Inner {
         builder.finish_padded(node, self.level, lsn, 0, least_bytes)
     }
 
-    /// A key below all separators that looks like them, so that they pack well together.
+    /// Returns a key below all separators that resembles them, so that they pack well together.
     fn least_like_others(&self) -> Vec<u8> {
         let mut least = self.prefix.to_vec();
         if self.len() > 1 {
@@ -166,12 +166,13 @@ impl Inner {
         &self.keys[start..self.entries[index].key_end as usize]
     }
 
-    /// Bytes of memory it takes.
+    /// Returns the memory that the node takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of::<Inner>() + self.prefix.len() + self.len() * 16 + self.keys.len()
     }
 
-    /// The child under which `key` is: the last whose separator is not above it.
+    /// Returns the index of the child that `key` is under: the last whose separator is not above
+    /// the key.
     pub(crate) fn find(&self, key: &[u8]) -> usize {
         let others = &self.entries[1..];
         let suffix = match self.start.compare(key, || &self.prefix) {
@@ -180,7 +181,7 @@ impl Inner {
             Ordering::Greater => return others.len(),
         };
         let wanted = head(suffix);
-        // The first whose head is above, which is the first that is not below the next number.
+        // Finds the first head above `wanted`, which is the first head not below `wanted + 1`.
         let mut index = match wanted.checked_add(1) {
             Some(next) => {
                 let is_below = |other: usize| others[other].head < next;
@@ -188,14 +189,14 @@ impl Inner {
             }
             None => others.len(),
         };
-        // Equal heads are of separators that may be above the key.
+        // Separators with an equal head may be above the key.
         while index > 0 && self.entries[index].head == wanted && self.separator(index) > key {
             index -= 1;
         }
         index
     }
 
-    /// All children with their separators.
+    /// Returns all children with their separators.
     pub(crate) fn to_children(&self) -> Vec<Child> {
         let children = 0..self.len();
         let children = children.map(|index| (self.separator(index).into(), self.child(index)));

@@ -1,9 +1,9 @@
-//! Reading images of nodes: a whole one into its slot, or the one piece that a reader needs.
+//! Reading images of nodes: a whole node into its slot, or the one image that a reader needs.
 //!
-//! No lock is held while the storage is asked, so a node may have moved when the answer is there,
-//! and its place may be another's. What was read counts, and what could not be read is damage, only
-//! if the node is at the same [`Spot`] as before. Where memory is short a node may be given up
-//! before the thread that has read it looks again, so that thread gets what was read, too.
+//! No lock is held during I/O. So when the read completes, the node may have moved, and its
+//! location may belong to another node. A successful read counts, and a failed read is damage, only
+//! if the node is at the same [`Spot`] as before. If memory is short, the node may be evicted
+//! before the thread that has read it tries again; so that thread also gets the content directly.
 
 use super::Tree;
 use super::inner::Inner;
@@ -18,12 +18,12 @@ use crate::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Readings of an image that was moved meanwhile, at most: more are damage that moves.
+/// Maximum number of reads of an image that moves meanwhile: more indicate damage.
 pub(super) const ATTEMPTS_MAX: usize = 64;
 
 impl Tree {
-    /// Reads a node into its slot, unless somebody was faster, and returns it: where memory is
-    /// short it may be given up again before the next look.
+    /// Reads a node into its slot, unless another thread was faster, and returns it: if memory is
+    /// short, it may be evicted before the next access.
     pub(super) fn load(&self, id: NodeId, slot: &Slot) -> Result<Option<Loaded>, Error> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(places) = Places::of(&slot.node.read(), &self.fillings) else {
@@ -31,7 +31,7 @@ impl Tree {
             };
             let read = self.read_whole(id, &places);
             let mut node = slot.node.write();
-            // If it has moved, what was read may be anything.
+            // If the node has moved, the bytes read may be anything.
             let is_there = Places::of(&node, &self.fillings).as_ref() == Some(&places);
             if is_there || is_planted(Bug::BelievesOldReads) {
                 let (content, drops_blobs) = read?;
@@ -53,8 +53,8 @@ impl Tree {
         })
     }
 
-    /// A node, and whether values out of line are left without a reference when its images are put
-    /// together.
+    /// Reads a node. Also returns whether merging its image and patches leaves blobs without a
+    /// reference.
     fn read_whole(&self, id: NodeId, places: &Places) -> Result<(Content, bool), Error> {
         if places.patches.is_empty() {
             return Ok((self.read_content(id, places.image)?, false));
@@ -87,7 +87,7 @@ impl Tree {
         Ok(merged(&image, &patches, places.image.location, freed))
     }
 
-    /// A key that an image or a patch of a leaf says something of. For the one that changes.
+    /// Returns a key in the image or in a patch of a leaf with patches. Only the writer calls this.
     pub(crate) fn key_in_pieces(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
         let places = {
             let node = self.slots.get(id).node.read();
@@ -110,8 +110,8 @@ impl Tree {
         Ok(None)
     }
 
-    /// The references of values out of line that the patches of a leaf have replaced. For the one
-    /// that changes.
+    /// Returns the references to blobs that the patches of a leaf have replaced. Only the writer
+    /// calls this.
     pub(crate) fn dropped_blobs(&self, id: NodeId) -> Result<Vec<Vec<u8>>, Error> {
         let mut dropped = Vec::new();
         let places = {
@@ -129,12 +129,12 @@ impl Tree {
         Ok(dropped)
     }
 
-    /// The byte at which an image begins.
+    /// Returns the byte offset of an image on the storage.
     pub(crate) fn offset(&self, location: Location) -> u64 {
         self.geometry.segment_offset(location.segment()) + location.at() as u64
     }
 
-    /// The bytes of an image, as they are on the storage.
+    /// Reads the bytes of an image from the storage.
     pub(crate) fn read_image(&self, location: Location) -> Result<Vec<u8>, Error> {
         let offset = self.offset(location);
         let first = offset / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
@@ -148,13 +148,13 @@ impl Tree {
         Ok(blocks[skip..skip + location.bytes()].to_vec())
     }
 
-    /// One image of a node: all of it, or a patch.
+    /// Reads one image of a node: the image of the whole node, or a patch.
     fn read_piece(&self, id: NodeId, spot: Spot) -> Result<Image, Error> {
         let bytes = self.read_image(spot.location)?;
         self.piece_of(id, spot, &bytes)
     }
 
-    /// The image of a node that was read from this spot.
+    /// Parses the image of a node that was read from this spot.
     fn piece_of(&self, id: NodeId, spot: Spot, bytes: &[u8]) -> Result<Image, Error> {
         let offset = self.offset(spot.location);
         let damaged = |what: String| Error::Damaged { what, offset };
@@ -174,7 +174,7 @@ impl Tree {
         self.content_of(id, spot, &bytes)
     }
 
-    /// What a node has in memory whose image was read from this spot.
+    /// Returns the memory content of a node whose image was read from this spot.
     pub(super) fn content_of(
         &self,
         id: NodeId,
@@ -195,7 +195,7 @@ impl Tree {
         Ok(Content::Inner(Arc::new(self.inner_of(&image, offset)?)))
     }
 
-    /// The inner node of an image, if all that it names is there.
+    /// Returns the inner node of an image, if all its children exist and are distinct.
     pub(crate) fn inner_of(&self, image: &Image, offset: u64) -> Result<Inner, Error> {
         let inner = Inner::from_image(image, offset)?;
         let children: BTreeSet<NodeId> = inner.children().collect();
@@ -210,8 +210,8 @@ impl Tree {
         })
     }
 
-    /// Gets a leaf for a reader; of one with patches the one image that is needed, unless it is
-    /// asked for again and again.
+    /// Reads a leaf for a reader. Of a leaf with patches it reads only the image that is needed,
+    /// unless the leaf is missed repeatedly.
     pub(super) fn fetch(
         &self,
         id: NodeId,
@@ -227,7 +227,7 @@ impl Tree {
         match self.read_piece(id, spot) {
             Ok(image) => at_hand.pieces.push((spot, image)),
             Err(error) => {
-                // If it is not there any more, the next look says where to go.
+                // If the image has moved, the next attempt finds its new location.
                 let node = slot.node.read();
                 let mut places = node.patches().iter().map(|patch| patch.location);
                 let is_named = node.location == spot.location
@@ -241,7 +241,7 @@ impl Tree {
     }
 }
 
-/// What one reader has read of a leaf, for its next look.
+/// Images of a leaf that one reader has read, for its next attempt.
 pub(super) struct AtHand<'a> {
     fillings: &'a Fillings,
     pub whole: Option<Loaded>,
@@ -249,7 +249,7 @@ pub(super) struct AtHand<'a> {
 }
 
 impl<'a> AtHand<'a> {
-    /// Nothing yet.
+    /// Creates an empty set.
     pub fn new(fillings: &'a Fillings) -> AtHand<'a> {
         AtHand {
             fillings,
@@ -258,8 +258,8 @@ impl<'a> AtHand<'a> {
         }
     }
 
-    /// The image or patch at this place, which the node that is being looked at names; else the
-    /// spot to read it from.
+    /// Returns the image or patch at `location`, which the current node names; otherwise the spot
+    /// to read it from.
     pub fn piece(&self, location: Location) -> Result<&Image, Spot> {
         let spot = self.fillings.spot(location);
         let mut pieces = self.pieces.iter();
@@ -267,7 +267,8 @@ impl<'a> AtHand<'a> {
         found.map(|(_, image)| image).ok_or(spot)
     }
 
-    /// The image of a whole leaf, `Some(None)` for one that has none; `None` if it is not at hand.
+    /// Returns the image of a whole leaf, `Some(None)` if the leaf has none, and `None` if the
+    /// image was not read yet.
     pub fn image_of<'n>(&'n self, node: &'n Node) -> Option<Option<&'n Image>> {
         match &node.content {
             Content::Leaf(image) => return Some(Some(image)),
@@ -291,7 +292,7 @@ pub(super) struct Loaded {
     pub content: Content,
 }
 
-/// Where the images of a node are that is not in memory, and as of when.
+/// Locations of the images of a node that is not in memory, and the node's age.
 #[derive(Debug)]
 pub(super) struct Places {
     image: Spot,
@@ -302,20 +303,21 @@ pub(super) struct Places {
 
 impl PartialEq for Places {
     fn eq(&self, other: &Places) -> bool {
-        // Landing changes nothing of what they say.
+        // `unlanded` is not compared: when an image reaches the storage, its content does not
+        // change.
         (self.image, self.folded_at) == (other.image, other.folded_at)
             && self.patches == other.patches
     }
 }
 
 impl Places {
-    /// `None` if there is nothing to be read.
+    /// Returns the locations, or `None` if there is nothing to read.
     fn of(node: &Node, fillings: &Fillings) -> Option<Places> {
         let is_read = !matches!(node.content, Content::Absent) || node.location.is_nowhere();
         (!is_read).then(|| Places::at(node, fillings))
     }
 
-    /// The lock of the node is held.
+    /// Returns the locations; the caller holds the lock of the node.
     fn at(node: &Node, fillings: &Fillings) -> Places {
         let patches = node.patches().iter();
         Places {

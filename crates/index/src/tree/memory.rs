@@ -1,9 +1,9 @@
-//! How much memory content and changes take, and what is given up when it is too much.
+//! Accounting of the memory for content and changes, and eviction when it is too much.
 //!
-//! Images and inner nodes that can be read again are given up, those first that were not used since
-//! they came round last (CLOCK). Changes are kept: who writes makes room for them. Only nodes that
-//! are in memory are gone round, so that giving one up costs the same however many there are on the
-//! storage. It must never give up what has not reached the storage.
+//! Images and inner nodes that can be read again are evicted: first the ones not used since the
+//! eviction last passed them (CLOCK). Changes are kept; the writer makes room for them. The
+//! eviction visits only nodes in memory, so its cost does not depend on the number of nodes on the
+//! storage. It must never evict content that has not reached the storage.
 
 use super::slots::{Content, Node, Slot, Slots};
 use crate::node::NodeId;
@@ -11,38 +11,39 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 
-/// Nodes looked at in one eviction without giving one up, at most: where everything is in use or
-/// has not landed, going on would find no more.
+/// Maximum number of nodes that one eviction inspects in a row without evicting one: if all of them
+/// are in use or not yet on the storage, continuing would find no more.
 const LOOKS_MAX: usize = 256;
 
-/// What stays though it can be read again.
+/// Content that an eviction spares although it can be read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spared {
-    /// What was used since the last look.
+    /// Content used since the last inspection.
     Used,
     Nothing,
 }
 
-/// Memory of a tree, in bytes.
+/// Accounting of the memory of a tree, in bytes.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// For images, inner nodes and changes together.
+    /// Budget for images, inner nodes and changes together.
     budget_bytes: u64,
     content_bytes: AtomicU64,
     delta_bytes: AtomicU64,
-    /// Every node with content once, the next to be looked at first; and some that have none any
-    /// more.
+    /// Every node with content once, the next to be inspected first; and some that have no content
+    /// any more.
     resident: Mutex<VecDeque<NodeId>>,
-    /// How many these are.
+    /// Length of `resident`.
     residents: AtomicUsize,
-    /// Misses of leaves with patches.
+    /// Number of misses of leaves with patches.
     misses: AtomicU32,
-    /// Content stays while the budget allows it.
+    /// True if content stays while the budget allows it.
     keeps: bool,
 }
 
 impl Memory {
-    /// With `keeps` content stays while the budget allows it, else until the operation has ended.
+    /// Creates the accounting. With `keeps`, content stays while the budget allows it; otherwise
+    /// until the operation has ended.
     pub(crate) fn new(budget_bytes: u64, keeps: bool) -> Memory {
         Memory {
             budget_bytes,
@@ -63,8 +64,8 @@ impl Memory {
         self.delta_bytes.load(Ordering::Relaxed)
     }
 
-    /// Gives a node content, in place of what it has. The lock of the slot is held, which is what
-    /// `node` shows.
+    /// Sets the content of a node, in place of the previous content. The caller holds the lock of
+    /// the slot, as `node` proves.
     pub(crate) fn put_content(&self, id: NodeId, slot: &Slot, node: &mut Node, content: Content) {
         self.add_content(content.memory_bytes());
         let before = std::mem::replace(&mut node.content, content);
@@ -75,20 +76,21 @@ impl Memory {
         }
     }
 
-    /// Content of so many bytes is there that is not gone round.
+    /// Adds `bytes` of content that the eviction does not visit.
     pub(crate) fn add_content(&self, bytes: usize) {
         self.content_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// What a node keeps, its content and its patches, took `before` and takes `after`.
+    /// Accounts that the content and the patches of a node took `before` bytes and take `after`.
     pub(crate) fn change_content(&self, before: usize, after: usize) {
         self.add_content(after);
         self.drop_content(before);
     }
 
-    /// Notes that a leaf with patches was looked for. True if it was before, and so lately that it
-    /// would still be here if it had been kept then: only such a leaf is worth reading whole.
+    /// Notes a miss of a leaf with patches. Returns true if the leaf was missed before, and so
+    /// recently that it would still be in memory if it had been kept then: only such a leaf is
+    /// worth reading whole.
     pub(crate) fn is_missed_again(&self, slot: &Slot) -> bool {
         let now = self.misses.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let before = slot.miss(now);
@@ -96,7 +98,7 @@ impl Memory {
         before != 0 && since <= self.residents.load(Ordering::Relaxed)
     }
 
-    /// Content of so many bytes is gone.
+    /// Subtracts `bytes` of content that is gone.
     pub(crate) fn drop_content(&self, bytes: usize) {
         let before = self
             .content_bytes
@@ -107,7 +109,7 @@ impl Memory {
         );
     }
 
-    /// The changes of a leaf took `before` and take `after`.
+    /// Accounts that the changes of a leaf took `before` bytes and take `after`.
     pub(crate) fn change_delta(&self, before: usize, after: usize) {
         if after >= before {
             self.delta_bytes
@@ -122,14 +124,14 @@ impl Memory {
         !self.has_room(0)
     }
 
-    /// True if so many bytes more are within the budget.
+    /// Returns true if `bytes` more bytes are within the budget.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         self.content_bytes() + self.delta_bytes() + bytes <= self.budget_bytes
     }
 
-    /// Gives content up until the budget is kept: first what was not used; and where [`LOOKS_MAX`]
-    /// looks find no more of that, whatever can be read again, because a load may use all there is
-    /// between two rounds.
+    /// Evicts content until the budget is kept. First evicts unused content; if [`LOOKS_MAX`]
+    /// inspections find no more of it, evicts any content that can be read again, because a load
+    /// may use all nodes between two rounds.
     pub(crate) fn evict(&self, slots: &Slots) {
         if !self.excess() {
             return;
@@ -139,9 +141,9 @@ impl Memory {
         self.go_round(slots, &mut resident, Spared::Nothing);
     }
 
-    /// Gives content up until the budget is kept, as long as [`LOOKS_MAX`] looks find any. Once
-    /// round and no further: what has just been read survives it, also where the budget cannot be
-    /// kept at all.
+    /// Evicts content until the budget is kept or [`LOOKS_MAX`] inspections in a row find none.
+    /// Visits each node at most once, so that content just read survives it even if the budget
+    /// cannot be kept.
     fn go_round(&self, slots: &Slots, resident: &mut VecDeque<NodeId>, spared: Spared) {
         let mut looks = LOOKS_MAX;
         for _ in 0..resident.len() {
@@ -160,7 +162,7 @@ impl Memory {
         }
     }
 
-    /// Ends an operation: where nothing is kept, gives up everything that can be read again.
+    /// Ends an operation: if content is not kept, evicts all content that can be read again.
     #[inline]
     pub(crate) fn give_up_kept(&self, slots: &Slots) {
         if !self.keeps {
@@ -174,12 +176,13 @@ impl Memory {
         resident.retain(|id| !self.give_up(slots.get(*id), Spared::Nothing));
     }
 
-    /// Gives up the content of a node, unless it is spared. True if it has none now.
+    /// Evicts the content of a node, unless it is spared. Returns true if the node has no content
+    /// now.
     fn give_up(&self, slot: &Slot, spared: Spared) -> bool {
         if slot.take_used() && spared == Spared::Used {
             return false;
         }
-        // Who holds the lock uses it.
+        // A thread that holds the lock uses the node.
         let Some(mut node) = slot.node.try_write() else {
             return false;
         };
@@ -216,7 +219,7 @@ mod tests {
         Content::Leaf(Image::parse(&bytes, at).expect("an image"))
     }
 
-    /// A place like that of an image in segment 1.
+    /// A location of an image in segment 1.
     fn somewhere() -> Location {
         let geometry = Geometry::new(1, 1024, 1 << 20);
         Location::from_stored(1 << 32 | 1, &geometry, 2).expect("a place")

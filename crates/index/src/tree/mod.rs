@@ -1,11 +1,11 @@
-//! The tree as readers see it: from a key down to its leaf, and what the leaf says.
+//! The tree as readers see it: from a key down to its leaf, and the content of the leaf.
 //!
-//! Any number of threads read; one at a time changes ([`crate::writer`]). A reader takes a node's
-//! lock for the moment of a look. A change of the structure (a split, a node that goes away) makes
-//! the version odd, changes, and makes it even again; a reader that sees another version once it
-//! has the leaf's lock goes down anew, and while it has the lock no change of that leaf can begin.
-//! It must never answer from a leaf that is no longer in charge of the key, and never do I/O with a
-//! lock.
+//! Any number of threads read; one at a time writes ([`crate::writer`]). A reader holds a node's
+//! lock only while it inspects the node. A change of the structure (a split, a removed node) makes
+//! the version odd, changes, and makes it even again. A reader that sees another version once it
+//! has the leaf's lock descends anew; while it has the lock, no change of that leaf can begin. A
+//! reader must never answer from a leaf that no longer covers the key, and never do I/O with a lock
+//! held.
 
 mod ahead;
 pub(crate) mod blob;
@@ -31,10 +31,10 @@ use patch::placed;
 use slots::{Content, Node, Slot, Slots};
 use std::sync::{Arc, OnceLock};
 
-/// Levels of a tree, at most; more are a circle.
+/// Maximum number of levels of a tree; more indicate a cycle.
 const LEVELS_MAX: usize = 16;
 
-/// A delta that takes more memory than this many images of leaves is written back early.
+/// Maximum memory of a delta, in leaf images; a larger delta is written back early.
 const DELTA_NODES_MAX: usize = 8;
 
 /// The tree.
@@ -44,38 +44,38 @@ pub(crate) struct Tree {
     pub slots: Slots,
     pub fillings: Arc<Fillings>,
     root: AtomicU32,
-    /// Numbers of nodes are below this.
+    /// Upper bound of the node ids: all are below it.
     nodes: AtomicU32,
-    /// Odd while the structure changes, and for ever once a change has panicked.
+    /// Version of the structure; odd while it changes, and forever once a change has panicked.
     structure: AtomicU64,
-    /// What a thread said that panicked while it changed the index.
+    /// Message of the panic that a thread raised while it changed the index.
     poison: OnceLock<String>,
-    /// Readers before this may have seen leaves that are gone.
+    /// Sequence number below which readers may have seen leaves that are gone.
     floor: AtomicU64,
-    /// Deletions of ranges that not every leaf has taken in.
+    /// Range deletions that some leaves have not applied yet.
     pub deletions: Deletions,
     pub memory: Memory,
-    /// Images read from the storage.
+    /// Number of images read from the storage.
     image_reads: AtomicU64,
 }
 
-/// What a leaf says.
+/// Result of looking up a key in a leaf.
 enum Answer {
     Value,
     Nothing,
-    /// This image is needed, which is one of several of a leaf with patches.
+    /// This image is needed: one of several of a leaf with patches.
     Unread(Spot),
-    /// The value is out of line; the reference is in the buffer.
+    /// The value is out of line; its reference is in the buffer.
     OutOfLine,
-    /// What this reader would see is not kept any more.
+    /// The version that this reader would see is not kept any more.
     TooOld,
 }
 
-/// The way from the root to a leaf: inner nodes, and which of their children.
+/// Path from the root to a leaf: inner nodes, and the index of the child taken in each.
 pub(crate) type Path = Vec<(NodeId, Arc<Inner>, usize)>;
 
 impl Tree {
-    /// A tree with a root to be set.
+    /// Creates a tree; the caller sets its root.
     pub(crate) fn new(
         storage: Arc<dyn Storage>,
         geometry: Geometry,
@@ -106,23 +106,23 @@ impl Tree {
         self.root.store(root, Ordering::Release);
     }
 
-    /// True if there may be a node with this number: where bytes name another, no slot is made for
-    /// it.
+    /// Returns true if a node with this id may exist. The check keeps ids in damaged bytes from
+    /// getting a slot.
     pub(crate) fn has(&self, node: NodeId) -> bool {
         node < self.nodes.load(Ordering::Acquire)
     }
 
-    /// There are nodes with numbers below this.
+    /// Sets the upper bound of the node ids.
     pub(crate) fn set_nodes(&self, nodes: NodeId) {
         self.nodes.store(nodes, Ordering::Release);
     }
 
-    /// Images read from the storage so far.
+    /// Returns the number of images read from the storage so far.
     pub(crate) fn image_reads(&self) -> u64 {
         self.image_reads.load(Ordering::Relaxed)
     }
 
-    /// Changes the structure: readers that were under way go down anew.
+    /// Changes the structure: readers on their way down start anew.
     pub(crate) fn restructure<T>(&self, change: impl FnOnce() -> T) -> T {
         let before = self.structure.fetch_add(1, Ordering::AcqRel);
         assert!(before.is_multiple_of(2), "one change at a time");
@@ -131,23 +131,24 @@ impl Tree {
         result
     }
 
-    /// A leaf goes, and what readers before `floor` saw in it. Called while the structure changes.
+    /// Forgets a removed leaf: readers below `floor` may not find the versions that it had. Called
+    /// while the structure changes.
     pub(crate) fn forget_before(&self, floor: Seq) {
         self.floor.fetch_max(floor, Ordering::AcqRel);
     }
 
-    /// Whether a leaf still has what a reader at `seq` sees, all that was ever in its place
-    /// included.
+    /// Returns true if a leaf still has the versions that a reader at `seq` sees, including those
+    /// of leaves that it replaced.
     fn is_kept(&self, node: &Node, seq: Seq) -> bool {
         let delta_floor = node.delta.as_ref().map_or(0, |delta| delta.floor());
         let floor = self.floor.load(Ordering::Acquire);
         seq >= node.floor.max(delta_floor).max(floor)
     }
 
-    /// Changes the delta of a leaf, and keeps account of its memory. A delta that has nothing any
-    /// more, because all that it had is deleted in the image already, ends: nothing of it is to be
-    /// written, and no key of it leads to the leaf. True if the delta has become longer than is
-    /// good for a lookup or an insertion, for images of `node_bytes`. For the one that changes.
+    /// Changes the delta of a leaf, and accounts for its memory. A delta may become empty, because
+    /// all its keys are deleted in the image already. Such a delta is removed: it has nothing to
+    /// write, and no key of it leads to the leaf. Returns true if the delta has become too long for
+    /// fast lookups and insertions, given images of `node_bytes`. Only the writer calls this.
     pub(crate) fn change_delta(
         &self,
         node: &mut Node,
@@ -173,15 +174,15 @@ impl Tree {
         before <= limit && limit < after
     }
 
-    /// A thread has panicked while it changed the index: nothing is answered any more. Readers that
-    /// are under way find that the structure has changed.
+    /// Marks the tree as poisoned, because a thread panicked while it changed the index: no call
+    /// answers any more. Readers on their way down find that the structure has changed.
     pub(crate) fn poison(&self, reason: &str) {
-        // The first reason is the one that counts.
+        // Only the first reason counts.
         let _ = self.poison.set(reason.to_owned());
         self.structure.fetch_or(1, Ordering::AcqRel);
     }
 
-    /// Refuses to go on once a change has panicked.
+    /// Returns an error once a change has panicked.
     pub(crate) fn check_sound(&self) -> Result<(), Error> {
         match self.poison.get() {
             Some(reason) => Err(Error::Poisoned {
@@ -191,7 +192,7 @@ impl Tree {
         }
     }
 
-    /// The version of a structure that is not being changed.
+    /// Waits until the structure is not being changed, and returns its version.
     fn settled(&self) -> Result<u64, Error> {
         loop {
             let version = self.structure.load(Ordering::Acquire);
@@ -203,8 +204,8 @@ impl Tree {
         }
     }
 
-    /// Looks at the inner node with this number; `None` for a leaf. Reads it if it is not in
-    /// memory.
+    /// Calls `look` with the inner node of this id; returns `None` for a leaf. Reads the node if it
+    /// is not in memory.
     fn at_inner<T>(
         &self,
         id: NodeId,
@@ -220,7 +221,8 @@ impl Tree {
                         return Ok(Some(look(inner)));
                     }
                     Content::Leaf(_) => return Ok(None),
-                    // A leaf that has no image, or whose image is not needed to know that.
+                    // This is a leaf: among the nodes not in memory, only a leaf can have no image
+                    // or have a delta.
                     Content::Absent if node.location.is_nowhere() || node.delta.is_some() => {
                         return Ok(None);
                     }
@@ -235,7 +237,7 @@ impl Tree {
         }
     }
 
-    /// Goes down to a leaf and looks at it.
+    /// Descends to a leaf, and calls `look` with it.
     pub(crate) fn at_leaf<T>(
         &self,
         place: Place<'_>,
@@ -254,8 +256,8 @@ impl Tree {
         }
     }
 
-    /// The leaf of a place; `None` if the structure has changed on the way. `step` is shown every
-    /// inner node, and which of its children is taken.
+    /// Returns the leaf of a place, or `None` if the structure has changed on the way. Calls `step`
+    /// with every inner node and the index of the child taken.
     fn descend(
         &self,
         place: Place<'_>,
@@ -265,7 +267,7 @@ impl Tree {
         let mut id = self.root();
         let mut level = None;
         for _ in 0..LEVELS_MAX {
-            // Below an inner node of level 1 are leaves: those need not be asked.
+            // The children of an inner node of level 1 are leaves, so they need not be read.
             if level == Some(1) {
                 return Ok(Some(id));
             }
@@ -296,7 +298,7 @@ impl Tree {
         }
     }
 
-    /// The way to the leaf of `key`, and the leaf. For the one that changes.
+    /// Returns the path to the leaf of `key`, and the leaf. Only the writer calls this.
     pub(crate) fn path(&self, key: &[u8]) -> Result<(Path, NodeId), Error> {
         let mut path = Path::new();
         let mut id = self.root();
@@ -315,14 +317,15 @@ impl Tree {
         Ok((path, id))
     }
 
-    /// The leaf of `key`. For the one that changes.
+    /// Returns the leaf of `key`. Only the writer calls this.
     pub(crate) fn leaf_of(&self, key: &[u8]) -> Result<NodeId, Error> {
         let version = self.settled()?;
         let leaf = self.descend(Place::Of(key), version, &mut |_, _| {})?;
         Ok(leaf.expect("only the one that changes changes the structure"))
     }
 
-    /// The least key that is not in the leaf of `key` but above it. For the one that changes.
+    /// Returns the least key above the leaf of `key`, or `None` for the last leaf. Only the writer
+    /// calls this.
     pub(crate) fn upper_edge(&self, key: &[u8]) -> Result<Option<Box<[u8]>>, Error> {
         let mut edge = None;
         for (_, inner, index) in &self.path(key)?.0 {
@@ -336,7 +339,7 @@ impl Tree {
         Ok(edge)
     }
 
-    /// The image of a leaf, for the one that changes; `None` for a leaf without one.
+    /// Returns the image of a leaf, or `None` if it has none. Only the writer calls this.
     pub(crate) fn leaf_image(&self, id: NodeId) -> Result<Option<Image>, Error> {
         let slot = self.slots.get(id);
         loop {
@@ -364,8 +367,8 @@ impl Tree {
         }
     }
 
-    /// Puts the value of `key` that a reader sees into `out`, in place of what is there.
-    /// `Ok(None)` if what that reader would see is not kept any more.
+    /// Reads the value of `key` that a reader sees into `out`, replacing the content of `out`.
+    /// Returns `Ok(None)` if the version that the reader would see is not kept any more.
     pub(crate) fn get(
         &self,
         key: &[u8],
@@ -394,7 +397,7 @@ impl Tree {
                     if self.read_blob(out)? {
                         return Ok(Some(true));
                     }
-                    // It was freed since: there is a newer answer.
+                    // The value was freed since: there is a newer answer.
                 }
             }
         }
@@ -404,8 +407,8 @@ impl Tree {
         })
     }
 
-    /// Whether a batch after `since` has changed `key`; `None` if that is not kept any more. A key
-    /// that was not there then and is not there now may have been there meanwhile.
+    /// Returns true if a batch after `since` has changed `key`; `None` if that is not known any
+    /// more. A key that was absent then and is absent now may have been present meanwhile.
     pub(crate) fn has_changed(&self, key: &[u8], since: Seq) -> Result<Option<bool>, Error> {
         let mut at_hand = AtHand::new(&self.fillings);
         loop {
@@ -422,7 +425,8 @@ impl Tree {
         }
     }
 
-    /// Appends to `out` what a reader sees of a scan's keys in one leaf, and says how it goes on.
+    /// Appends to `out` the rows of a scan that a reader sees in one leaf, and returns where the
+    /// scan continues.
     pub(crate) fn scan_leaf(&self, scan: &LeafScan<'_>, out: &mut Rows) -> Result<Next, Error> {
         let mut at_hand = AtHand::new(&self.fillings);
         loop {
@@ -479,7 +483,7 @@ fn wrong_level(id: NodeId) -> Error {
     }
 }
 
-/// Separators that would lead a scan round in circles.
+/// Error for separators that would lead a scan in a cycle.
 fn out_of_order() -> Error {
     Error::Damaged {
         what: "inner nodes whose keys do not fit those above them".to_owned(),
@@ -487,13 +491,13 @@ fn out_of_order() -> Error {
     }
 }
 
-/// As of which batch somebody reads.
+/// Sequence number that a reader reads at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AsOf {
-    /// A snapshot, for which everything is kept.
+    /// A snapshot, for which all versions that it sees are kept.
     Held(Seq),
-    /// One who has looked what is visible. What only that number sees may go when a leaf is written
-    /// anew.
+    /// A reader that only loaded the visible sequence number. Versions that only this number sees
+    /// may be dropped when a leaf is written anew.
     Passing(Seq),
 }
 
@@ -505,14 +509,14 @@ impl AsOf {
     }
 }
 
-/// Which leaf is meant.
+/// Designation of a leaf.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place<'a> {
-    /// The one that this key belongs to.
+    /// The leaf that this key belongs to.
     Of(&'a [u8]),
-    /// The one that the greatest possible key below this one belongs to.
+    /// The leaf that the greatest possible key below this one belongs to.
     Before(&'a [u8]),
-    /// The one with the greatest keys.
+    /// The leaf with the greatest keys.
     Last,
 }
 
@@ -530,7 +534,7 @@ impl Place<'_> {
         }
     }
 
-    /// True if the edge of the leaf of this place lies where a scan goes.
+    /// Returns true if the edge of the leaf of this place is in the direction of the scan.
     fn goes_on(&self, edge: &[u8], is_reverse: bool) -> bool {
         match self {
             Place::Of(key) if is_reverse => edge <= *key,
@@ -541,28 +545,28 @@ impl Place<'_> {
     }
 }
 
-/// What is asked of one leaf in a scan.
+/// Request of a scan to one leaf.
 pub(crate) struct LeafScan<'a> {
     pub place: Place<'a>,
     pub view: View<'a>,
 }
 
-/// How a scan goes on after a leaf.
+/// Continuation of a scan after a leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// There is more in the leaf, after the last row given.
+    /// The same leaf has more rows after the last one returned.
     Here,
-    /// In the leaf beside, from this key on; in reverse, below it.
+    /// The scan continues in the neighbouring leaf, from this key on; in reverse, below it.
     Beyond(Box<[u8]>),
-    /// It was the last leaf.
+    /// This was the last leaf.
     Nothing,
-    /// What this reader would see is not kept any more.
+    /// The version that this reader would see is not kept any more.
     TooOld,
 }
 
-/// What a leaf says of a key to a reader, and what a deletion says, if there is one that the leaf
-/// may not have: the number of its batch. Versions older than that are gone, and so is what an
-/// older image says.
+/// Looks up a key in a leaf for a reader. `deleted` is the sequence number of a range deletion of
+/// the key that the leaf may not have applied: it hides older versions in the delta and in older
+/// images.
 fn look_up(
     node: &Node,
     key: &[u8],
@@ -597,11 +601,11 @@ fn look_up(
     }
 }
 
-/// What is asked of images.
+/// Request for a key to the images of a leaf.
 struct Asked<'a> {
     key: &'a [u8],
     seq: Seq,
-    /// A batch that has deleted the key, which the image may not have.
+    /// Sequence number of a range deletion of the key that the image may not have applied.
     deleted: Option<Seq>,
 }
 
@@ -626,7 +630,7 @@ fn look_in_pieces(
     Answer::Nothing
 }
 
-/// What an image says of a key; `None` if nothing.
+/// Looks up a key in an image; returns `None` if the image does not have it.
 fn look_in(image: &Image, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Answer> {
     let (kind, value) = image.find(asked.key, asked.seq)?;
     if asked.deleted.is_some_and(|deleted| image.lsn() < deleted) {
@@ -641,8 +645,8 @@ fn look_in(image: &Image, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Answer
     })
 }
 
-/// The batch that has changed `key` last, `deleted` if that is newer and not in the leaf yet;
-/// `None` if the image is needed to say it.
+/// Returns the sequence number of the last change of `key`: that of the leaf, or `deleted` if it is
+/// newer and not in the leaf yet. Returns `None` if the image is needed to tell.
 fn newest_in(node: &Node, key: &[u8], deleted: Option<Seq>, at_hand: &AtHand<'_>) -> Option<Seq> {
     let in_delta = node.delta.as_ref().and_then(|delta| delta.newest_seq(key));
     if in_delta.is_some() {
@@ -658,7 +662,8 @@ fn newest_in(node: &Node, key: &[u8], deleted: Option<Seq>, at_hand: &AtHand<'_>
     Some(in_image.max(deleted.unwrap_or(0)))
 }
 
-/// Whether there is more in the leaf; `None` if the image is needed.
+/// Adds the rows of a leaf to a scan. Returns whether the leaf has more, or `None` if the image is
+/// needed.
 fn view_leaf(
     node: &Node,
     scan: &LeafScan<'_>,

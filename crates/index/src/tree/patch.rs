@@ -1,26 +1,27 @@
-//! Changes of a leaf that stand on the storage beside its image, so that a leaf that is not in
-//! memory need not be read and written whole for a few of them.
+//! Patches: changes of a leaf stored beside its image, so that a leaf not in memory need not be
+//! read and written whole for a few changes.
 //!
-//! Patches lie over the image, the newest on top. Memory has a filter for each: 16 bits of a hash
-//! of every key in it, so that a reader asks the one image that has the answer and hardly ever
-//! another. Content in memory is always the whole leaf, image and patches in one. It must never be
-//! made of an image without the patches over it.
+//! Patches lie over the image, the newest on top. Memory has a filter for each patch: 16 bits of a
+//! hash of every key in it. So a reader reads the one image that has the answer and hardly ever
+//! another. Content in memory is always the whole leaf, image and patches merged. It must never be
+//! made from an image without the patches over it.
 
 use crate::node::{Builder, Delta, Image, Row, Seq, fold, seal};
 use crate::segments::Location;
 use std::sync::Arc;
 
-/// Which keys a patch may have.
+/// Set of keys that a patch may have, by fingerprint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter(Option<Arc<[u16]>>);
 
-/// What a filter keeps of a key. On the storage, too: docs/format/index.md.
+/// Returns the fingerprint of a key in a filter. It is part of the storage format:
+/// docs/format/index.md.
 pub(crate) fn print_of(key: &[u8]) -> u16 {
     crc32c::crc32c(key) as u16
 }
 
 impl Filter {
-    /// That of a patch.
+    /// Returns the filter of a patch.
     pub(crate) fn of(patch: &Image) -> Filter {
         let mut key = Vec::new();
         let prints = (0..patch.rows()).map(|row| {
@@ -30,23 +31,23 @@ impl Filter {
         Filter(Some(prints.collect()))
     }
 
-    /// That of these prints; of `None` one that may have every key.
+    /// Makes a filter of these fingerprints; with `None`, one that may have every key.
     pub(crate) fn from_prints(prints: Option<Vec<u16>>) -> Filter {
         Filter(prints.map(Arc::from))
     }
 
-    /// The prints, if they are known.
+    /// Returns the fingerprints, if they are known.
     pub(crate) fn prints(&self) -> Option<&[u16]> {
         self.0.as_deref()
     }
 
-    /// Whether the patch may have a key of this print.
+    /// Returns true if the patch may have a key with this fingerprint.
     pub(crate) fn may_have(&self, print: u16) -> bool {
         self.0.as_ref().is_none_or(|prints| prints.contains(&print))
     }
 }
 
-/// Changes of a leaf on the storage.
+/// A patch on the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Patch {
     pub location: Location,
@@ -54,30 +55,30 @@ pub(crate) struct Patch {
 }
 
 impl Patch {
-    /// Bytes of memory.
+    /// Returns the memory that the patch takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let prints = self.filter.prints().map_or(0, <[u16]>::len);
         size_of::<Patch>() + 2 * prints
     }
 }
 
-/// An image and where it is.
+/// An image and its location.
 pub(crate) type Placed = (Location, Image);
 
-/// What a leaf with patches has beside what every node has.
+/// Additional state of a leaf with patches.
 #[derive(Debug, Default)]
 pub(crate) struct Patched {
-    /// The oldest first.
+    /// Patches, the oldest first.
     pub patches: Vec<Patch>,
     /// Images of this leaf that have not reached the storage.
     pub unlanded: Vec<Placed>,
-    /// Putting image and patches together leaves values out of line that nothing refers to any
-    /// more. Only writing the leaf anew frees them.
+    /// True if merging image and patches leaves blobs that no row refers to any more. Only writing
+    /// the leaf anew frees them.
     pub drops_blobs: bool,
 }
 
 impl Patched {
-    /// Bytes of memory.
+    /// Returns the memory that the state takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let patches: usize = self.patches.iter().map(Patch::memory_bytes).sum();
         let spare_patches = self.patches.capacity() - self.patches.len();
@@ -88,15 +89,15 @@ impl Patched {
     }
 }
 
-/// The image at a place, if it is at hand.
+/// Returns the image at a location, if it is in the list.
 pub(crate) fn placed(images: &[Placed], location: Location) -> Option<&Image> {
     let mut images = images.iter();
     let found = images.find(|(at, _)| *at == location);
     found.map(|(_, image)| image)
 }
 
-/// The leaf of an image and the patches over it, the oldest first, for the place of the image.
-/// `freed` is given the references of values out of line that are replaced.
+/// Merges an image and the patches over it, the oldest first, into a leaf for the location of the
+/// image. Calls `freed` with the references to blobs that are replaced.
 pub(crate) fn merged(
     image: &Image,
     patches: &[Image],
@@ -109,9 +110,9 @@ pub(crate) fn merged(
     let mut key = Vec::new();
     for patch in patches {
         lsn = lsn.max(patch.lsn());
-        // Rows of patches have no numbers, since every reader sees them; what counts is which is
-        // over which. Patches may be of one moment, and the leaf is then of that moment, not of a
-        // later one.
+        // Rows of patches have no sequence numbers, since every reader sees them; only the order of
+        // the patches counts. Several patches may be of one moment; then the leaf is of that moment
+        // too, not of a later one.
         seq = patch.lsn().max(seq.saturating_add(1));
         for row in 0..patch.rows() {
             patch.key(row, &mut key);
@@ -126,19 +127,19 @@ pub(crate) fn merged(
     changes.over(image, location, &mut Builder::new(false), freed)
 }
 
-/// What changes the image of a leaf in memory.
+/// Changes to be merged into the image of a leaf in memory.
 pub(crate) struct Changes<'a> {
     pub delta: &'a Delta,
-    /// What the leaf is as of, with them.
+    /// Sequence number of the leaf with these changes.
     pub lsn: u64,
-    /// Readers from here on may see what was before.
+    /// Sequence number from which on readers may see older versions.
     pub oldest: Seq,
 }
 
 impl Changes<'_> {
-    /// The leaf of an image and of these changes, for the place of the image: of each key what
-    /// readers may see. The rows go through `builder`, which packs and keeps its memory. `freed` is
-    /// given the references of values out of line that are replaced.
+    /// Merges these changes into an image, for the location of the image, keeping the versions of
+    /// each key that readers may see. The rows go through `builder`, which packs them and reuses
+    /// its memory. Calls `freed` with the references to blobs that are replaced.
     pub(crate) fn over(
         &self,
         image: &Image,
@@ -149,7 +150,8 @@ impl Changes<'_> {
         builder.clear();
         let mut push = |row: Row<'_>| builder.push(row);
         fold(Some(image), self.delta, self.oldest, &mut push, freed);
-        // What packed well alone, keys with a long prefix for instance, need not pack with others.
+        // Rows that packed well alone, keys with a long prefix for instance, need not pack well
+        // with others.
         let mut bytes = builder.finish_for_memory(image.node(), self.lsn, image.interval());
         seal(&mut bytes, location.stored());
         Image::parse_for_memory(&bytes, location.stored(), image.stored_lsn())

@@ -1,5 +1,5 @@
-//! Every node has a slot, found by its number: where its image is, what of it is in memory, and a
-//! lock that is held for the moment of a look or a change, never across I/O.
+//! Slots of nodes, found by node id. A slot has the location of the node's image, its content in
+//! memory, and a lock that is held only to inspect or change the node, never across I/O.
 
 use super::inner::Inner;
 use super::patch::{Patch, Patched, Placed, print_of};
@@ -9,10 +9,10 @@ use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What of a node's image is in memory.
+/// Content of a node in memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Content {
-    /// Nothing.
+    /// The node is not in memory.
     #[default]
     Absent,
     Leaf(Image),
@@ -20,7 +20,7 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// Bytes of memory.
+    /// Returns the memory that the content takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         match self {
             Content::Absent => 0,
@@ -30,33 +30,35 @@ impl Content {
     }
 }
 
-/// A node. What a get looks at stands first, so that it is in one cache line or two.
+/// A node. The fields that a get reads come first, so that they are in one or two cache lines.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Node {
     pub content: Content,
-    /// What has changed since the image was written; of leaves only.
+    /// Changes of a leaf since its image was written.
     pub delta: Option<Box<Delta>>,
-    /// Answers from the image are right for readers from here on.
+    /// Sequence number from which on the image answers readers correctly.
     pub floor: Seq,
-    /// The sequence number when it was written back last.
+    /// Sequence number at which the node was last written back.
     pub folded_at: Seq,
-    /// Where its image is; nowhere for a leaf without one, which is empty.
+    /// Location of the image; `NOWHERE` for a leaf without one, which is empty.
     pub location: Location,
-    /// The first position in the log that has something of the delta.
+    /// First log position of the changes in the delta.
     pub logged_at: u64,
-    /// When the delta began, in the order in which deltas did.
+    /// Number of this delta in the order in which deltas began.
     pub dirty_since: u64,
-    /// Of leaves with patches.
+    /// Additional state of a leaf with patches.
     pub patched: Option<Box<Patched>>,
-    /// How far its updates lie apart, as a power of two of sequence numbers.
+    /// Interval between updates, as a power of two of sequence numbers.
     pub interval: u8,
-    /// The content is needed in memory: it has not landed, or it is an inner node that has changed.
+    /// True if the content must stay in memory: it has not reached the storage, or it is an inner
+    /// node that has changed.
     pub is_pinned: bool,
 }
 
 impl Node {
-    /// The images of a leaf that may have a key, in the order in which they are to be asked.
+    /// Returns the locations of a leaf's images that may have a key, in the order in which to read
+    /// them.
     pub(crate) fn places_of<'a>(&'a self, key: &[u8]) -> impl Iterator<Item = Location> + 'a {
         let patches = self.patches();
         let print = if patches.is_empty() { 0 } else { print_of(key) };
@@ -65,77 +67,77 @@ impl Node {
         patches.map(|patch| patch.location).chain([self.location])
     }
 
-    /// Patches, the oldest first.
+    /// Returns the patches, the oldest first.
     pub(crate) fn patches(&self) -> &[Patch] {
         self.patched.as_deref().map_or(&[], |p| &p.patches)
     }
 
-    /// Images of a leaf with patches that have not reached the storage.
+    /// Returns the images of a leaf with patches that have not reached the storage.
     pub(crate) fn unlanded(&self) -> &[Placed] {
         self.patched.as_deref().map_or(&[], |p| &p.unlanded)
     }
 
-    /// Memory of content and patches, in bytes.
+    /// Returns the memory of content and patches, in bytes.
     pub(crate) fn content_bytes(&self) -> usize {
         let patched = self.patched.as_deref().map_or(0, Patched::memory_bytes);
         self.content.memory_bytes() + patched
     }
 }
 
-/// A node and its lock. Three of them are in three pairs of half cache lines.
+/// A node and its lock. A slot takes three half cache lines of 32 bytes.
 #[derive(Debug, Default)]
 #[repr(C, align(32))]
 pub(crate) struct Slot {
-    /// Used since the eviction passed by.
+    /// True if the content was used since the eviction passed.
     used: AtomicBool,
-    /// The eviction passes by; changed with the lock held.
+    /// True if the eviction visits the node; changed with the lock held.
     listed: AtomicBool,
-    /// When it was missed last, as [`Memory`](super::Memory) counts.
+    /// Time of the last miss, as [`Memory`](super::Memory) counts misses.
     missed_at: AtomicU32,
     pub node: RwLock<Node>,
 }
 
 impl Slot {
-    /// Notes that the content is of use.
+    /// Notes that the content was used.
     pub(crate) fn touch(&self) {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether it was used since this was asked last.
+    /// Returns true if the content was used since the last call.
     pub(crate) fn take_used(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
     }
 
-    /// True if it was not among those that the eviction passes by, and has to be brought there. The
-    /// lock is held.
+    /// Marks the node as visited by the eviction. Returns true if it was not, so that the caller
+    /// must add it to the list. The caller holds the lock.
     pub(crate) fn enlist(&self) -> bool {
         !self.listed.swap(true, Ordering::Relaxed)
     }
 
-    /// Notes a miss, and returns the one before; 0 if there was none.
+    /// Notes a miss, and returns the time of the one before; 0 if there was none.
     pub(crate) fn miss(&self, now: u32) -> u32 {
         self.missed_at.swap(now, Ordering::Relaxed)
     }
 
-    /// The eviction does not pass by any more. The lock is held.
+    /// Marks the node as no longer visited by the eviction. The caller holds the lock.
     pub(crate) fn unlist(&self) {
         self.listed.store(false, Ordering::Relaxed);
     }
 }
 
-/// Slots in the first chunk; each further one has twice as many as the one before.
+/// Number of slots in the first chunk; each further chunk has twice as many as the one before.
 const FIRST_CHUNK: usize = 1024;
 const CHUNKS: usize = 23;
 
-/// All slots. They are made as they are asked for, and stay where they are.
+/// All slots. They are created on first use, and never move.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     chunks: [OnceLock<Box<[Slot]>>; CHUNKS],
 }
 
-/// Chunk, place in it, and its length.
+/// Returns the chunk of a slot, its index in it, and the length of the chunk.
 fn place(node: NodeId) -> (usize, usize, usize) {
     let shifted = node as usize + FIRST_CHUNK;
     let chunk = (shifted / FIRST_CHUNK).ilog2() as usize;
@@ -143,11 +145,11 @@ fn place(node: NodeId) -> (usize, usize, usize) {
     (chunk, shifted - len, len)
 }
 
-/// Numbers of nodes are below this.
+/// Upper bound of the node ids: all are below it.
 pub(crate) const NODES_MAX: NodeId = u32::MAX - FIRST_CHUNK as u32;
 
 impl Slots {
-    /// The slot of a node.
+    /// Returns the slot of a node.
     pub(crate) fn get(&self, node: NodeId) -> &Slot {
         let (chunk, index, len) = place(node);
         let make = || (0..len).map(|_| Slot::default()).collect();
@@ -159,7 +161,7 @@ impl Slots {
 mod tests {
     use super::*;
 
-    /// docs/index.md promises it.
+    /// docs/index.md promises this size.
     #[test]
     fn a_node_takes_what_the_documentation_says() {
         assert_eq!(size_of::<Slot>() + size_of::<Location>(), 104);

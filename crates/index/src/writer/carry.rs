@@ -1,10 +1,10 @@
-//! Making room in the log: changes that are still only there are logged again, densely, before the
-//! ring comes round to them.
+//! Making room in the log: changes that exist only in the log are relogged, densely, before the
+//! ring wraps around to them.
 //!
-//! A commit of one change fills a block of the log; the change itself is a hundredth of it. Writing
-//! its leaf back just because the log comes round would cost a whole image for one change, so its
-//! delta is put into the log once more beside many others. Where deltas take a large part of the
-//! log themselves, carrying them would go in circles, and leaves are written back instead.
+//! A commit of one change fills a block of the log; the change itself is a hundredth of it. To
+//! write a leaf back only because the log wraps around would cost a whole image for one change. So
+//! the leaf's delta is relogged together with many others. If deltas take a large part of the log
+//! themselves, relogging them would never end, and leaves are written back instead.
 
 use super::Writer;
 use super::deletions::LEAVES_IN_TURN;
@@ -17,15 +17,15 @@ use crate::planted::{Bug, is_planted};
 use crate::storage::BLOCK_BYTES;
 use std::ops::Bound;
 
-/// Operations in a frame of carried records, in bytes, at most about this; in a short log a part of
-/// it.
+/// Approximate maximum of the bytes of operations in a frame of relogged records; in a short log it
+/// is a fraction of the log.
 const FRAME_BYTES_MAX: usize = 60 << 10;
-/// Frames of carried records that go into the log.
+/// Minimum number of frames of relogged records that fit the log.
 const FRAMES_MIN: usize = 32;
 
 impl Writer {
-    /// The first position in the log that some leaf needs, or a deletion of a range that not every
-    /// leaf has taken in, or the head.
+    /// Returns the first log position that is needed by a leaf, or by a range deletion that some
+    /// leaf has not applied; the head if there is none.
     pub(super) fn needed_from(&mut self) -> u64 {
         let leaves_from = self.leaves_needed_from();
         let deletions_from = self.deletions_needed_from(leaves_from);
@@ -33,7 +33,7 @@ impl Writer {
         needed_from.unwrap_or(self.log.head())
     }
 
-    /// The first position in the log that some leaf needs, if one does.
+    /// Returns the first log position that a leaf needs, if any does.
     fn leaves_needed_from(&mut self) -> Option<u64> {
         let first = self.dirty.first_logged(&self.tree.slots);
         first.map(|(position, _)| position)
@@ -43,8 +43,8 @@ impl Writer {
         self.leaves_needed_from().is_some_and(|from| from < target)
     }
 
-    /// True if deltas take so little of the log that logging them again gives room, and there is
-    /// room to do it.
+    /// Returns true if deltas take so little of the log that relogging them makes room, and if the
+    /// log has room to relog them.
     fn may_carry(&self) -> bool {
         let has_room = self.log.free_blocks() as usize * BLOCK_BYTES > self.frame_bytes() * 2;
         has_room && self.tree.memory.delta_bytes() < self.log_bytes() as u64 / 4
@@ -58,8 +58,8 @@ impl Writer {
         FRAME_BYTES_MAX.min(self.log_bytes() / FRAMES_MIN)
     }
 
-    /// Frees some of the log before `target`: one frame of carried records, or one leaf written
-    /// back. False if nothing before it is needed.
+    /// Frees some of the log before `target`: relogs one frame of records, or writes back one leaf.
+    /// Returns false if the log before `target` is not needed.
     pub(super) fn free_log(&mut self, target: u64) -> Result<bool, Error> {
         if self.needed_from() >= target {
             return Ok(false);
@@ -67,8 +67,8 @@ impl Writer {
         if !self.may_carry() {
             match self.is_needed_before(target) {
                 true => self.fold_first_logged()?,
-                // There is no room to log deletions again, so leaves take them in, and are written
-                // for it.
+                // There is no room to relog deletions, so leaves apply them, and are written for
+                // it.
                 false => _ = self.take_in_some(LEAVES_IN_TURN)?,
             }
         } else if !self.carry_deletions(target)? {
@@ -77,17 +77,17 @@ impl Writer {
         Ok(true)
     }
 
-    /// Writes the leaf back whose changes are first in the log.
+    /// Writes back the leaf whose changes are first in the log.
     fn fold_first_logged(&mut self) -> Result<(), Error> {
         if let Some((_, id)) = self.dirty.first_logged(&self.tree.slots) {
-            // It is in the queue until it is written: what is needed of the log is known by that.
+            // The leaf stays in the queue until it is written, because the queue tells from where
+            // the log is needed.
             self.write_leaf_back(id)?;
         }
         Ok(())
     }
 
-    /// Logs the deltas of the leaves again that are needed before `target`, as many as make a
-    /// frame.
+    /// Relogs the deltas of leaves that need the log before `target`, until a frame is full.
     fn carry(&mut self, target: u64) -> Result<(), Error> {
         let storage = self.storage();
         self.log.write_out(&*storage, false)?;
@@ -99,8 +99,9 @@ impl Writer {
             && let Some((position, id)) = self.dirty.first_logged(&self.tree.slots)
             && position < target
         {
-            // What is logged again is as of now. This may bring it forward, and it stays the first,
-            // unless nothing of its changes is left.
+            // A relogged delta counts as of now, so the leaf first applies waiting deletions. This
+            // may move the leaf forward in the queue, where it stays the first, unless none of its
+            // changes remain.
             self.take_in_of(id)?;
             let first = self.dirty.first_logged(&self.tree.slots);
             if first.is_none_or(|(_, first)| first != id) {
@@ -116,7 +117,8 @@ impl Writer {
         }
         let blocks = (records.len() / BLOCK_BYTES + 2) as u64;
         if leaves.is_empty() || self.log.free_blocks() < blocks {
-            // The first is too long for any frame, or they are for what room there is.
+            // The first delta is too long for any frame, or the records are too long for the free
+            // room.
             self.dirty.put_back(leaves);
             return self.fold_first_logged();
         }
@@ -130,7 +132,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Appends the newest of every key of a leaf's delta.
+    /// Appends the newest version of every key of a leaf's delta, and the delta's range deletions.
     fn push_delta(&self, id: NodeId, records: &mut Vec<u8>) {
         let node = self.tree.slots.get(id).node.read();
         let Some(delta) = &node.delta else { return };

@@ -1,10 +1,11 @@
-//! Checkpoints: where every node is, as of one moment, so that the log before it is not needed.
+//! Checkpoints: the location of every node, as of one moment, so that the log before it is not
+//! needed.
 //!
-//! A checkpoint is taken (the table of places is copied, a moment), written in pieces beside the
-//! commits, and counts from the superblock on that names it. Until then the one before counts, and
-//! nothing that it names has been written over. Source of the idea that no place is in a node: the
-//! mapping table of log-structured file systems and of the Bw-tree; here it is what lets a node
-//! move without its parent.
+//! A checkpoint is taken (the table of locations is copied, which takes a moment), written in
+//! pieces between commits, and takes effect with the superblock that names it. Until then the
+//! previous checkpoint is in effect, and nothing that it names has been overwritten. No node holds
+//! a location, so a node can move without a change of its parent. Source of this idea: the mapping
+//! table of log-structured file systems and of the Bw-tree.
 
 use super::Writer;
 use super::checkpointer::{TakenCheckpoint, WrittenCheckpoint};
@@ -24,53 +25,53 @@ use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"bimetlay";
 const HEAD_BYTES: usize = 32;
-/// Of version 2 of the format, whose images do not name their fillings.
+/// Magic of version 2 of the format, whose images do not name their segment generation.
 const OLD_MAGIC: [u8; 8] = *b"bimetmap";
 const OLD_HEAD_BYTES: usize = 24;
-/// Bytes of a patch, without its filter.
+/// Bytes of a patch entry, without its filter.
 const PATCH_BYTES: usize = 16;
-/// Instead of a number of prints: the filter is not here.
+/// Value in place of the number of fingerprints: the filter is not stored.
 const UNKNOWN: u32 = u32::MAX;
-/// Bytes of a deletion of a range, without its keys.
+/// Bytes of a range deletion, without its keys.
 const DELETION_BYTES: usize = 16;
-/// Instead of the length of an end: the range goes on to the end of all keys.
+/// Value in place of the length of an end key: the range extends to the end of all keys.
 const NO_END: u32 = u32::MAX;
 
-/// What a checkpoint says.
+/// Content of a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub root: NodeId,
     pub locations: Vec<Location>,
-    /// How images of each segment name its filling; none in one of version 2.
+    /// Generation of each segment, as its images name it; empty in a checkpoint of version 2.
     pub fillings: Vec<u32>,
-    /// Of leaves that have any, the oldest first.
+    /// Patches of the leaves that have any, the oldest first.
     pub patches: BTreeMap<NodeId, Vec<Patch>>,
-    /// Deletions of ranges that leaves may lack.
+    /// Range deletions that some leaves may not have applied yet.
     pub deletions: Vec<Deletion>,
 }
 
-/// How much a checkpoint says.
+/// Level of detail of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detail {
-    /// Places. Filters of patches are found again by reading these.
+    /// Locations only. Opening reads the patches to make their filters.
     Places,
-    /// Filters as well: for one that is taken to be opened from.
+    /// Filters of patches as well, for a checkpoint that is meant to be opened from.
     Filters,
 }
 
-/// What is written of a checkpoint.
+/// Content of a checkpoint to be written.
 struct NewCheckpoint<'a> {
     root: NodeId,
     locations: &'a [Location],
     fillings: &'a [u32],
-    /// Of leaves in ascending order, as [`push_patches`] makes them.
+    /// Patches of leaves in ascending order, encoded by [`push_patches`].
     patches: &'a [u8],
-    /// Deletions of ranges, as [`push_deletion`] makes them.
+    /// Range deletions, encoded by [`push_deletion`].
     deletions: &'a [u8],
 }
 
 impl NewCheckpoint<'_> {
-    /// Whole blocks, and how many of their bytes it has.
+    /// Returns the encoded checkpoint in whole blocks, and its number of bytes without padding.
     fn encode(&self) -> (Aligned, usize) {
         let places_end = HEAD_BYTES + self.locations.len() * 8;
         let fillings_end = places_end + fillings_bytes(self.fillings.len());
@@ -107,7 +108,7 @@ impl Stored {
         let count = number(12) as usize;
         let fillings_count = if is_old { 0 } else { number(24) as usize };
         let (places, rest) = rest.split_at_checked(count.checked_mul(8)?)?;
-        // Up to version 5 zero.
+        // This field is zero up to version 5.
         let deletions_len = if is_old { 0 } else { number(28) as usize };
         let (fillings, rest) = rest.split_at_checked(fillings_bytes(fillings_count))?;
         let (patches, deletions) = rest.split_at_checked(rest.len().checked_sub(deletions_len)?)?;
@@ -120,7 +121,7 @@ impl Stored {
         let fillings: Vec<u32> = names
             .map(|name| u32::from_le_bytes(name.try_into().unwrap_or_default()))
             .collect();
-        // Places are in segments that there were.
+        // Locations are in segments that existed when the checkpoint was taken.
         let segments = if is_old {
             segments
         } else {
@@ -146,7 +147,7 @@ impl Stored {
         is_whole.then_some(stored)
     }
 
-    /// Reads what a superblock names; an empty tree if it names nothing.
+    /// Reads the checkpoint that a superblock names; returns an empty tree if it names none.
     pub(crate) fn read(storage: &dyn Storage, superblock: &Superblock) -> Result<Stored, Error> {
         let geometry = &superblock.geometry;
         if superblock.checkpoint.is_empty() {
@@ -163,8 +164,8 @@ impl Stored {
             what: "the checkpoint".to_owned(),
             offset: geometry.segment_offset(superblock.checkpoint[0]),
         };
-        // Before so much memory is taken: a list that names what there is cannot ask for more than
-        // that.
+        // This check comes before the allocation: a list of existing, distinct segments cannot ask
+        // for more memory than the storage has bytes.
         let named: BTreeSet<&u32> = superblock.checkpoint.iter().collect();
         let is_there = named.last().is_some_and(|last| **last < segments);
         if named.len() < superblock.checkpoint.len() || !is_there {
@@ -188,7 +189,7 @@ impl Stored {
 }
 
 impl Writer {
-    /// The patches of all leaves, as they stand in a checkpoint.
+    /// Encodes the patches of all leaves as a checkpoint stores them.
     fn encoded_patches(&self, detail: Detail) -> Vec<u8> {
         let patched = self.nodes.patched();
         let mut bytes = Vec::with_capacity(patched.len() * PATCH_BYTES * 2);
@@ -199,20 +200,20 @@ impl Writer {
         bytes
     }
 
-    /// Bytes of one with places alone, about.
+    /// Returns the approximate bytes of a checkpoint with locations only.
     pub(super) fn checkpoint_bytes(&self) -> usize {
         let names_bytes = fillings_bytes(self.segments.count());
         let patches_bytes = self.nodes.patched().len() * PATCH_BYTES * 2;
         self.nodes.locations().len() * 8 + names_bytes + patches_bytes
     }
 
-    /// True while one is on its way.
+    /// Returns true while a checkpoint is in progress.
     pub(super) fn is_checkpointing(&self) -> bool {
         self.checkpointer.is_under_way()
     }
 
-    /// Takes a checkpoint: everything it names is on the storage when this returns, though not
-    /// durable.
+    /// Takes a checkpoint: every image that it names is on the storage when this returns, though
+    /// not durable.
     pub(super) fn take_checkpoint(&mut self, detail: Detail) -> Result<(), Error> {
         assert!(!self.is_checkpointing(), "one checkpoint at a time");
         let storage = self.storage();
@@ -223,7 +224,7 @@ impl Writer {
             self.segments.flush_all(&*storage)?;
         }
         self.give_memory_back();
-        // What no leaf may lack any more is not listed.
+        // Deletions that no leaf can lack any more are dropped first, and not listed.
         let needed_from = self.needed_from();
         let mut deletions = Vec::new();
         if !is_planted(Bug::ForgetsDeletions) {
@@ -252,7 +253,7 @@ impl Writer {
             bytes,
             used,
             segments,
-            // While the log is taken up its end is not known, and its tail stays.
+            // During a replay the end of the log is not known, and its tail stays.
             tail: (needed_from + too_late).min(self.log.head()),
             seq: self.log.seq(),
             emptied: self.segments.emptied(),
@@ -261,8 +262,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes an image of a tree that has none, even if it is empty: only so can somebody who finds
-    /// neither superblock nor checkpoint tell that nothing is missing before the log.
+    /// Writes an image of a tree that has none, even if the tree is empty. If all superblocks and
+    /// checkpoints are lost, only this image proves that nothing is missing before the log.
     fn write_first_image(&mut self) -> Result<(), Error> {
         let root = self.tree.root();
         let is_leaf = !self.nodes.is_changed(root);
@@ -291,7 +292,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Goes on with the checkpoint, by one piece or by one sync.
+    /// Continues the checkpoint in progress, by one piece or by one sync.
     pub(super) fn continue_checkpoint(&mut self) -> Result<(), Error> {
         let storage = self.storage();
         if self
@@ -310,7 +311,7 @@ impl Writer {
         self.complete(checkpoint)
     }
 
-    /// Makes a checkpoint count, and frees what only the one before needed.
+    /// Puts a checkpoint into effect, and frees the segments that only the previous one needed.
     fn complete(&mut self, checkpoint: WrittenCheckpoint) -> Result<(), Error> {
         let storage = self.storage();
         let left = self.log.settle(&*storage, &checkpoint)?;
@@ -345,17 +346,17 @@ impl Writer {
     }
 }
 
-/// Bytes of so many names of fillings.
+/// Returns the bytes of `count` segment generations in a checkpoint.
 fn fillings_bytes(count: usize) -> usize {
     (count * 4).next_multiple_of(8)
 }
 
-/// True if these bytes are the start of a checkpoint.
+/// Returns true if these bytes are the start of a checkpoint.
 pub(crate) fn begins_checkpoint(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC) || bytes.starts_with(&OLD_MAGIC)
 }
 
-/// Adds the patches of a leaf, the oldest first, as they stand in a checkpoint.
+/// Encodes the patches of a leaf, the oldest first, as a checkpoint stores them.
 fn push_patches(bytes: &mut Vec<u8>, id: NodeId, patches: &[Patch], detail: Detail) {
     for patch in patches {
         let prints = patch.filter.prints();
@@ -371,7 +372,7 @@ fn push_patches(bytes: &mut Vec<u8>, id: NodeId, patches: &[Patch], detail: Deta
     }
 }
 
-/// Patches as they stand in a checkpoint.
+/// Decodes patches as a checkpoint stores them.
 fn decode_patches(
     mut bytes: &[u8],
     geometry: &Geometry,
@@ -410,7 +411,7 @@ fn decode_patches(
     Some(all)
 }
 
-/// Adds a deletion of a range as it stands in a checkpoint.
+/// Encodes a range deletion as a checkpoint stores it.
 fn push_deletion(bytes: &mut Vec<u8>, deletion: &Deletion) {
     let Deletion { seq, start, end } = deletion;
     let end_bytes = end.as_ref().map_or(NO_END, |end| end.len() as u32);
@@ -422,7 +423,7 @@ fn push_deletion(bytes: &mut Vec<u8>, deletion: &Deletion) {
     bytes.resize(bytes.len().next_multiple_of(8), 0);
 }
 
-/// Deletions of ranges as they stand in a checkpoint.
+/// Decodes range deletions as a checkpoint stores them.
 fn decode_deletions(mut bytes: &[u8]) -> Option<Vec<Deletion>> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
@@ -451,11 +452,11 @@ fn decode_deletions(mut bytes: &[u8]) -> Option<Vec<Deletion>> {
     Some(all)
 }
 
-/// What the segments hold, from what a checkpoint names.
+/// Derives the state of the segments from the images that a checkpoint names.
 ///
 /// # Errors
 ///
-/// [`Error::Damaged`] if it names more in one place than can be there.
+/// [`Error::Damaged`] if the checkpoint names more bytes in a segment than it has.
 pub(crate) fn take_up(
     tree: &Arc<crate::tree::Tree>,
     superblock: &Superblock,

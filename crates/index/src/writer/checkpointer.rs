@@ -1,9 +1,9 @@
-//! The checkpoint that is on its way, and what has happened since the last one: how many changes,
-//! and what leaves were made of that were written.
+//! The checkpoint in progress, and the state since the last one: the number of changes, and the
+//! origins of the leaves written.
 //!
-//! A checkpoint is taken in one moment and written in pieces beside the commits. It must never be
-//! completed before all its pieces are written, and what was written after it was taken must never
-//! be taken for a part of it.
+//! A checkpoint is taken at one moment and written in pieces between commits. It must never be
+//! completed before all its pieces are written. An image written after the checkpoint was taken
+//! must never be treated as part of it.
 
 use super::unsettled::{Origin, Unsettled};
 use crate::error::{At, Error};
@@ -12,30 +12,30 @@ use crate::layout::Geometry;
 use crate::node::{NodeId, Seq};
 use crate::storage::{Aligned, Storage};
 
-/// A checkpoint is taken after so many changes, since that is what opening has to make again at
-/// least.
+/// Number of changes after which a checkpoint is taken: opening has to replay at least the changes
+/// since the last one.
 const CHANGES_MAX: u64 = 1 << 20;
-/// Written at a time.
+/// Bytes written at a time.
 const PIECE_BYTES: usize = 512 << 10;
 
-/// A checkpoint that was taken.
+/// A checkpoint that was taken and is not written yet.
 #[derive(Debug)]
 pub(super) struct TakenCheckpoint {
-    /// Whole blocks.
+    /// Content, padded to whole blocks.
     pub bytes: Aligned,
-    /// How many of their bytes it has.
+    /// Number of bytes of the content without padding.
     pub used: usize,
-    /// Where it is written to: enough of them for all bytes.
+    /// Segments that it is written to, enough for all bytes.
     pub segments: Vec<u32>,
-    /// Where the log is needed from, with it.
+    /// Log position from which the log is needed with this checkpoint.
     pub tail: u64,
-    /// Number of the last batch before it.
+    /// Sequence number of the last batch before it.
     pub seq: Seq,
-    /// Segments of which nothing was in use when it was taken.
+    /// Segments that held nothing live when it was taken.
     pub emptied: Vec<u32>,
 }
 
-/// What a superblock says of a checkpoint that is written, and what no other one needs any more.
+/// Data of a written checkpoint for the superblock, and the segments that it makes free.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WrittenCheckpoint {
     pub segments: Vec<u32>,
@@ -44,45 +44,46 @@ pub(super) struct WrittenCheckpoint {
     pub tail: u64,
     pub seq: Seq,
     pub emptied: Vec<u32>,
-    /// Leaves that had been written when it was taken.
+    /// Number of leaves that had been written when the checkpoint was taken.
     pub leaves_written: u64,
 }
 
-/// A checkpoint on its way.
+/// A checkpoint in progress.
 #[derive(Debug)]
 struct UnderWay {
     bytes: Aligned,
     written: usize,
-    /// What is true once all of them are written.
+    /// Result that holds once all bytes are written.
     then: WrittenCheckpoint,
 }
 
-/// The checkpoint that is on its way, and what has happened since the last one.
+/// The checkpoint in progress, and the state since the last one.
 #[derive(Debug, Default)]
 pub(super) struct Checkpointer {
     under_way: Option<UnderWay>,
-    /// Changes of leaves since one was taken.
+    /// Number of changes of leaves since the last checkpoint was taken.
     changes: u64,
     unsettled: Unsettled,
 }
 
 impl Checkpointer {
-    /// True while one is on its way.
+    /// Returns true while a checkpoint is in progress.
     pub(super) fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// So many changes of leaves were made.
+    /// Notes that `count` changes of leaves were made.
     pub(super) fn note_changes(&mut self, count: u64) {
         self.changes += count;
     }
 
-    /// True if opening would have to make too many changes again.
+    /// Returns true if opening would have to replay too many changes.
     pub(super) fn is_due(&self) -> bool {
         self.changes >= CHANGES_MAX
     }
 
-    /// A checkpoint was taken: everything it names is on the storage, though not durable.
+    /// Begins to write a taken checkpoint: every image that it names is on the storage, though not
+    /// durable.
     pub(super) fn begin(&mut self, taken: TakenCheckpoint, geometry: &Geometry) {
         assert!(!self.is_under_way(), "one checkpoint at a time");
         let room = taken.segments.len() * geometry.segment_bytes as usize;
@@ -106,12 +107,12 @@ impl Checkpointer {
         });
     }
 
-    /// Writes the next piece of the one that is on its way. False if all of them are written, or
-    /// there is none.
+    /// Writes the next piece of the checkpoint in progress. Returns false if all pieces are
+    /// written, or if there is no checkpoint in progress.
     ///
     /// # Errors
     ///
-    /// Those of the storage: then it is on its way no longer.
+    /// Errors of the storage; the checkpoint is abandoned then.
     pub(super) fn write_piece(
         &mut self,
         storage: &dyn Storage,
@@ -139,8 +140,8 @@ impl Checkpointer {
         Ok(is_left)
     }
 
-    /// Takes the one that is on its way, all of which is written: it is to be made durable, and to
-    /// be named.
+    /// Takes the checkpoint in progress, all of which is written. The caller makes it durable and
+    /// names it in a superblock.
     pub(super) fn take_written(&mut self) -> Option<WrittenCheckpoint> {
         let checkpoint = self.under_way.take()?;
         assert!(
@@ -150,17 +151,18 @@ impl Checkpointer {
         Some(checkpoint.then)
     }
 
-    /// A checkpoint counts now, durably, that was taken when so many leaves had been written.
+    /// Notes that a checkpoint is durably in effect. It was taken when `leaves_written` leaves had
+    /// been written.
     pub(super) fn settle(&mut self, leaves_written: u64) {
         self.unsettled.settle(leaves_written);
     }
 
-    /// The origin of what is made of leaves now, as far back as is known.
+    /// Returns the origin of images made from `bases` now, traced back as far as known.
     pub(super) fn trace(&self, bases: &[Base], logged_from: u64) -> Origin {
         self.unsettled.trace(bases, logged_from)
     }
 
-    /// A leaf was written.
+    /// Notes that a leaf was written, with its origin.
     pub(super) fn note_leaf(&mut self, leaf: NodeId, origin: Origin) {
         self.unsettled.note(leaf, origin);
     }
@@ -178,7 +180,8 @@ mod tests {
         geometry
     }
 
-    /// So many KiB, each filled with the rest of its number by 251; of the last, one byte is used.
+    /// A checkpoint of `kib` KiB. Each KiB is filled with its number modulo 251; of the last KiB
+    /// one byte is used.
     fn checkpoint(kib: usize, segments: Vec<u32>) -> TakenCheckpoint {
         let mut bytes = Aligned::zeroed(kib << 10);
         for (number, part) in bytes.chunks_mut(1 << 10).enumerate() {

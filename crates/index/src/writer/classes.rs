@@ -1,14 +1,15 @@
-//! Which leaves are hot: the third (or what the quota says) whose updates lie closest together.
+//! Classification of leaves as hot or cold. The hot leaves are the third (or the share that the
+//! options set) with the shortest intervals between updates.
 //!
-//! Source: the CHC-Tree keeps hot and cold nodes in clusters of 1 to 2. The border between them is
-//! set by what is there: leaves are counted by their interval, and the hot ones are those below the
-//! interval at which the quota is full.
+//! Source: the CHC-Tree keeps hot and cold nodes in clusters of 1 to 2. The boundary between them
+//! follows the actual leaves: leaves are counted by interval, and the hot leaves are those below
+//! the interval at which the quota is full.
 
 use crate::node::Seq;
 
 const CLASSES: usize = 64;
 
-/// How many leaves have which interval.
+/// Number of leaves per interval.
 #[derive(Clone, Debug)]
 pub(crate) struct Classes {
     counts: [u64; CLASSES],
@@ -25,8 +26,9 @@ impl Classes {
         }
     }
 
-    /// A leaf that was written back at `before` is written back at `now`: its interval from now on,
-    /// as a power of two, half of it from what it was.
+    /// Counts that a leaf last written back at `before` is written back at `now`. Returns its new
+    /// interval, as a power of two: the mean of its previous interval and of this gap, or the gap
+    /// alone if `before` is 0.
     pub(crate) fn observe(&mut self, interval: u8, before: Seq, now: Seq) -> u8 {
         let gap = now.saturating_sub(before).max(1).ilog2() as u8;
         let next = if before == 0 {
@@ -44,11 +46,11 @@ impl Classes {
         next
     }
 
-    /// True if leaves with this interval are within the quota.
+    /// Returns true if leaves with this interval are within the quota.
     pub(crate) fn is_hot(&self, interval: u8) -> bool {
         let closer: u64 = self.counts[..usize::from(interval) % CLASSES].iter().sum();
         let own = self.counts[usize::from(interval) % CLASSES];
-        // The class across the border belongs where most of it would be.
+        // The class at the boundary is hot if at least half of it is within the quota.
         (closer as f64 + own as f64 / 2.0) < self.total as f64 * self.hot_share
     }
 }
@@ -60,7 +62,7 @@ mod tests {
     #[test]
     fn the_leaves_that_change_most_often_are_hot_up_to_the_quota() {
         let mut classes = Classes::new(1.0 / 3.0);
-        // 300 leaves every 2^10 batches, 700 every 2^16, each seen a few times.
+        // 300 leaves change every 2^10 batches, 700 every 2^16; each is observed eight times.
         let mut intervals = vec![0; 1000];
         for round in 1..=8u64 {
             for (leaf, interval) in intervals.iter_mut().enumerate() {

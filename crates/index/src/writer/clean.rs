@@ -1,6 +1,6 @@
-//! Cleaning: what is still in use of a segment that is nearly empty is moved, so that it can be
-//! written anew. A piece at a time, in step with the commits that fill segments, so that none of
-//! them waits for a whole segment.
+//! Cleaning: moves the live content out of a nearly empty segment, so that the segment can be
+//! rewritten. Cleaning proceeds one piece at a time, in step with the commits that fill segments,
+//! so that no commit waits for a whole segment.
 
 use super::Writer;
 use super::cleaner::Cleaning;
@@ -14,17 +14,19 @@ use crate::storage::Aligned;
 use crate::tree::slots::Content;
 use std::sync::Arc;
 
-/// Bytes of a segment looked through at a time.
+/// Bytes of a segment scanned at a time.
 const PIECE_BYTES: usize = 64 << 10;
-/// A leaf that is written anew counts as so many times its bytes, for that is more work than to
-/// move it.
+/// Factor by which the bytes of a leaf that is written anew count, because this is more work than
+/// moving it.
 const FOLD_WORK: usize = 4;
-/// A leaf that is away is read when its image would be moved, if it has so many patches.
+/// Number of patches from which a leaf not in memory is read and written anew, rather than its
+/// image moved.
 const PATCHES_WORTH_READING: usize = 2;
 
 impl Writer {
-    /// Cleans one segment of a cluster of fixed size that is overfull, if one is worth it. Not more
-    /// at a time: where images do not fill segments well, a cluster may never keep to its size.
+    /// Cleans one segment of an overfull cluster of fixed size, if one is worth it. Only one
+    /// segment at a time: if images do not fill segments well, a cluster may never keep to its
+    /// size.
     pub(super) fn clean_clusters(&mut self) -> Result<(), Error> {
         if self.overfull_cluster().is_none() || !self.clean_piece()? {
             return Ok(());
@@ -35,7 +37,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Cleans a piece of the segment with the least in use. False if none is worth it.
+    /// Cleans a piece of the segment with the fewest live bytes. Returns false if no segment is
+    /// worth it.
     pub(super) fn clean_piece(&mut self) -> Result<bool, Error> {
         let mut cleaning = match self.cleaner.take() {
             Some(cleaning) => cleaning,
@@ -70,7 +73,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// Moves everything that is in use out of a segment.
+    /// Moves all live content out of a segment.
     pub(super) fn clean_whole(&mut self, segment: u32) -> Result<(), Error> {
         let cleaning = self.read_segment(segment)?;
         self.cleaner.begin(cleaning);
@@ -99,8 +102,8 @@ impl Writer {
         Ok(Cleaning::new(segment, bytes, &self.tree.geometry))
     }
 
-    /// What is to be said of an image that no footer lists: inner nodes are in none, and a footer
-    /// may be damaged.
+    /// Returns the footer entry for an image that no footer lists: inner nodes are in no footer,
+    /// and a footer may be damaged.
     fn about(&self, peek: &Peek, from: Location, image: &[u8]) -> Result<About, Error> {
         match peek.sort {
             Sort::Blob => return Ok(About::Blob),
@@ -129,7 +132,7 @@ impl Writer {
         })
     }
 
-    /// The image that is next in a segment, if it is one that is in use.
+    /// Returns the next image in a segment if it is live.
     fn next_live(&self, cleaning: &Cleaning) -> Option<(Peek, Location)> {
         let peek = Image::peek(cleaning.rest())?;
         let image = self.nodes.find(peek.node)?;
@@ -178,11 +181,12 @@ impl Writer {
         self.move_bytes(peek, bytes, content, about, stream)
     }
 
-    /// True if the leaf of an image that has to be moved should be written anew instead: with its
-    /// changes and patches that takes hardly more, and none of them has to be written back or moved
-    /// later. One that is away has to be read for it, so it must have a few; of a patch, which is
-    /// shorter than its leaf, there must be many more. Not where room is so short that cleaning
-    /// must not take more of it than it makes.
+    /// Returns true if a leaf should be written anew instead of moving its image or patch. Writing
+    /// a leaf with its changes and patches takes hardly more work than moving it, and saves writing
+    /// them back or moving them later. A leaf not in memory has to be read for this, so it must
+    /// have a few patches. A patch is shorter than its leaf, so its leaf must have many more. If
+    /// free segments are scarce, the answer is false: cleaning must not take more room than it
+    /// makes.
     fn is_worth_folding(&self, peek: &Peek) -> bool {
         if self.options.paper.is_some() {
             return false;
@@ -200,7 +204,7 @@ impl Writer {
         is_worth_it && has_room && !node.is_pinned
     }
 
-    /// Writes an image of a leaf with patches elsewhere.
+    /// Moves an image of a leaf with patches.
     fn move_piece(
         &mut self,
         peek: &Peek,
@@ -217,7 +221,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes an image elsewhere. Until it has landed, readers need its content from memory.
+    /// Moves an image. Until the copy has reached the storage, readers need its content from
+    /// memory.
     fn move_bytes(
         &mut self,
         peek: &Peek,

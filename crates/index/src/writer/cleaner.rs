@@ -1,9 +1,9 @@
-//! What is kept of cleaning from one piece of it to the next: the segment that is under way, and
-//! how well leaves have packed of late, by which it is judged whether cleaning is worth it.
+//! State of cleaning between two steps: the segment being cleaned, and how well leaves have packed
+//! recently, which decides whether cleaning is worthwhile.
 //!
-//! It knows what was read of a segment and how far that has been looked through, and moves nothing
-//! itself. It must never go on with what was read of a segment that has become free: that may be
-//! written anew.
+//! The cleaner holds the bytes read from a segment and how far they have been scanned; it moves
+//! nothing itself. It must never continue with the bytes of a segment that has become free: that
+//! segment may be rewritten.
 
 use crate::footer::{About, Entry, Listed};
 use crate::layout::Geometry;
@@ -12,9 +12,9 @@ use crate::storage::Aligned;
 use std::iter::Peekable;
 use std::vec;
 
-/// However well rows pack, segments are cleaned when less than so much of them is in use.
+/// Share of the segments in use below which segments are cleaned, however well rows pack.
 const UTILISATION_MIN: f64 = 0.7;
-/// Bytes of images after which what was seen of packing counts half.
+/// Bytes of images after which earlier observations of packing count half.
 const REMEMBERED_BYTES: u64 = 64 << 20;
 
 /// A segment that is being cleaned.
@@ -22,14 +22,14 @@ const REMEMBERED_BYTES: u64 = 64 << 20;
 pub(super) struct Cleaning {
     segment: u32,
     bytes: Aligned,
-    /// Everything before this was looked through.
+    /// Offset up to which the segment was scanned.
     at: usize,
-    /// What its footers say of images from `at` on, by place.
+    /// Footer entries of images from `at` on, by offset.
     said: Peekable<vec::IntoIter<Entry>>,
 }
 
 impl Cleaning {
-    /// Of a segment with these bytes, from its start on.
+    /// Begins to clean a segment with these bytes, from its start on.
     pub(super) fn new(segment: u32, bytes: Aligned, geometry: &Geometry) -> Cleaning {
         let listed = Listed::of(&bytes, geometry, segment);
         let entries = listed.footers.into_iter().flat_map(|footer| footer.entries);
@@ -50,28 +50,28 @@ impl Cleaning {
         self.segment
     }
 
-    /// How far it was looked through, in bytes.
+    /// Returns the offset up to which the segment was scanned, in bytes.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// What was not looked through yet.
+    /// Returns the bytes not scanned yet.
     pub(super) fn rest(&self) -> &[u8] {
         &self.bytes[self.at..]
     }
 
-    /// Where a piece of so many bytes ends that is next.
+    /// Returns the end of the next piece of `bytes` bytes.
     pub(super) fn piece_end(&self, bytes: usize) -> usize {
         (self.at + bytes).min(self.bytes.len())
     }
 
-    /// So many bytes have been seen to.
+    /// Marks the next `bytes` bytes as scanned.
     pub(super) fn pass(&mut self, bytes: usize) {
         self.at += bytes;
         assert!(self.at <= self.bytes.len(), "images are in their segment");
     }
 
-    /// What the footers say of the image that is next, if they mean the same one.
+    /// Takes the footer entry of the next image, if the entry describes that very image.
     pub(super) fn said_of_next(&mut self, image: &Peek) -> Option<About> {
         while self.said.next_if(|entry| entry.at < self.at).is_some() {}
         let said = self.said.next_if(|entry| entry.at == self.at);
@@ -79,13 +79,13 @@ impl Cleaning {
         said.map(|said| said.about)
     }
 
-    /// True if all of it was looked through.
+    /// Returns true if the whole segment was scanned.
     pub(super) fn is_done(&self) -> bool {
         self.at == self.bytes.len()
     }
 }
 
-/// What leaves were packed from and to of late, in bytes.
+/// Bytes of rows and of the images packed from them, recently.
 #[derive(Debug, Default)]
 struct Packing {
     rows: u64,
@@ -102,7 +102,7 @@ impl Packing {
         self.images += image_bytes as u64;
     }
 
-    /// Bytes of an image for each byte of its rows; 1 as long as that is not known.
+    /// Returns the bytes of an image per byte of its rows; 1 if that is not known yet.
     fn packed_part(&self) -> f64 {
         match self.rows {
             0 => 1.0,
@@ -111,7 +111,7 @@ impl Packing {
     }
 }
 
-/// What is kept of cleaning.
+/// State of cleaning between two steps.
 #[derive(Debug, Default)]
 pub(super) struct Cleaner {
     under_way: Option<Cleaning>,
@@ -119,23 +119,23 @@ pub(super) struct Cleaner {
 }
 
 impl Cleaner {
-    /// True between two pieces of a segment.
+    /// Returns true between two steps of cleaning a segment.
     pub(super) fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// A segment is the one to clean from now on, instead of any that is under way.
+    /// Makes a segment the one being cleaned, in place of any other.
     pub(super) fn begin(&mut self, cleaning: Cleaning) {
         self.under_way = Some(cleaning);
     }
 
-    /// Takes the segment that is under way to clean a piece of it. Who fails at that does not give
-    /// it back: cleaning begins anew then.
+    /// Takes the segment being cleaned, for one step. A caller that fails does not give it back:
+    /// cleaning begins anew then.
     pub(super) fn take(&mut self) -> Option<Cleaning> {
         self.under_way.take()
     }
 
-    /// A piece of a segment was cleaned. True if that was the last.
+    /// Gives a segment back after one step. Returns true if that was the last step.
     pub(super) fn give_back(&mut self, cleaning: Cleaning) -> bool {
         assert!(self.under_way.is_none(), "one segment at a time");
         let is_done = cleaning.is_done();
@@ -145,18 +145,18 @@ impl Cleaner {
         is_done
     }
 
-    /// A segment may be written anew, so what was read of it says nothing any more.
+    /// Stops cleaning `segment`: it may be rewritten, so the bytes read from it no longer count.
     pub(super) fn stop(&mut self, segment: u32) {
         self.under_way
             .take_if(|cleaning| cleaning.segment == segment);
     }
 
-    /// Keys and values of `rows_bytes` have become an image.
+    /// Notes that rows with `rows_bytes` of keys and values were packed into an image.
     pub(super) fn note_packed(&mut self, rows_bytes: usize, image_bytes: usize) {
         self.packing.note(rows_bytes, image_bytes);
     }
 
-    /// The least part of the segments that should be in use, where the options ask for
+    /// Returns the minimum share of the segments that should be in use, if the options ask for
     /// `utilisation`.
     pub(super) fn utilisation(&self, utilisation: f64) -> f64 {
         let packed_part = self.packing.packed_part();
@@ -206,7 +206,7 @@ mod tests {
     fn footers_are_believed_of_the_image_that_they_mean() {
         let mut cleaning = cleaning(9);
         assert_eq!(cleaning.said_of_next(&image(1, 5)), None, "nothing at 0");
-        // What is at 64 was not asked for, and is passed over.
+        // The entry at 64 was not asked for, and is skipped.
         cleaning.pass(128);
         let about = About::Patch { logged_from: 200 };
         assert_eq!(cleaning.said_of_next(&image(2, 5)), Some(about));
@@ -269,8 +269,8 @@ mod tests {
         for _ in 0..96 {
             packing.note(2 * mib, mib);
         }
-        // 64 are halved to 32; 32 later all 64 are halved once more: 16 and 16, then 64 more...
-        // less than a tenth is old.
+        // The first 64 MiB are halved three times, to 8 MiB: an eighth of the 64 MiB that are
+        // counted in the end.
         assert!(packing.packed_part() < 0.58, "{}", packing.packed_part());
     }
 }

@@ -1,35 +1,37 @@
-//! Making the storage as short as it can be, in steps between which others write: changes go into
-//! nodes, patches into their leaves, and segments that are not full, or far from the start, are
-//! emptied. Each step ends with what it has done being safe, so that a compaction can end after
-//! any.
+//! Making the storage as short as possible, in steps between which others may write: changes go
+//! into nodes, patches into their leaves, and segments are emptied that are not full or are far
+//! from the start. The work of each step is safe when the step ends, so a compaction can end after
+//! any step.
 
 use super::Writer;
 use super::upkeep::LEAVES_IN_STEP;
 use crate::error::Error;
 
-/// How far a compaction is.
+/// Progress of a compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Compacting {
-    /// Changes and patches are written into leaves, as many leaves as there were at the beginning
-    /// at most: others may bring new changes all the time.
+    /// The compaction has begun.
     #[default]
     Begun,
-    /// Leaves take in deletions of ranges, as many leaves at most.
+    /// Leaves are applying range deletions; the number limits the leaves that may still do so.
     Deletions(u32),
+    /// Changes and patches are being written into leaves, at most into this many more: others may
+    /// bring new changes all the time.
     Leaves(u32),
-    /// The log is freed before this position, from which on it is short.
+    /// The log is being freed before this position, from which on it is in the short ring.
     Log(u64),
-    /// Segments are emptied that are not dense, and of which not so many had been begun: where
-    /// images do not fill segments well, those that are filled now are no denser.
+    /// Segments that are not dense are being emptied. The number is the count of segments begun
+    /// before: later ones are no denser if images do not fill segments well, so they are left
+    /// alone.
     Segments(u64),
-    /// What is at the end of the storage goes to free segments before it, so many times at most:
-    /// others may write.
+    /// Content at the end of the storage is being moved to free segments before it, at most this
+    /// many more times: others may write.
     End(u32),
     Done,
 }
 
 impl Writer {
-    /// Goes on with a compaction by a step. False if there is nothing left to do.
+    /// Continues a compaction by one step. Returns false if nothing is left to do.
     pub(crate) fn compact_some(&mut self, at: &mut Compacting) -> Result<bool, Error> {
         *at = match *at {
             Compacting::Begun => Compacting::Deletions(self.nodes().saturating_mul(2)),
@@ -52,7 +54,7 @@ impl Writer {
         Ok(*at != Compacting::Done)
     }
 
-    /// Writes a leaf anew that has changes or patches. False if there is none.
+    /// Writes a leaf anew that has changes or patches. Returns false if there is none.
     fn write_one_anew(&mut self) -> Result<bool, Error> {
         if self.fold_oldest()? {
             return Ok(true);
@@ -74,14 +76,14 @@ impl Writer {
         let victim = self.segments.worth_moving(begun);
         if let Some(victim) = victim {
             self.clean_whole(victim)?;
-            // What cannot be moved, because it is damaged, is not tried again.
+            // Damaged content cannot be moved, and is not tried again.
             self.segments.leave(victim);
         }
         self.checkpoint_now()?;
         if victim.is_some() {
             return Ok(Compacting::Segments(begun));
         }
-        // What streams are filling may be anywhere.
+        // Segments that streams are filling may be anywhere in the storage.
         self.write_log(true)?;
         self.segments.close_streams(&*self.storage())?;
         Ok(Compacting::End(self.segments.count() as u32))
@@ -96,7 +98,7 @@ impl Writer {
         if victim.is_some() && self.segments.last_to_move() != victim {
             return Ok(Compacting::End(left - 1));
         }
-        // The checkpoint before may have been in the way of the first free segment.
+        // The previous checkpoint may have occupied the first free segment.
         self.checkpoint_now()?;
         self.segments.trim(&*self.storage())?;
         Ok(Compacting::Done)

@@ -1,13 +1,13 @@
-//! Deletions of ranges, a few leaves at a time.
+//! Range deletions, applied to a few leaves at a time.
 //!
-//! A deletion that touches a few leaves is taken in by them at once. A longer one counts at once as
-//! well, for readers look for it beside the leaves
-//! ([`Deletions`](crate::tree::deletions::Deletions)). Each group of batches makes some leaves take
-//! it in, and each leaf that is written or logged again takes it in first. So no commit waits for
-//! more than those, whatever the range. A leaf is read for it only if the deletion is of an earlier
-//! opening, for then the image may be newer. Checkpoints list the deletions that leaves may lack,
-//! and the log has them behind its tail, for a rebuild. A leaf must never get an image, or be
-//! logged again, as of a batch after a deletion that it has not taken in.
+//! A deletion that concerns a few leaves is applied to them at once. A longer one takes effect at
+//! once too, because readers look for it beside the leaves
+//! ([`Deletions`](crate::tree::deletions::Deletions)). With each group of batches some leaves apply
+//! it, and each leaf that is rewritten or relogged applies it first. So no commit waits for more
+//! than these leaves, whatever the range. A leaf is read for this only if the deletion is of an
+//! earlier incarnation, because the image may then be newer than the deletion. Checkpoints list the
+//! deletions that leaves may lack, and the log has them behind its tail, for a rebuild. A leaf must
+//! never get an image, or be relogged, as of a batch after a deletion that it has not applied.
 
 use super::Writer;
 use crate::batch::{Operation, push_operation};
@@ -19,34 +19,35 @@ use crate::tree::Path;
 use crate::tree::deletions::{Bounds, Deletion, take_in};
 use std::ops::Bound;
 
-/// A deletion that touches no more leaves than this is taken in at once.
+/// Number of leaves up to which a deletion is applied at once.
 const LEAVES_AT_ONCE: usize = 4;
-/// Leaves that take in deletions after a group of batches.
+/// Number of leaves that apply deletions after a group of batches.
 pub(super) const LEAVES_IN_TURN: usize = 16;
-/// Deletions that wait for leaves, at most: more of them wait for their turn themselves.
+/// Maximum number of deletions in the list: a thread with further deletions has to wait.
 const WAITING_MAX: usize = 64;
-/// Their bytes, as a share of the log, which has to have all of them.
+/// Divisor of the log's bytes that limits the bytes of these deletions, because the log has to hold
+/// all of them.
 const WAITING_SHARE: usize = 16;
 
-/// A deletion that leaves may lack. One that every leaf has taken in stays until none of them needs
-/// the log for it: a program that opens the index then finds these leaves without it.
+/// A deletion that leaves may lack. After every leaf has applied it, it stays in the list until no
+/// leaf needs the log for it: an opening would find such a leaf without the deletion.
 #[derive(Debug)]
 struct Waiting {
     deletion: Deletion,
-    /// Leaves with keys before this one have it; none: all leaves.
+    /// Key before which all leaves have applied the deletion; `None` if all leaves have.
     next: Option<Box<[u8]>>,
-    /// Where the log has it.
+    /// Log position of the deletion.
     logged_at: u64,
-    /// It was made before this opening, so that images may be newer.
+    /// True if the deletion is of an earlier incarnation, so that images may be newer.
     is_old: bool,
 }
 
-/// All of them, in the order of their batches.
+/// All such deletions, in the order of their batches.
 #[derive(Debug, Default)]
 pub(super) struct WaitingDeletions(Vec<Waiting>);
 
 impl WaitingDeletions {
-    /// Those of a checkpoint: the log is needed from `logged_at` on for them.
+    /// Creates the list from a checkpoint's deletions: they need the log from `logged_at` on.
     pub(super) fn of(stored: Vec<Deletion>, logged_at: u64) -> WaitingDeletions {
         let mut waiting = WaitingDeletions::default();
         for deletion in stored {
@@ -69,13 +70,13 @@ impl WaitingDeletions {
         self.0.insert(at, waiting);
     }
 
-    /// True if a deletion is one of them, or a part of one.
+    /// Returns true if the list has a deletion, or one of the same batch that covers it.
     pub(super) fn has(&self, deletion: &Deletion) -> bool {
         let is_it = |w: &Waiting| w.deletion.seq == deletion.seq && w.deletion.covers(deletion);
         self.0.iter().any(is_it)
     }
 
-    /// True if no leaf lacks any.
+    /// Returns true if no leaf lacks any of them.
     fn is_done(&self) -> bool {
         self.0.iter().all(|waiting| waiting.next.is_none())
     }
@@ -86,21 +87,21 @@ impl WaitingDeletions {
         self.0.iter().map(bytes).sum()
     }
 
-    /// The first position of the log that has one that leaves lack.
+    /// Returns the first log position of a deletion that leaves lack.
     fn logged_from(&self) -> Option<u64> {
         let lacked = self.0.iter().filter(|waiting| waiting.next.is_some());
         lacked.map(|waiting| waiting.logged_at).min()
     }
 
-    /// What a checkpoint lists.
+    /// Returns the deletions that a checkpoint lists.
     pub(super) fn all(&self) -> impl Iterator<Item = &Deletion> {
         self.0.iter().map(|waiting| &waiting.deletion)
     }
 }
 
 impl Writer {
-    /// Deletes a range: at once in a few leaves, or, if it has more of them, as a deletion that
-    /// they take in later.
+    /// Deletes a range: at once if it concerns a few leaves; otherwise as a deletion that the
+    /// leaves apply later.
     pub(super) fn delete_range(
         &mut self,
         seq: Seq,
@@ -133,14 +134,15 @@ impl Writer {
         Ok(true)
     }
 
-    /// A deletion counts from now on, and leaves take it in later. It is in the log at `position`.
+    /// Makes a deletion effective for readers; leaves apply it later. It is in the log at
+    /// `position`.
     fn let_wait(&mut self, deletion: Deletion, position: u64) {
         let is_old = !self.log.is_taken_up();
         self.deletions.add(deletion, position, is_old);
         self.show_deletions();
     }
 
-    /// Every leaf that the range touches gets a note of it.
+    /// Adds the deletion to the delta of every leaf that it concerns.
     pub(super) fn delete_at_once(
         &mut self,
         deletion: &Deletion,
@@ -150,7 +152,7 @@ impl Writer {
         let end = deletion.end.as_deref();
         let mut at = deletion.start.clone();
         while end.is_none_or(|end| *at < *end) {
-            // Cut to the leaf, so that it can be logged again for this leaf alone.
+            // The range is cut to the leaf, so that it can be relogged for this leaf alone.
             let edge = self.tree.upper_edge(&at)?;
             let upper = upper_of(end, edge.as_deref());
             self.change_leaf(&at, position, |delta| {
@@ -164,7 +166,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Readers find what leaves lack.
+    /// Shows readers the deletions that leaves lack.
     pub(super) fn show_deletions(&self) {
         let lacked = self
             .deletions
@@ -175,7 +177,7 @@ impl Writer {
         self.tree.deletions.set(lacked.collect());
     }
 
-    /// True if a batch may bring so many deletions more.
+    /// Returns true if a batch may bring `count` more deletions.
     pub(crate) fn may_delete(&self, count: usize) -> bool {
         let waiting = &self.deletions;
         let bytes_max =
@@ -184,19 +186,19 @@ impl Writer {
             || (waiting.0.len() + count <= WAITING_MAX && waiting.bytes() < bytes_max)
     }
 
-    /// Makes room for more deletions, by a step.
+    /// Makes room for more deletions by one step.
     pub(crate) fn advance_deletions(&mut self) -> Result<(), Error> {
         if self.deletions.is_done() {
-            // Every leaf has them, but from the log alone: where these leaves are written, none is
-            // needed any more.
+            // Every leaf has applied them, but some leaves only in the log: once these leaves are
+            // written, no deletion is needed any more.
             self.fold_oldest()?;
             self.needed_from();
         }
-        // In which leaves take them in.
+        // Maintenance makes further leaves apply them.
         self.keep_house(1, 0)
     }
 
-    /// Makes so many leaves take in deletions that they lack. False if none lacks any.
+    /// Makes `leaves` leaves apply deletions that they lack. Returns false if no leaf lacks any.
     pub(super) fn take_in_some(&mut self, leaves: usize) -> Result<bool, Error> {
         if self.deletions.is_done() {
             return Ok(false);
@@ -206,7 +208,7 @@ impl Writer {
         result.map(|()| true)
     }
 
-    /// The first leaf that lacks the oldest deletion takes in all that it lacks.
+    /// Makes the first leaf that lacks the oldest deletion apply all deletions that it lacks.
     fn take_in_next(&mut self) -> Result<(), Error> {
         let next = self
             .deletions
@@ -235,7 +237,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A leaf at the end of a path takes in all deletions that it lacks.
+    /// Makes the leaf at the end of a path apply all deletions that it lacks.
     pub(super) fn take_in_at(&mut self, path: &Path, id: NodeId) -> Result<(), Error> {
         if self.deletions.is_done() || is_planted(Bug::WritesWithoutDeletions) {
             return Ok(());
@@ -243,7 +245,7 @@ impl Writer {
         self.take_in(id, &super::fold::range_of(path, &[id]))
     }
 
-    /// A leaf takes in all deletions that it lacks, wherever it is.
+    /// Makes a leaf apply all deletions that it lacks; finds its path first.
     pub(super) fn take_in_of(&mut self, id: NodeId) -> Result<(), Error> {
         if self.deletions.is_done() {
             return Ok(());
@@ -252,7 +254,7 @@ impl Writer {
         self.take_in_at(&path, id)
     }
 
-    /// A leaf with the keys of `range` takes in all deletions that it lacks.
+    /// Makes a leaf with the key range `range` apply all deletions that it lacks.
     fn take_in(&mut self, id: NodeId, range: &KeyRange) -> Result<(), Error> {
         let oldest = self.readers.oldest();
         for number in 0..self.deletions.0.len() {
@@ -266,15 +268,16 @@ impl Writer {
                 waiting.is_old,
                 self.tree.slots.get(id).node.read().folded_at,
             );
-            // It took it in when it was written, and what has changed since is newer. Of a deletion
-            // of an earlier opening the second is not so: the log may have brought older changes
-            // since.
+            // The leaf applied the deletion when it was written, and later changes are newer. The
+            // latter is not so for a deletion of an earlier incarnation: the replay may have added
+            // older changes since.
             if folded_at >= deletion.seq && !is_old {
                 continue;
             }
             let lsn = match is_old && folded_at < deletion.seq {
                 true => self.tree.leaf_image(id)?.map_or(0, |image| image.lsn()),
-                // The image is of this opening, or of before it and then older than the deletion.
+                // The image is of this incarnation, or it is of an earlier one and older than the
+                // deletion.
                 false => folded_at,
             };
             let has_changes = self.tree.slots.get(id).node.read().delta.is_some();
@@ -287,9 +290,9 @@ impl Writer {
         Ok(())
     }
 
-    /// The log has them again from its head on, those that leaves lack and that it has before
-    /// `target` only. They are carried as they were, with the numbers of their batches: only for a
-    /// rebuild, which has no checkpoint. False if there is none.
+    /// Relogs at the head of the log the deletions that leaves lack and that the log has before
+    /// `target`, up to a frame of them. They keep the sequence numbers of their batches. Only a
+    /// rebuild needs them, which has no checkpoint. Returns false if there is none.
     pub(super) fn carry_deletions(&mut self, target: u64) -> Result<bool, Error> {
         let is_due = |w: &Waiting| w.next.is_some() && w.logged_at < target;
         if !self.deletions.0.iter().any(is_due) {
@@ -319,9 +322,9 @@ impl Writer {
         Ok(true)
     }
 
-    /// The first position of the log that is needed for a deletion that leaves lack. Those that
-    /// every leaf has, and no leaf from the log alone, which leaves need from `leaves_from` on, are
-    /// forgotten.
+    /// Returns the first log position that is needed for a deletion that leaves lack. Forgets a
+    /// deletion once all leaves have applied it and its log position is before `leaves_from`, from
+    /// which leaves need the log.
     pub(super) fn deletions_needed_from(&mut self, leaves_from: Option<u64>) -> Option<u64> {
         let is_logged = |w: &Waiting| leaves_from.is_some_and(|from| from <= w.logged_at);
         self.deletions
@@ -331,7 +334,8 @@ impl Writer {
     }
 }
 
-/// The bounds of what a deletion deletes of the keys of a leaf: with a start that is in the leaf.
+/// Returns the part of a deletion's range that is in the key range of a leaf; its start is in the
+/// leaf.
 fn shared<'a>(deletion: &'a Deletion, range: &'a KeyRange) -> Option<Bounds<'a>> {
     let start = deletion.start.as_ref().max(range.from.as_ref());
     let (end, edge) = (deletion.end.as_deref(), range.to.as_deref());
@@ -342,7 +346,7 @@ fn shared<'a>(deletion: &'a Deletion, range: &'a KeyRange) -> Option<Bounds<'a>>
     }
 }
 
-/// The lesser of two ends, of which none is the end of all keys.
+/// Returns the lesser of two ends; `None` means the end of all keys.
 fn upper_of<'a>(end: Option<&'a [u8]>, edge: Option<&'a [u8]>) -> Bound<&'a [u8]> {
     match (end, edge) {
         (Some(end), Some(edge)) => Bound::Excluded(end.min(edge)),

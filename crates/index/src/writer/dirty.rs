@@ -1,46 +1,47 @@
-//! The leaves that have changes: in which order they are written back, what the log is needed from
-//! for them, and how much memory they may take.
+//! The dirty leaves: the order in which they are written back, the log position from which each
+//! needs the log, and the memory that their changes may take.
 //!
-//! Both orders are queues whose entries count only as long as the leaf says the same: a leaf that
-//! is written back is not looked for in them, its entries are dropped when their turn comes. A
-//! queue must never lack an entry for a leaf that has changes, or the log would be cut off before
-//! they are in a node; and the order of the log must never be asked while a replay, which goes by
-//! keys, has left it out of order.
+//! Both orders are queues. An entry counts only while the leaf still has the same value. When a
+//! leaf is written back, its entries stay in the queues and are dropped when they reach the front.
+//! A queue must never lack an entry for a leaf that has changes, or the log would be truncated
+//! before the changes are in a node. The log order must never be asked for while a replay, which
+//! goes by keys, has left it unsorted.
 
 use crate::node::NodeId;
 use crate::tree::slots::{Node, Slots};
 use std::collections::VecDeque;
 
-/// How much less memory changes may have after a group, by the bytes of its changes: more than what
-/// they take in memory themselves.
+/// Factor by which the loan of memory shrinks after a group, relative to the bytes of the group's
+/// changes: more than these changes take in memory themselves.
 const PAID_OFF_SHARE: u64 = 8;
-/// The least that it is, so that it ends. A leaf gives back some five times as much, and writing
-/// one in every commit after an opening made those commits a fifth slower.
+/// Minimum by which the loan shrinks after a group, so that it ends. Writing back one leaf returns
+/// some five times this amount; writing one with every commit after an opening made those commits a
+/// fifth slower.
 const PAID_OFF_BYTES: u64 = 256;
 
 /// A leaf, and the first position in the log that is needed for it.
 pub(super) type Logged = (u64, NodeId);
 
-/// The leaves that have changes.
+/// The dirty leaves.
 #[derive(Debug)]
 pub(super) struct DirtyLeaves {
-    /// Those that have had them longest first. An entry counts if the leaf still has its number.
+    /// Leaves in the order in which they became dirty, the oldest first. An entry counts if the
+    /// leaf's `dirty_since` still equals the number in it.
     by_age: VecDeque<(u64, NodeId)>,
-    /// The same by the first position in the log that is needed for them.
+    /// Leaves by the first log position that is needed for them.
     by_log: VecDeque<Logged>,
-    /// `by_log` is in order.
+    /// True if `by_log` is sorted.
     is_ordered: bool,
-    /// Deltas that have begun.
+    /// Number of deltas begun so far.
     begun: u64,
-    /// Leaves whose deltas have become longer than is good for a lookup or an insertion.
+    /// Leaves whose deltas have grown too long for fast lookups and insertions.
     overgrown: Vec<NodeId>,
-    /// Memory that changes may take for the time being, because so many were found in the log, in
-    /// bytes.
+    /// Memory lent to changes for now, because the log had many of them, in bytes.
     taken_up_bytes: u64,
 }
 
 impl DirtyLeaves {
-    /// None yet.
+    /// Creates an empty set.
     pub(super) fn new() -> DirtyLeaves {
         DirtyLeaves {
             by_age: VecDeque::new(),
@@ -52,8 +53,9 @@ impl DirtyLeaves {
         }
     }
 
-    /// A leaf is about to get a change that is in the log at `position`. In a replay, which goes by
-    /// keys, the first change of a leaf need not be the oldest, nor that of the next leaf newer.
+    /// Notes that a leaf is about to get a change that is in the log at `position`. In a replay,
+    /// which goes by keys, the first change of a leaf need not be its oldest, and positions of
+    /// successive leaves need not ascend.
     pub(super) fn note(&mut self, id: NodeId, node: &mut Node, position: u64) {
         if node.delta.is_none() {
             self.begin(id, node);
@@ -65,8 +67,8 @@ impl DirtyLeaves {
         }
     }
 
-    /// A leaf is about to get a change that stands earlier in the log, at `position`, than what
-    /// other leaves have.
+    /// Notes that a leaf is about to get a change that is earlier in the log, at `position`, than
+    /// the changes of other leaves.
     pub(super) fn note_late(&mut self, id: NodeId, node: &mut Node, position: u64) {
         let is_new = node.delta.is_none();
         if is_new {
@@ -74,7 +76,7 @@ impl DirtyLeaves {
         }
         if is_new || position < node.logged_at {
             node.logged_at = position;
-            // Near the front, for it is old.
+            // The entry goes near the front, because the position is old.
             let at = self.by_log.partition_point(|(other, _)| *other <= position);
             self.by_log.insert(at, (position, id));
         }
@@ -92,7 +94,8 @@ impl DirtyLeaves {
         self.by_log.push_back((position, id));
     }
 
-    /// The leaf that has had changes longest. It stays so until it is written back.
+    /// Returns the leaf that has been dirty longest. The answer stays the same until that leaf is
+    /// written back.
     pub(super) fn oldest(&mut self, slots: &Slots) -> Option<NodeId> {
         while let Some((since, id)) = self.by_age.front() {
             let node = slots.get(*id).node.read();
@@ -105,8 +108,9 @@ impl DirtyLeaves {
         None
     }
 
-    /// The leaf whose changes are first in the log, and where: nothing before that is needed for
-    /// any leaf. It stays so until it is written back or [taken](Self::take_first_logged).
+    /// Returns the leaf whose changes are first in the log, and their position: no leaf needs the
+    /// log before it. The answer stays the same until that leaf is written back or
+    /// [taken](Self::take_first_logged).
     pub(super) fn first_logged(&mut self, slots: &Slots) -> Option<Logged> {
         assert!(self.is_ordered, "a replay ends with the order of the log");
         while let Some((position, id)) = self.by_log.front() {
@@ -120,9 +124,9 @@ impl DirtyLeaves {
         None
     }
 
-    /// Takes the leaf whose changes are first in the log, to log them again: it is to be [put
-    /// back](Self::put_back) or [noted](Self::logged_again) before anybody asks from where the log
-    /// is needed.
+    /// Takes the leaf whose changes are first in the log, to relog them. The caller must [put it
+    /// back](Self::put_back) or [note it](Self::logged_again) before the next question from where
+    /// the log is needed.
     pub(super) fn take_first_logged(&mut self, slots: &Slots) -> Option<Logged> {
         let first = self.first_logged(slots);
         if first.is_some() {
@@ -131,8 +135,7 @@ impl DirtyLeaves {
         first
     }
 
-    /// Puts leaves back that were not logged again, each before those that are needed from the same
-    /// position.
+    /// Puts back leaves that were not relogged, each before other leaves of the same position.
     pub(super) fn put_back(&mut self, taken: Vec<Logged>) {
         for leaf in taken.into_iter().rev() {
             let at = self.by_log.partition_point(|(other, _)| *other < leaf.0);
@@ -140,7 +143,8 @@ impl DirtyLeaves {
         }
     }
 
-    /// The changes of these leaves were logged again, at `position`, which is behind all others.
+    /// Notes that the changes of these leaves were relogged at `position`, which is behind all
+    /// others.
     pub(super) fn logged_again(&mut self, taken: Vec<Logged>, slots: &Slots, position: u64) {
         let last = self.by_log.back();
         assert!(
@@ -153,7 +157,7 @@ impl DirtyLeaves {
         }
     }
 
-    /// Brings the leaves into the order in which the log is needed for them: a replay goes by keys.
+    /// Sorts the leaves by the log position that they need: a replay adds them by key.
     pub(super) fn order_by_log(&mut self, slots: &Slots) {
         self.by_log.retain_mut(|(position, id)| {
             let node = slots.get(*id).node.read();
@@ -164,36 +168,35 @@ impl DirtyLeaves {
         self.is_ordered = true;
     }
 
-    /// The delta of a leaf has become longer than is good for a lookup or an insertion.
+    /// Notes that the delta of a leaf has grown too long for fast lookups and insertions.
     pub(super) fn note_overgrown(&mut self, id: NodeId) {
         self.overgrown.push(id);
     }
 
-    /// A leaf that was overgrown. It may have been written back since, and its number may be
-    /// another node's.
+    /// Returns the leaf noted last as overgrown. It may have been written back since, and its id
+    /// may belong to another node now.
     pub(super) fn last_overgrown(&self) -> Option<NodeId> {
         self.overgrown.last().copied()
     }
 
-    /// Forgets the last that was overgrown.
+    /// Forgets the leaf noted last as overgrown.
     pub(super) fn pop_overgrown(&mut self) {
         self.overgrown.pop();
     }
 
-    /// Bytes of memory that changes may take, where the buffer is of so many.
+    /// Returns the bytes of memory that changes may take with a buffer of `buffer_bytes`.
     pub(super) fn bytes_max(&self, buffer_bytes: u64) -> u64 {
         buffer_bytes.max(self.taken_up_bytes)
     }
 
-    /// Changes may take so many bytes of memory even if the buffer has less, until that is paid
+    /// Lets changes take `bytes` of memory even if the buffer is smaller, until the loan is paid
     /// off.
     pub(super) fn lend(&mut self, bytes: u64) {
         self.taken_up_bytes = bytes;
     }
 
-    /// Takes back from the changes what memory they were given when the index was opened, faster
-    /// than a group can bring new ones, but not so fast that a commit of one change waits for many
-    /// leaves.
+    /// Reduces the loan of memory that changes got when the index was opened: faster than a group
+    /// can bring new changes, but not so fast that a commit of one change waits for many leaves.
     pub(super) fn pay_off(&mut self, changes_bytes: u64) {
         let paid_bytes = (changes_bytes * PAID_OFF_SHARE).max(PAID_OFF_BYTES);
         self.taken_up_bytes = self.taken_up_bytes.saturating_sub(paid_bytes);
@@ -204,7 +207,7 @@ impl DirtyLeaves {
 mod tests {
     use super::*;
 
-    /// Leaves that are changed and written back as the writer does it.
+    /// Test helper that changes leaves and writes them back as the writer does.
     struct Leaves {
         slots: Slots,
         dirty: DirtyLeaves,
@@ -247,7 +250,7 @@ mod tests {
             first.expect("a leaf has changes")
         }
 
-        /// Writes leaves back in the order of the log.
+        /// Writes leaves back in log order.
         fn in_order_of_log(&mut self) -> Vec<Logged> {
             let mut all = Vec::new();
             while let Some((position, id)) = self.first_logged() {
@@ -266,7 +269,7 @@ mod tests {
         leaves.change(7, 30);
         assert_eq!(leaves.oldest(), Some(7));
         assert_eq!(leaves.oldest(), Some(7), "until it is written back");
-        // It begins anew behind the other, and what is left of the first time does not count.
+        // Leaf 7 becomes dirty anew behind leaf 3, and its first entry no longer counts.
         leaves.write_back(7);
         leaves.change(7, 40);
         assert_eq!(leaves.oldest(), Some(3));
@@ -283,15 +286,15 @@ mod tests {
         leaves.change(2, 20);
         leaves.change(1, 30);
         assert_eq!(leaves.first_logged(), Some((10, 1)));
-        // It begins anew behind the other, and what is left of the first time does not count.
+        // Leaf 1 becomes dirty anew behind leaf 2, and its first entry no longer counts.
         leaves.write_back(1);
         leaves.change(1, 40);
         assert_eq!(leaves.first_logged(), Some((20, 2)));
-        // What a leaf takes in late stands before all of that in the log.
+        // Late changes are in the log before all of these.
         leaves.change_late(2, 15);
         leaves.change_late(3, 5);
         leaves.change_late(4, 17);
-        // One that is in the log later than what the leaf has changes nothing.
+        // A late change behind the leaf's first position alters nothing.
         leaves.change_late(4, 19);
         let expected = [(5, 3), (15, 2), (17, 4), (40, 1)];
         assert_eq!(leaves.in_order_of_log(), expected);
@@ -306,7 +309,7 @@ mod tests {
         let taken = vec![leaves.take(), leaves.take()];
         assert_eq!(taken, [(10, 1), (20, 2)]);
         leaves.dirty.logged_again(taken, &leaves.slots, 40);
-        // Their age is what it was.
+        // The age of the leaves has not changed.
         assert_eq!(leaves.oldest(), Some(1));
         assert_eq!(leaves.in_order_of_log(), [(30, 3), (40, 1), (40, 2)]);
     }
@@ -354,7 +357,7 @@ mod tests {
         assert_eq!(dirty.bytes_max(1000), 10_000);
         dirty.pay_off(100);
         assert_eq!(dirty.bytes_max(1000), 9200);
-        // A small group pays the least there is to pay: 256 bytes.
+        // A small group pays off the minimum of 256 bytes.
         dirty.pay_off(1);
         assert_eq!(dirty.bytes_max(1000), 8944);
         dirty.pay_off(5000);

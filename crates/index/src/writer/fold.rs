@@ -1,10 +1,10 @@
 //! Writing a leaf back: its image and its delta become the rows of its next image, or of several.
 //!
-//! Leaves are written back in the order in which they became dirty, so that segments die in the
-//! order in which they were written and cleaning finds little in use (docs/index.md). A leaf that
-//! has grown is cut into even parts, or into full ones where keys were only added at the end; one
-//! that has become small takes in its neighbour. It must leave everything as it was when there is
-//! no space.
+//! Leaves are written back in the order in which they became dirty. So segments die in the order in
+//! which they were written, and cleaning finds little live content (docs/index.md). A leaf that has
+//! grown is split into even parts, or into full ones if keys were only appended at its end. A leaf
+//! that has become small is merged with its neighbour. Without space, the write must fail and leave
+//! everything unchanged.
 
 use super::Writer;
 use super::unsettled::Origin;
@@ -20,31 +20,31 @@ use crate::tree::Path;
 use crate::tree::blob::Reference;
 use std::ops::{Bound, Range};
 
-/// Versions of a key in an image, at most.
+/// Maximum number of versions of a key in an image.
 const VERSIONS_MAX: usize = 1024;
-/// Rows of an image, at most but for the versions of its last key.
+/// Maximum number of rows of an image, not counting further versions of its last key.
 const PART_ROWS_MAX: usize = ROWS_MAX / 2;
-/// Leaves that are joined because they are empty, at most: each has to be read.
+/// Maximum number of leaves merged because they are empty: each has to be read.
 const EMPTY_JOINED_MAX: usize = 16;
-/// Rows whose packed length is reckoned at once.
+/// Number of rows whose packed length is estimated in one step.
 const ESTIMATED_ROWS: usize = 8192;
 
-/// Rows between two images.
+/// Rows of the leaves being written anew.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     bytes: Vec<u8>,
     rows: Vec<ScratchRow>,
-    /// References of blobs that no row needs any more.
+    /// References to blobs that no row needs any more.
     freed: Vec<Vec<u8>>,
-    /// References of blobs that were written for these rows.
+    /// References to blobs that were written for these rows.
     new_blobs: Vec<Vec<u8>>,
-    /// Those of their parts that readers cannot find yet, and where they are.
+    /// Parts of the new blobs that readers cannot find yet, with their locations.
     unpublished: Vec<(NodeId, Location)>,
-    /// Readers below this may miss what they would see: a key had too many versions.
+    /// Sequence number below which a snapshot may miss versions, because a key had too many.
     floor: Seq,
-    /// What deltas have added to these rows is in the log from here on.
+    /// Log position from which the changes of the deltas in these rows are in the log.
     logged_from: u64,
-    /// The leaves that they are of.
+    /// Images of the leaves that these rows are made of.
     bases: Vec<Base>,
 }
 
@@ -58,7 +58,7 @@ struct ScratchRow {
 }
 
 impl ScratchRow {
-    /// Its share of an image that is not packed.
+    /// Returns the row's share of an unpacked image, in bytes.
     fn bytes(&self) -> usize {
         self.end - self.key_at + 8
     }
@@ -103,7 +103,7 @@ impl Scratch {
     fn set_value(&mut self, index: usize, kind: Kind, value: &[u8]) {
         let row = &mut self.rows[index];
         row.kind = kind;
-        // The key moves with the value, so that both are in one place.
+        // The key is copied too, so that key and value are adjacent.
         let key = row.key_at..row.value_at;
         row.key_at = self.bytes.len();
         self.bytes.extend_from_within(key);
@@ -112,8 +112,8 @@ impl Scratch {
         row.end = self.bytes.len();
     }
 
-    /// Where a part of `bytes` bytes may be cut in two: at the first row of a key, as near to its
-    /// middle as there is one. None if it has only one key.
+    /// Returns the row at which a part of `bytes` bytes may be cut in two: the first row of a key,
+    /// as near to the middle as possible. `None` if the part has only one key.
     fn middle_of(&self, part: &Range<usize>, bytes: usize) -> Option<usize> {
         let is_border = |index: &usize| self.row(*index).key != self.row(index - 1).key;
         let borders = (part.start + 1..part.end).filter(is_border);
@@ -140,26 +140,26 @@ impl Scratch {
     }
 }
 
-/// What becomes of a version when a leaf is written anew.
+/// Decision about a version when a leaf is written anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Kept,
-    /// Nobody sees it.
+    /// No reader sees the version.
     Unseen,
-    /// Somebody may see it, but there are too many of its key.
+    /// A reader may see the version, but its key has too many.
     Beyond,
 }
 
-/// The versions of one key so far, the newest first.
+/// State of judging the versions of one key, the newest first.
 #[derive(Debug)]
 struct OfKey {
-    /// The number of the one before.
+    /// Sequence number of the version before this one, which is newer.
     newer: Seq,
     kept: usize,
     bytes: usize,
-    /// They stay in one image, which stays in one segment.
+    /// Maximum bytes of the versions of a key: they stay in one image, which stays in one segment.
     bytes_max: usize,
-    /// Of a longer value only a reference stays there.
+    /// Length of a value above which only a reference stays in the image.
     inline_bytes_max: usize,
 }
 
@@ -174,8 +174,8 @@ impl OfKey {
         }
     }
 
-    /// Judges the next version, of the same key or of another. It is seen by readers from its
-    /// number on to before that of the next newer one.
+    /// Judges the next version, of the same key or of another. Readers see a version from its own
+    /// sequence number up to that of the next newer version, exclusive.
     fn judge(&mut self, row: &Row<'_>, is_same_key: bool, held: &[Seq]) -> Verdict {
         let value_bytes = match row.value.len() {
             long if long > self.inline_bytes_max => Reference::bytes_for(long),
@@ -200,7 +200,7 @@ impl OfKey {
     }
 }
 
-/// An image that was written, for a node.
+/// A node's image that was written.
 pub(super) struct Written {
     pub id: NodeId,
     pub separator: Box<[u8]>,
@@ -209,7 +209,7 @@ pub(super) struct Written {
 }
 
 impl Writer {
-    /// Writes back the leaf that has been dirty longest. False if none is.
+    /// Writes back the leaf that has been dirty longest. Returns false if no leaf is dirty.
     pub(super) fn fold_oldest(&mut self) -> Result<bool, Error> {
         let Some(id) = self.dirty.oldest(&self.tree.slots) else {
             return Ok(false);
@@ -218,8 +218,8 @@ impl Writer {
         Ok(true)
     }
 
-    /// Merges the image and the delta of a leaf into the scratch, after what is there. True if the
-    /// delta only adds keys beyond those of the image.
+    /// Merges the image and the delta of a leaf, and appends the rows to the scratch. Returns true
+    /// if the delta only adds keys beyond those of the image.
     fn gather(&mut self, id: NodeId, oldest: Seq) -> Result<bool, Error> {
         let image = self.tree.leaf_image(id)?;
         self.scratch.freed.append(&mut self.tree.dropped_blobs(id)?);
@@ -241,7 +241,7 @@ impl Writer {
             floor,
             ..
         } = &mut self.scratch;
-        // Versions that an earlier image had no room for do not come back.
+        // Versions that an earlier image had no room for are lost.
         *floor = node.floor.max(*floor);
         let mut of_key = OfKey::new(
             self.tree.geometry.segment_bytes as usize / 4,
@@ -258,7 +258,8 @@ impl Writer {
                 match of_key.judge(&row, last == Some(row.key), &held) {
                     Verdict::Kept => return push(bytes, rows, row),
                     Verdict::Unseen => {}
-                    // The newest come first; who needs an older one has held it for too long.
+                    // Versions come newest first. A reader that needs an older one has held it for
+                    // too long.
                     Verdict::Beyond => {
                         *floor = rows.last().map_or(0, |last| last.seq).max(*floor);
                     }
@@ -281,7 +282,7 @@ impl Writer {
         Ok(least.is_some_and(|least| image.compare_key(last, &least).is_lt()))
     }
 
-    /// Writes what has changed of a leaf, with the leaf or without.
+    /// Writes the changes of a leaf back: as a patch, or as a new image of the whole leaf.
     pub(super) fn write_leaf_back(&mut self, id: NodeId) -> Result<(), Error> {
         self.take_in_of(id)?;
         let has_changes = self.tree.slots.get(id).node.read().delta.is_some();
@@ -291,11 +292,12 @@ impl Writer {
         self.fold_leaf(id)
     }
 
-    /// Writes a leaf anew, with what has changed of it.
+    /// Writes a new image of a leaf, including its changes.
     pub(super) fn fold_leaf(&mut self, id: NodeId) -> Result<(), Error> {
         self.has_ids_left()?;
         let path = self.path_of(id)?;
-        // What it takes in may leave it no key that leads to it.
+        // Applying waiting range deletions may leave the leaf no key that leads to it, so the path
+        // is found first.
         self.take_in_at(&path, id)?;
         self.scratch.clear();
         let oldest = self.readers.oldest();
@@ -318,12 +320,12 @@ impl Writer {
         for reference in std::mem::take(&mut self.scratch.freed) {
             self.free_blobs(&reference);
         }
-        // Last, for it may be refused, and the leaf is written all the same.
+        // This is the last step, because it may be refused; the leaf is written nevertheless.
         self.write_inners_at_once()
     }
 
-    /// The path to a leaf, of which only the number is known. The root, and it alone, may have no
-    /// key that leads to it.
+    /// Returns the path to a leaf of which only the id is known. Only the root may have no key that
+    /// leads to it.
     pub(super) fn path_of(&self, id: NodeId) -> Result<Path, Error> {
         match self.a_key_of(id)? {
             Some(key) => Ok(self.tree.path(&key)?.0),
@@ -331,7 +333,7 @@ impl Writer {
         }
     }
 
-    /// A key that leads to the leaf: one of its own, or one that has been.
+    /// Returns a key that leads to the leaf: a key that it has or has had.
     fn a_key_of(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
         if let Some(delta) = &self.tree.slots.get(id).node.read().delta
             && let Some(key) = a_key_in(delta)
@@ -354,7 +356,8 @@ impl Writer {
         Err(self.misplaced(id, "which is empty and not the root"))
     }
 
-    /// What is in the scratch is where its keys lead, or the tree would be out of order after it.
+    /// Checks that the rows in the scratch are within the key range of the leaf: otherwise the tree
+    /// would be out of order afterwards.
     fn check_rows_are_within(&self, id: NodeId, range: &KeyRange) -> Result<(), Error> {
         let Some(last) = self.scratch.rows.len().checked_sub(1) else {
             return Ok(());
@@ -367,7 +370,7 @@ impl Writer {
         }
     }
 
-    /// A leaf that the tree cannot have.
+    /// Returns the error for a leaf that an intact tree cannot have.
     fn misplaced(&self, id: NodeId, how: &str) -> Error {
         Error::Damaged {
             what: format!("leaf {id}, {how}"),
@@ -375,10 +378,10 @@ impl Writer {
         }
     }
 
-    /// The leaf; if it has become small and a neighbour fits into one image with it, both; if it
-    /// has become empty, as many neighbours as it takes to find a row. All are in the scratch. What
-    /// has been emptied is never just left out: only an image of its range says that older ones do
-    /// not count.
+    /// Returns the leaves to write together, whose rows are all in the scratch then: the leaf
+    /// alone; if it has become small and a neighbour fits into one image with it, both; if it has
+    /// become empty, neighbours until a row is found. An emptied leaf is never just left out: only
+    /// an image of its key range proves that older images of it do not count.
     fn with_neighbours(
         &mut self,
         id: NodeId,
@@ -424,15 +427,15 @@ impl Writer {
         Ok(both.to_vec())
     }
 
-    /// The leaf at the end of a path, which has no rows, and neighbours up to the first that has
-    /// some.
+    /// Returns the leaf at the end of a path, which has no rows, and its neighbours up to the first
+    /// that has rows.
     fn beside_nothing(&mut self, path: &Path, oldest: Seq) -> Result<Vec<NodeId>, Error> {
         let Some((_, inner, index)) = path.last() else {
             return Ok(Vec::new());
         };
         let index = *index;
         let (mut start, mut end) = (index, index + 1);
-        // The others are empty, so the order in which they are gathered does not matter.
+        // All other gathered leaves are empty, so the order of gathering does not matter.
         while self.scratch.rows.is_empty() && end - start < EMPTY_JOINED_MAX {
             let next = if end < inner.len() {
                 end += 1;
@@ -449,7 +452,7 @@ impl Writer {
         Ok((start..end).map(|child| inner.child(child)).collect())
     }
 
-    /// Writes what is in the scratch as images: the first ones with the numbers in `ids`.
+    /// Writes the rows in the scratch as images; the first images get the node ids in `ids`.
     fn write_leaves(
         &mut self,
         ids: &[NodeId],
@@ -489,15 +492,15 @@ impl Writer {
         }
     }
 
-    /// The rows of each image.
+    /// Returns the row range of each image.
     fn cuts(&mut self, is_appended: bool) -> Vec<Range<usize>> {
         let rows = self.scratch.rows.len();
         if rows == 0 {
             return std::iter::once(0..0).collect();
         }
         self.lay_out_for_cutting();
-        // What packs worse in parts than as a whole is not seen, nor need it be: an image may be
-        // longer.
+        // The estimate ignores that rows may pack worse in parts than together; an image may be
+        // longer than `node_bytes`.
         let mut packed = 0;
         for start in (0..rows).step_by(ESTIMATED_ROWS) {
             self.builder.clear();
@@ -513,7 +516,7 @@ impl Writer {
             return std::iter::once(0..rows).collect();
         }
         let raw: usize = self.scratch.rows.iter().map(ScratchRow::bytes).sum();
-        // Where keys are only added at the end, parts as full as they are to be.
+        // If keys are only appended at the end, the parts are as full as appended leaves should be.
         let share = match is_appended {
             true => self.appended_bytes() * raw / packed,
             false => raw.div_ceil(parts),
@@ -524,9 +527,8 @@ impl Writer {
             .collect()
     }
 
-    /// Cuts a part again whose image may be too long for a segment: what packs well beside all
-    /// other rows need not do so beside those of its part. One key with all its versions always
-    /// fits.
+    /// Cuts a part again if its image may be too long for a segment: rows that pack well among all
+    /// rows need not do so among those of their part. One key with all its versions always fits.
     fn cut_to_fit(&mut self, part: Range<usize>) -> Vec<Range<usize>> {
         let bytes_max = self.tree.geometry.segment_bytes as usize / 2;
         let rows = &self.scratch.rows[part.clone()];
@@ -559,8 +561,8 @@ impl Writer {
         self.builder.clear();
         let separator = match &about {
             About::Leaf { range, .. } => {
-                // Under the paper's rules images have a fixed length, and cannot be found again
-                // anyway.
+                // Under the paper's rules images have a fixed length, and a rebuild cannot find
+                // them anyway.
                 if self.options.paper.is_none() {
                     self.builder.set_range(range.clone());
                 }
@@ -598,7 +600,7 @@ impl Writer {
         }
     }
 
-    /// Undoes the writing of images that will not be used.
+    /// Discards images that were written but will not be used.
     fn take_back(&mut self, ids: &[NodeId], written: Vec<Written>) {
         for image in written {
             self.segments.release(image.location);
@@ -611,7 +613,7 @@ impl Writer {
         }
     }
 
-    /// Moves long values out of the rows in the scratch.
+    /// Writes long values as blobs, and replaces them by references in the rows of the scratch.
     fn write_blobs(&mut self) -> Result<(), Error> {
         let mut has_any = false;
         for index in 0..self.scratch.rows.len() {
@@ -633,9 +635,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Lets readers find the parts of values that have reached the storage. Not earlier: they are
-    /// never kept in memory, and their numbers were those of other blobs, for which readers who are
-    /// late still look.
+    /// Publishes the locations of blob parts that have reached the storage. Before that, readers
+    /// must not find them: blob parts are never kept in memory, and their ids were those of other
+    /// blobs, for which slow readers may still search.
     fn publish_blobs(&mut self) {
         for (id, location) in self.scratch.unpublished.drain(..) {
             self.tree.slots.get(id).node.write().location = location;
@@ -675,7 +677,7 @@ impl Writer {
         Ok(reference)
     }
 
-    /// No row refers to these blobs any more.
+    /// Frees the blobs of a reference that no row has any more.
     fn free_blobs(&mut self, reference: &[u8]) {
         let Some(reference) = Reference::decode(reference) else {
             return;
@@ -688,7 +690,7 @@ impl Writer {
     }
 }
 
-/// A key that a delta says something of.
+/// Returns a key that a delta has a change of.
 fn a_key_in(delta: &Delta) -> Option<Vec<u8>> {
     let mut key = None;
     delta.newest(&mut |row| {
@@ -696,12 +698,12 @@ fn a_key_in(delta: &Delta) -> Option<Vec<u8>> {
     });
     key.or_else(|| match &delta.ranges().first()?.start {
         Bound::Included(start) => Some(start.to_vec()),
-        // Ranges are cut to their leaf with a start that is in it.
+        // Ranges in a delta are cut to their leaf and begin with a key that is in it.
         Bound::Excluded(_) | Bound::Unbounded => None,
     })
 }
 
-/// The keys that belong to neighbours at the end of a path.
+/// Returns the key range of neighbouring leaves at the end of a path.
 pub(super) fn range_of(path: &Path, leaves: &[NodeId]) -> KeyRange {
     let mut range = KeyRange::default();
     let mut has_start = false;
@@ -725,7 +727,7 @@ pub(super) fn range_of(path: &Path, leaves: &[NodeId]) -> KeyRange {
     range
 }
 
-/// The image of bytes that were just made and sealed.
+/// Parses an image from bytes that were just built and sealed.
 fn made(bytes: &[u8], seal: Seal) -> Image {
     Image::parse(bytes, seal).expect("an image that was just made can be read")
 }

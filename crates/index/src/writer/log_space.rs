@@ -1,11 +1,11 @@
-//! Room in the log: how long its ring is, when its tail has to move, and what has to leave it for
-//! that.
+//! Space in the log: the length of its ring, when its tail has to move, and which changes must
+//! leave the log for that.
 //!
-//! An index begins with a short log. When it is nearly full, the log goes on in a longer ring until
-//! it is as long as it may be; only then are changes written back, or logged again
-//! ([`carry`](super::carry)), to free it. When nothing of it is needed, or the index is compacted,
-//! the log goes back to the front of the storage. A batch must never be refused as long as writing
-//! leaves back can make room for it.
+//! An index begins with a short log. When that is nearly full, the log moves to a longer ring, up
+//! to its maximum length. Only then are changes written back, or relogged
+//! ([`carry`](super::carry)), to free the log. When the log is not needed, or the index is
+//! compacted, it returns to the front of the storage. A batch must never be refused as long as
+//! writing leaves back can make room for it.
 
 use super::Writer;
 use super::checkpoint::Detail;
@@ -16,7 +16,7 @@ use crate::rings::{Place, segments_for};
 use crate::storage::{BLOCK_BYTES, sync};
 
 impl Writer {
-    /// The log goes on in a ring of so many blocks at this place.
+    /// Moves the log to a ring of `blocks` blocks at `place`.
     fn go_on_in(&mut self, place: Place, blocks: u64) -> Result<(), Error> {
         for segments in self.log.go_on_in(&*self.tree.storage, place, blocks)? {
             self.segments.give_back_log(segments);
@@ -25,9 +25,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes the log longer, if it may be and there is room. False if not. Where there was none, it
-    /// is tried again when the storage has another number of segments, or when a batch needs so
-    /// many blocks that waits for it: others may have made room on the file system.
+    /// Lengthens the log if it may be longer and the storage has room. Returns false if it does
+    /// not. After a refusal the attempt is repeated when the number of segments has changed, or
+    /// when a waiting batch needs `needed_blocks` blocks: others may have freed space on the file
+    /// system.
     pub(super) fn lengthen_log(&mut self, needed_blocks: u64) -> Result<bool, Error> {
         let Some(blocks) = self.log.rings().longer(&self.tree.geometry, needed_blocks) else {
             return Ok(false);
@@ -42,7 +43,7 @@ impl Writer {
         match self.segments.take_for_log(&*storage, count, spare) {
             Ok(first) => {
                 // The storage may have become longer, and a superblock must name nothing beyond its
-                // end.
+                // durable end.
                 let synced = sync(&*storage);
                 synced.at("making the storage longer", 0)?;
                 self.go_on_in(Place::Segments(first), blocks)?;
@@ -56,8 +57,8 @@ impl Writer {
         }
     }
 
-    /// The log goes back to the front. Returns the position from which on it is there: what it was
-    /// in is given back when nothing before that is needed.
+    /// Moves the log back to the front ring. Returns the position from which it is there: its
+    /// previous rings are freed when nothing before that position is needed.
     pub(super) fn shorten_log(&mut self) -> Result<u64, Error> {
         let places = self.log.rings().all().iter();
         let uses_front = places.clone().any(|ring| ring.place == Place::Front);
@@ -67,8 +68,8 @@ impl Writer {
         Ok(self.log.rings().current().from)
     }
 
-    /// Frees the log before `target`, until as many leaves were written or logged again as a step
-    /// may, or a frame more. False if nothing before it is needed any more.
+    /// Frees the log before `target`, until one step of leaves was written or relogged, or up to a
+    /// frame more. Returns false if nothing before `target` is needed any more.
     pub(super) fn free_some_log(&mut self, target: u64) -> Result<bool, Error> {
         let end = self.leaves_freed() + u64::from(LEAVES_IN_STEP);
         while self.leaves_freed() < end {
@@ -80,14 +81,14 @@ impl Writer {
         Ok(true)
     }
 
-    /// Leaves that were written or logged again since the index was opened, and those that took
-    /// deletions in.
+    /// Returns the number of leaves written or relogged since the index was opened, plus those that
+    /// applied deletions in their turn.
     pub(super) fn leaves_freed(&self) -> u64 {
         let figures = &self.figures;
         figures.folds + figures.patches + figures.carried + figures.taken_in
     }
 
-    /// Goes on with a checkpoint, or gets the log ready for one.
+    /// Continues the checkpoint in progress, or frees enough of the log to take one.
     pub(super) fn move_tail(&mut self, blocks: u64) -> Result<(), Error> {
         if self.is_checkpointing() {
             return self.continue_checkpoint();
@@ -105,7 +106,8 @@ impl Writer {
             if !self.free_log(target)? {
                 return self.take_checkpoint(Detail::Places);
             }
-            // Leaves were written back for it, and what they leave behind must not pile up.
+            // Freeing the log wrote leaves back, and the space of their old images must be
+            // reclaimed.
             self.clean_some()?;
             if self.is_checkpointing() {
                 break;
@@ -114,11 +116,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes the log have room for a batch of so many bytes, whatever that takes.
+    /// Makes room in the log for a batch of `bytes` bytes, whatever that takes.
     ///
     /// # Errors
     ///
-    /// [`Error::Full`] if the storage has no room for what would have to leave the log.
+    /// [`Error::Full`] if the storage has no room for the content that would have to leave the log.
     pub(super) fn make_log_room(&mut self, bytes: usize) -> Result<(), Error> {
         for _ in 0..4 {
             if self.has_log_room(bytes) {
@@ -148,7 +150,8 @@ impl Writer {
         }
     }
 
-    /// Blocks of the log that a batch of so many bytes may need, and some for what is logged again.
+    /// Returns the number of log blocks that a batch of `bytes` bytes may need, plus some for
+    /// relogged records.
     fn log_blocks_for(&self, bytes: usize) -> u64 {
         (bytes / BLOCK_BYTES) as u64 + 2 + self.log.ring_blocks() / 8
     }

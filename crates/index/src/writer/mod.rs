@@ -1,15 +1,17 @@
-//! The one that changes: takes batches into the log and the leaves, and keeps house.
+//! The writer: takes batches into the log and the leaves, and does the maintenance.
 //!
-//! One thread at a time has it; there is no other, so that what it does is in step with the batches
-//! that make the work. A batch goes to the log, then to the deltas of its leaves, then readers see
-//! it. Everything else ([`upkeep`]) only moves what is there: deltas into images, images out of
-//! segments that are nearly empty, and the log's tail. It must never make readers see what is not
-//! in the log, and never let a checkpoint name what is not on the storage.
+//! One thread at a time holds the writer; no background thread exists, so maintenance proceeds in
+//! step with the batches that cause it. A batch goes to the log, then to the deltas of its leaves,
+//! then readers see it. Everything else ([`upkeep`]) only moves existing content: deltas into
+//! images, images out of nearly empty segments, and the tail of the log. The writer must never show
+//! readers a change that is not in the log, and never let a checkpoint name an image that is not on
+//! the storage.
 //!
-//! What it has to know for that is kept by owners, each of which alone changes its part and asserts
-//! what must hold of it: the [log with its superblocks](OpenLog), [where nodes are](NodeTable),
-//! [which leaves have changes](DirtyLeaves), [checkpoints](Checkpointer) and [cleaning](Cleaner).
-//! What needs several of them is done by the one that changes: none of them reaches into another.
+//! The state of the writer is divided among owners. Each owner alone changes its part and asserts
+//! the invariants of that part: the [log with its superblocks](OpenLog), the [locations of
+//! nodes](NodeTable), the [leaves with changes](DirtyLeaves), [checkpoints](Checkpointer) and
+//! [cleaning](Cleaner). The writer itself does the work that needs several owners: no owner reaches
+//! into another.
 
 mod carry;
 mod checkpoint;
@@ -57,38 +59,40 @@ use nodes::NodeTable;
 use open_log::OpenLog;
 use std::sync::Arc;
 
-/// When a batch survives a power cut.
+/// Point in time from which a batch survives a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// When its write returns.
+    /// The batch is durable when its write returns.
     #[default]
     Durable,
-    /// When its write returns, which waits up to [`Options::group_wait_us`] for batches of other
-    /// threads, so that one flush is for several: fewer flushes, each a little later.
+    /// The batch is durable when its write returns. The write waits up to
+    /// [`Options::group_wait_us`] for batches of other threads, so that one flush serves several
+    /// batches: fewer flushes, each a little later.
     Group,
-    /// Some time later, with everything before it; at the latest with the next durable one.
+    /// The batch becomes durable some time later, together with everything before it; at the latest
+    /// with the next durable write.
     Relaxed,
 }
 
-/// Counts of what was done to keep house.
+/// Counters of maintenance work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UpkeepFigures {
-    /// Leaves written back.
+    /// Leaves written back as whole new images.
     pub folds: u64,
-    /// Rows in them.
+    /// Rows in the leaves written back.
     pub folded_rows: u64,
-    /// Leaves of which only the changes were written, as patches.
+    /// Leaves of which only the changes were written, as a patch.
     pub patches: u64,
-    /// Leaves that were cut into several.
+    /// Leaves that were split into several.
     pub splits: u64,
-    /// Leaves that were joined with a neighbour.
+    /// Leaves that were merged with a neighbour.
     pub joins: u64,
     /// Values written out of line.
     pub blobs: u64,
-    /// Leaves that took in deletions of ranges in their turn, because those touched too many leaves
-    /// to wait for.
+    /// Leaves to which a range deletion was applied later than its commit, because the deletion
+    /// concerned too many leaves for the commit to wait.
     pub taken_in: u64,
-    /// Leaves whose changes were logged again, since the log came round.
+    /// Leaves whose changes were relogged, because the log wrapped around.
     pub carried: u64,
     /// Bytes of images that cleaning moved.
     pub moved_bytes: u64,
@@ -96,50 +100,52 @@ pub struct UpkeepFigures {
     pub cleaned_segments: u64,
     /// Checkpoints completed.
     pub checkpoints: u64,
-    /// Bytes of them.
+    /// Bytes of the completed checkpoints.
     pub checkpoint_bytes: u64,
-    /// How often the log went on in another ring: a longer one, or that at the front of the
-    /// storage.
+    /// Number of times that the log moved to another ring: to a longer one, or to the ring at the
+    /// front of the storage.
     pub log_rings: u64,
 }
 
-/// Numbers that one change of the tree may need: an even split of a leaf and of every level above.
+/// Number of node ids that one change of the tree may need: for an even split of a leaf and of
+/// every level above.
 const IDS_SPARE: usize = 1 << 12;
 
-/// The one that changes.
+/// The writer of an index.
 pub(crate) struct Writer {
-    /// What readers see.
+    /// The tree that readers see.
     pub tree: Arc<Tree>,
-    /// Who reads, and as of which batch.
+    /// The open readers, and the sequence number that each of them reads at.
     readers: Arc<Readers>,
-    /// What the index was opened with.
+    /// Options that the index was opened with.
     options: Options,
-    /// The log, and the superblocks that say where it is.
+    /// The log, and the superblocks that locate it.
     pub log: OpenLog,
-    /// Where images are written, and how much of it is in use.
+    /// Segments that images are written to, and how much of each is in use.
     pub segments: Segments,
-    /// Where each node is, and what of it no image has.
+    /// Location of each node, leaves with patches, and inner nodes that are newer than their image.
     nodes: NodeTable,
-    /// Leaves with changes, and how much memory these may take.
+    /// Leaves with changes, and the memory that the changes may take.
     dirty: DirtyLeaves,
-    /// Deletions of ranges that leaves may lack.
+    /// Range deletions that some leaves may not have applied yet.
     deletions: WaitingDeletions,
-    /// The checkpoint that is on its way, and what has happened since the last.
+    /// The checkpoint in progress, and the changes since the last one.
     checkpointer: Checkpointer,
-    /// The segment that is being cleaned, and what says whether one should be.
+    /// The segment being cleaned, and the statistics that decide whether to clean one.
     cleaner: Cleaner,
-    /// Which leaves are hot.
+    /// Classification of leaves as hot or cold.
     classes: Classes,
-    /// Makes images.
+    /// Builder of images.
     builder: Builder,
-    /// Rows between two images.
+    /// Rows of the leaves being written anew.
     scratch: Scratch,
-    /// Counts of what was done.
+    /// Counters of the maintenance done.
     pub figures: UpkeepFigures,
 }
 
 impl Writer {
-    /// Goes on from a superblock and what its checkpoint says. The log is to be replayed.
+    /// Creates a writer from a superblock and the content of its checkpoint. The caller replays the
+    /// log next.
     pub(crate) fn new(
         tree: Arc<Tree>,
         readers: Arc<Readers>,
@@ -176,46 +182,46 @@ impl Writer {
         Arc::clone(&self.tree.storage)
     }
 
-    /// Nodes there are, parts of long values among them.
+    /// Returns the number of existing nodes, including the parts of long values.
     pub(crate) fn nodes(&self) -> u32 {
         self.nodes.count()
     }
 
-    /// Number of the last batch taken.
+    /// Returns the sequence number of the last batch accepted.
     pub(crate) fn seq(&self) -> Seq {
         self.log.seq()
     }
 
-    /// Makes the log have room for batches of so many bytes.
+    /// Makes room in the log for batches of `bytes` bytes in total.
     ///
     /// # Errors
     ///
-    /// [`Error::Full`] if there is none and none can be made; nothing has changed then.
+    /// [`Error::Full`] if the log has no room and none can be made; nothing has changed then.
     pub(crate) fn begin_group(&mut self, bytes: usize) -> Result<(), Error> {
         self.make_log_room(bytes)
     }
 
-    /// Puts a batch into the log, which was made to have room. It is neither durable nor visible
-    /// yet.
+    /// Appends a batch to the log, in which [`begin_group`](Self::begin_group) has made room. The
+    /// batch is neither durable nor visible yet.
     pub(crate) fn enlog(&mut self, operations: &[u8]) -> Result<Seq, Error> {
         self.log.append(&*self.tree.storage, operations)
     }
 
-    /// Everything enlogged is written; durable if asked.
+    /// Writes out all appended batches, and makes them durable if asked.
     pub(crate) fn write_log(&mut self, durable: bool) -> Result<(), Error> {
         self.log.write_out(&*self.tree.storage, durable)
     }
 
-    /// Makes everything durable before the index is closed, and says where the log ends: so it can
-    /// be told later whether all of it is there.
+    /// Makes everything durable before the index is closed, and records in a superblock where the
+    /// log ends. A later opening can then tell whether the log is complete.
     pub(crate) fn end(&mut self) -> Result<(), Error> {
         self.log.end(&*self.tree.storage)
     }
 
-    /// Writes an image of a node into a stream; returns where it will be. What an image has is
-    /// durable in the log before the image reaches the storage, so that images, where nothing else
-    /// is left, never have a part of a batch that is lost. While the log is not durable, images
-    /// wait as long as they can.
+    /// Appends an image of a node to a stream; returns the location it will have. The changes in an
+    /// image are durable in the log before the image reaches the storage. So a rebuild from images
+    /// alone never finds part of a lost batch. While the log is not durable, images stay in memory
+    /// as long as possible.
     fn append(
         &mut self,
         class: Class,
@@ -238,8 +244,8 @@ impl Writer {
         self.segments.append(&*storage, class, image, may_write)
     }
 
-    /// Makes the log durable, because an image is to reach the storage. Under the paper's rules
-    /// segments have no footers, images prove nothing where all else is lost, and need not wait.
+    /// Makes the log durable before an image is written to the storage. Under the paper's rules
+    /// this is not needed: segments have no footers there, so a rebuild cannot use the images.
     pub(super) fn log_before_images(&mut self) -> Result<(), Error> {
         match self.options.paper {
             Some(_) => Ok(()),
@@ -247,7 +253,8 @@ impl Writer {
         }
     }
 
-    /// Changes the leaves as a batch says that is in the log at `position` or later.
+    /// Applies the operations of a batch to the leaves. The batch is in the log at `position` or
+    /// later.
     pub(crate) fn apply(
         &mut self,
         seq: Seq,
@@ -281,17 +288,18 @@ impl Writer {
             Operation::DeleteRange { start, end } => {
                 self.delete_range(seq, (start, end), position)?;
             }
-            // The checkpoint has it, or it stands in the log as it was made.
+            // The checkpoint has this deletion, or the log has it in its original form.
             Operation::RangeDeleted { .. } | Operation::End => {}
         }
         Ok(())
     }
 
-    /// Deletes a range again that is in the log, after a stop. Nobody has read yet. What is carried
-    /// was of one leaf. What a batch before the checkpoint has deleted is in its list, or had few
-    /// leaves then, and every image of the checkpoint that is newer has it. Images that were
-    /// written since the replay began seem to be newer too and may lack it, so that no leaf is let
-    /// wait for that.
+    /// Applies a range deletion from the log again during replay, before any reader exists. A
+    /// relogged deletion concerned one leaf. A deletion of a batch before the checkpoint is in the
+    /// checkpoint's list, or had few leaves then, and every image of the checkpoint that is newer
+    /// than the deletion includes it. Images written since the replay began look newer than the
+    /// deletion too, but may lack it. So a relogged deletion, or one that had few leaves, is
+    /// applied to its leaves at once.
     pub(crate) fn replay_deletion(
         &mut self,
         seq: Seq,
@@ -310,15 +318,15 @@ impl Writer {
         }
     }
 
-    /// Everything up to this batch, and to the end of this frame of the log, has been taken from
-    /// it.
+    /// Notes that the log was replayed up to the batch `seq` and to the end of `frame`.
     pub(crate) fn replayed(&mut self, seq: Seq, frame: &Frame<'_>) {
         self.log.replayed(seq, frame.end, frame.durable_below);
         self.readers.publish(self.log.seq());
     }
 
-    /// Keeps the memory in bounds while the log is replayed. Where there is no space to write
-    /// leaves back, it takes more: a full disk must not keep anybody from reading and deleting.
+    /// Keeps memory within its bound while the log is replayed. If the storage has no space to
+    /// write leaves back, the changes take more memory: a full disk must not prevent reading and
+    /// deleting.
     pub(crate) fn keep_house_in_replay(&mut self) -> Result<(), Error> {
         if self.options.paper.is_none() {
             self.dirty.lend(self.options.memory_bytes / 4 * 3);
@@ -328,9 +336,9 @@ impl Writer {
         unless_full(self.fold_beyond_budget())
     }
 
-    /// The log has been replayed. Changes may take more than the buffer now: what was written back
-    /// since the last checkpoint is changes again. Writing them back is left to the groups to come,
-    /// so that opening need not wait for it.
+    /// Ends the replay of the log. Changes may take more than the buffer at this point, because all
+    /// changes since the last checkpoint are in memory again. The groups of batches to come write
+    /// them back, so that opening need not wait for it.
     pub(crate) fn end_replay(&mut self) -> Result<(), Error> {
         self.keep_house_in_replay()?;
         self.dirty.lend(match self.options.paper {
@@ -343,9 +351,9 @@ impl Writer {
         Ok(())
     }
 
-    /// The log goes on after what was replayed, in a new opening. What was replayed may have been
-    /// written by a process that was killed before it made it durable: readers see it from here on,
-    /// and what is durable next must not stand behind a gap.
+    /// Begins a new incarnation of the log behind the replayed part. A process may have been killed
+    /// before it made the replayed part durable. Readers see that part from now on, so `begin_log`
+    /// makes it durable: later durable batches must not follow a gap.
     pub(crate) fn begin_log(&mut self) -> Result<(), Error> {
         self.log.begin(&*self.tree.storage)
     }
@@ -373,8 +381,8 @@ impl Writer {
         self.note_change(id, is_overgrown);
     }
 
-    /// Changes the delta of a leaf by something that stands earlier in the log, at `position`, than
-    /// what other leaves have.
+    /// Changes the delta of a leaf by a change that is earlier in the log, at `position`, than the
+    /// changes of other leaves.
     fn change_late(&mut self, id: NodeId, position: u64, change: impl FnOnce(&mut Delta)) {
         let mut node = self.tree.slots.get(id).node.write();
         self.dirty.note_late(id, &mut node, position);
@@ -392,8 +400,8 @@ impl Writer {
         self.checkpointer.note_changes(1);
     }
 
-    /// Makes changes of one leaf again that are in the log, the newest of each key, at `position`
-    /// or later. Nobody has read yet.
+    /// Replays changes of one leaf: the newest of each key, which are in the log at `position` or
+    /// later. No reader exists yet.
     pub(crate) fn replay_rows(&mut self, leaf: NodeId, rows: &[Row<'_>], position: u64) {
         self.change_delta(leaf, position, |delta| {
             if delta.is_empty() {
@@ -407,12 +415,12 @@ impl Writer {
         self.checkpointer.note_changes(rows.len() as u64 - 1);
     }
 
-    /// Readers see everything up to `seq`.
+    /// Makes everything up to `seq` visible to readers.
     pub(crate) fn publish(&self, seq: Seq) {
         self.readers.publish(seq);
     }
 
-    /// Refuses to go on when numbers of nodes may run out.
+    /// Returns an error if the node ids might run out during the next change.
     fn has_ids_left(&self) -> Result<(), Error> {
         match self.nodes.has_ids_left(IDS_SPARE) {
             true => Ok(()),
@@ -422,20 +430,20 @@ impl Writer {
         }
     }
 
-    /// A number for a new node. [`has_ids_left`](Self::has_ids_left) was asked.
+    /// Allocates an id for a new node. The caller has called [`has_ids_left`](Self::has_ids_left).
     fn new_id(&mut self) -> NodeId {
         let id = self.nodes.take_id();
         self.tree.set_nodes(self.nodes.end());
         id
     }
 
-    /// A node is gone: its slot is empty, its place and its number are free.
+    /// Removes a node: empties its slot, and frees its location and its id.
     fn forget(&mut self, id: NodeId) {
         self.empty(id);
         self.nodes.free_id(id);
     }
 
-    /// A node has nothing any more.
+    /// Drops the image, the delta and the patches of a node.
     fn empty(&mut self, id: NodeId) {
         let before = std::mem::take(&mut *self.tree.slots.get(id).node.write());
         self.tree.memory.drop_content(before.content_bytes());
@@ -446,21 +454,21 @@ impl Writer {
         self.release_patches(id, &before);
     }
 
-    /// The image of a node is here now; where it was is free.
+    /// Records the new location of a node's image, and releases the old one.
     fn relocate(&mut self, id: NodeId, location: Location) {
         let before = self.nodes.relocate(id, location);
         self.segments.release(before);
     }
 
-    /// Gives up nodes that can be read again, until the memory is within its bound. Whatever writes
-    /// many nodes calls this on the way: each of them stays in memory otherwise, until the next
-    /// batch ends.
+    /// Evicts nodes that can be read again, until memory is within its bound. Code that writes many
+    /// nodes calls `give_memory_back` on the way: otherwise each of these nodes stays in memory
+    /// until the next batch ends.
     pub(crate) fn give_memory_back(&mut self) {
         self.unpin_landed();
         self.tree.memory.evict(&self.tree.slots);
     }
 
-    /// Nodes whose images are on the storage can be read again, so they need not stay in memory.
+    /// Unpins nodes whose images have reached the storage: such nodes can be read again.
     fn unpin_landed(&mut self) {
         for (id, location) in self.segments.take_landed() {
             if self.nodes.is_changed(id) {
@@ -475,7 +483,7 @@ impl Writer {
     }
 }
 
-/// What stands in the log where a batch should be is none.
+/// Error for bytes in the log that are not a valid batch.
 fn not_a_batch() -> Error {
     Error::Damaged {
         what: "a batch in the log".to_owned(),
@@ -483,7 +491,7 @@ fn not_a_batch() -> Error {
     }
 }
 
-/// Takes a lack of space for a reason to do less.
+/// Turns [`Error::Full`] into success: without space the caller does less.
 pub(crate) fn unless_full(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(Error::Full { .. }) => Ok(()),

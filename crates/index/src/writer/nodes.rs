@@ -1,32 +1,33 @@
-//! Where every node is, as of now: what a checkpoint copies, and what tells which numbers are free.
+//! The current location of every node: the table that a checkpoint copies, and the source of free
+//! node ids.
 //!
 //! Source: the mapping table of log-structured file systems and of the Bw-tree. The slots of the
-//! tree say for readers where a node is; this says it for the one that changes, beside what the
-//! readers need not know: which leaves have patches, which inner nodes are newer in memory than any
-//! image, and which numbers may be given to new nodes. A number must never be free while a place or
-//! a patch is known for it: a checkpoint would name what is not there.
+//! tree tell readers where a node is. This table tells the writer, together with facts that readers
+//! do not need: which leaves have patches, which inner nodes are newer in memory than any image,
+//! and which ids are free for new nodes. An id must never be free while a location or a patch is
+//! recorded for it: a checkpoint would name a node that does not exist.
 
 use crate::node::NodeId;
 use crate::segments::Location;
 use crate::tree::slots::NODES_MAX;
 use std::collections::BTreeSet;
 
-/// All nodes.
+/// Table of all nodes.
 #[derive(Debug)]
 pub(super) struct NodeTable {
-    /// Where each node is; nowhere for a number that is free, and for a node that has no image yet.
+    /// Location of each node; `NOWHERE` for a free id, and for a node that has no image yet.
     locations: Vec<Location>,
     /// Leaves with patches.
     patched: BTreeSet<NodeId>,
-    /// Numbers that new nodes may have; the last is the next.
+    /// Free ids for new nodes; the last one is allocated next.
     free_ids: Vec<NodeId>,
     /// Inner nodes that have changed since an image of them was written.
     changed_inners: BTreeSet<NodeId>,
 }
 
 impl NodeTable {
-    /// The nodes of a checkpoint. Every number without a place is free but that of the root, which
-    /// may have no image.
+    /// Creates the table from the nodes of a checkpoint. Every id without a location is free,
+    /// except that of the root, which may have no image.
     pub(super) fn new(
         locations: Vec<Location>,
         patched: BTreeSet<NodeId>,
@@ -45,46 +46,47 @@ impl NodeTable {
         }
     }
 
-    /// Numbers of nodes are below this.
+    /// Returns the upper bound of the node ids: all are below it.
     pub(super) fn end(&self) -> NodeId {
         self.locations.len() as NodeId
     }
 
-    /// Nodes there are, parts of long values among them.
+    /// Returns the number of existing nodes, including the parts of long values.
     pub(super) fn count(&self) -> u32 {
         (self.locations.len() - self.free_ids.len()) as u32
     }
 
-    /// Where every node is, by number.
+    /// Returns the locations of all nodes, by id.
     pub(super) fn locations(&self) -> &[Location] {
         &self.locations
     }
 
-    /// Where a node is, if there is an image of one with this number.
+    /// Returns the location of a node, or `None` if no node with this id has an image.
     pub(super) fn find(&self, id: NodeId) -> Option<Location> {
         let location = self.locations.get(id as usize).copied();
         location.filter(|location| !location.is_nowhere())
     }
 
-    /// Where a node is, nowhere without an image.
+    /// Returns the location of a node, `NOWHERE` if it has no image.
     pub(super) fn location(&self, id: NodeId) -> Location {
         self.locations[id as usize]
     }
 
-    /// The image of a node is here now, or there is none any more. Returns where it was.
+    /// Records the new location of a node's image, `NOWHERE` if it has none any more. Returns the
+    /// previous location.
     #[must_use]
     pub(super) fn relocate(&mut self, id: NodeId, location: Location) -> Location {
         std::mem::replace(&mut self.locations[id as usize], location)
     }
 
-    /// True if so many new nodes can have numbers.
+    /// Returns true if `count` new nodes can have ids.
     pub(super) fn has_ids_left(&self, count: usize) -> bool {
         let needed = count.saturating_sub(self.free_ids.len()) as NodeId;
         self.end() <= NODES_MAX - needed
     }
 
-    /// A number for a new node, which is nowhere yet. One that a damaged tree uses all the same is
-    /// passed over.
+    /// Allocates an id for a new node, which has no location yet. Skips a free id that a damaged
+    /// tree uses nevertheless.
     pub(super) fn take_id(&mut self) -> NodeId {
         while let Some(id) = self.free_ids.pop() {
             if self.location(id).is_nowhere() {
@@ -96,7 +98,7 @@ impl NodeTable {
         id
     }
 
-    /// There is no node with this number any more.
+    /// Frees the id of a node that no longer exists.
     pub(super) fn free_id(&mut self, id: NodeId) {
         assert!(
             self.location(id).is_nowhere() && !self.patched.contains(&id),
@@ -106,7 +108,7 @@ impl NodeTable {
         self.free_ids.push(id);
     }
 
-    /// A leaf has a patch.
+    /// Notes that a leaf has a patch.
     pub(super) fn note_patched(&mut self, id: NodeId) {
         assert!(
             !self.location(id).is_nowhere(),
@@ -115,43 +117,43 @@ impl NodeTable {
         self.patched.insert(id);
     }
 
-    /// A leaf has no patches.
+    /// Notes that a leaf has no patches.
     pub(super) fn note_whole(&mut self, id: NodeId) {
         self.patched.remove(&id);
     }
 
-    /// True if a leaf has patches.
+    /// Returns true if a leaf has patches.
     pub(super) fn is_patched(&self, id: NodeId) -> bool {
         self.patched.contains(&id)
     }
 
-    /// The leaves with patches, in ascending order.
+    /// Returns the leaves with patches, in ascending order.
     pub(super) fn patched(&self) -> impl ExactSizeIterator<Item = NodeId> {
         self.patched.iter().copied()
     }
 
-    /// The first leaf with patches.
+    /// Returns the lowest id of a leaf with patches.
     pub(super) fn first_patched(&self) -> Option<NodeId> {
         self.patched.first().copied()
     }
 
-    /// An inner node has changed in memory, where it has to stay until it is written.
+    /// Notes that an inner node has changed in memory, where it stays until it is written.
     pub(super) fn note_changed(&mut self, inner: NodeId) {
         self.changed_inners.insert(inner);
     }
 
-    /// An inner node was written as it is in memory.
+    /// Notes that the current state of an inner node was written.
     pub(super) fn note_written(&mut self, inner: NodeId) {
         let was_changed = self.changed_inners.remove(&inner);
         assert!(was_changed, "only what has changed is written");
     }
 
-    /// True if an inner node has changed since an image of it was written.
+    /// Returns true if an inner node has changed since its last image was written.
     pub(super) fn is_changed(&self, inner: NodeId) -> bool {
         self.changed_inners.contains(&inner)
     }
 
-    /// The first inner node that has changed.
+    /// Returns the lowest id of an inner node that has changed.
     pub(super) fn first_changed(&self) -> Option<NodeId> {
         self.changed_inners.first().copied()
     }
@@ -165,7 +167,7 @@ mod tests {
         Location::new(segment, 4096, 640)
     }
 
-    /// Nodes 0, 2 and 4 of a checkpoint; the root is 3, which is empty.
+    /// A table with the nodes 0, 2 and 4 of a checkpoint; the root is node 3, which is empty.
     fn table() -> NodeTable {
         let nowhere = Location::NOWHERE;
         let locations = vec![place(1), nowhere, place(2), nowhere, place(3)];
@@ -236,7 +238,7 @@ mod tests {
     #[test]
     fn numbers_run_out_where_neither_free_ones_nor_new_ones_are_enough() {
         let table = table();
-        // 1 is free, and those from 5 on are new.
+        // Id 1 is free, and the ids from 5 on are new.
         let new = (NODES_MAX - 5) as usize;
         assert!(table.has_ids_left(new + 1));
         assert!(!table.has_ids_left(new + 2));

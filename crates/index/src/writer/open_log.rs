@@ -1,11 +1,12 @@
-//! The log of this opening, and the superblocks that say where it is, from where it is needed, and
-//! which checkpoint stands for what is before that.
+//! The log of the current incarnation, and the superblocks, which say where the log is, from where
+//! it is needed, and which checkpoint replaces the part before that.
 //!
-//! All of what opening goes by is here, because the parts are only true together: a superblock
-//! names a tail with the checkpoint that makes it one, and the rings with how far the log had come
-//! when it began in the last of them. The log must never be in a ring before both superblocks name
-//! it, nor may a ring be used for anything else before neither does: a program that finds only the
-//! older superblock whole has to see as much of the log as the newer one shows.
+//! Everything that opening relies on is kept together here, because the parts are only true
+//! together. A superblock names a tail with the checkpoint that makes it the tail, and the rings
+//! with how far the log had come when it began in the last of them. The log must never write to a
+//! ring before both superblocks name that ring. A ring must not be reused before neither superblock
+//! names it. A program that finds only the older superblock intact has to see as much of the log as
+//! the newer one shows.
 
 use super::checkpointer::WrittenCheckpoint;
 use crate::batch::END;
@@ -18,14 +19,14 @@ use crate::rings::{Place, Ring, Rings};
 use crate::storage::Storage;
 use std::ops::Range;
 
-/// What a checkpoint that counts has left behind, which may be used for something else.
+/// Segments that a completed checkpoint has left free for other use.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Left {
-    /// Segments of the checkpoint before.
+    /// Segments of the previous checkpoint.
     pub checkpoint: Vec<u32>,
-    /// Segments that the log is in no more.
+    /// Segments that the log no longer occupies.
     pub log: Vec<Range<u32>>,
-    /// The log goes on in another ring.
+    /// True if the log continues in another ring.
     pub is_elsewhere: bool,
 }
 
@@ -33,18 +34,19 @@ pub(super) struct Left {
 #[derive(Debug)]
 pub(crate) struct OpenLog {
     log: Log,
-    /// The newest.
+    /// The newest superblock.
     superblock: Superblock,
-    /// Number of the last batch taken.
+    /// Sequence number of the last batch accepted.
     seq: Seq,
-    /// Where the log goes on in this opening; beyond everything until that is known.
+    /// Position at which the log continues in this incarnation; `u64::MAX` until the replay has
+    /// ended.
     opened_at: u64,
-    /// How many segments there were when there was no room for a longer log.
+    /// Number of segments at the time when no room for a longer log was found.
     refused_at: Option<usize>,
 }
 
 impl OpenLog {
-    /// A log that is to be replayed from the tail that a superblock names.
+    /// Creates a log that is to be replayed from the tail that a superblock names.
     pub(super) fn new(superblock: Superblock) -> OpenLog {
         let tail = superblock.log_tail;
         let rings = superblock.rings.clone();
@@ -58,58 +60,58 @@ impl OpenLog {
         }
     }
 
-    /// Where the next frame goes.
+    /// Returns the position of the next frame.
     pub(crate) fn head(&self) -> u64 {
         self.log.head()
     }
 
-    /// Where what is needed begins.
+    /// Returns the position from which the log is needed.
     pub(crate) fn tail(&self) -> u64 {
         self.log.tail()
     }
 
-    /// Where the log is.
+    /// Returns the rings that the log occupies.
     pub(crate) fn rings(&self) -> &Rings {
         self.log.rings()
     }
 
-    /// Number of the last batch taken.
+    /// Returns the sequence number of the last batch accepted.
     pub(super) fn seq(&self) -> Seq {
         self.seq
     }
 
-    /// Blocks of the ring that the log goes on in.
+    /// Returns the number of blocks of the ring that the log continues in.
     pub(super) fn ring_blocks(&self) -> u64 {
         self.log.ring_blocks()
     }
 
-    /// Blocks of it that are needed.
+    /// Returns the number of log blocks that are needed.
     pub(super) fn used_blocks(&self) -> u64 {
         self.log.used_blocks()
     }
 
-    /// Blocks of it that frames may still take.
+    /// Returns the number of log blocks that are free for frames.
     pub(super) fn free_blocks(&self) -> u64 {
         self.log.free_blocks()
     }
 
-    /// True if everything in it survives a power cut.
+    /// Returns true if everything in the log survives a power cut.
     pub(super) fn is_durable(&self) -> bool {
         self.log.is_durable()
     }
 
-    /// True if a batch was taken before the checkpoint was, as the superblock says.
+    /// Returns true if a batch was accepted before the checkpoint that the superblock names.
     pub(super) fn is_before_checkpoint(&self, seq: Seq) -> bool {
         seq <= self.superblock.seq_at_tail
     }
 
-    /// True if all that there was has been replayed: what comes now is of this opening.
+    /// Returns true if the replay has ended: later batches belong to this incarnation.
     pub(super) fn is_taken_up(&self) -> bool {
         self.opened_at != u64::MAX
     }
 
-    /// Everything up to this batch has been taken from the log, and to the end of a frame, which is
-    /// at `end`. Everything before `durable_below` was durable when that was written.
+    /// Notes that the log was replayed up to the batch `seq` and to the end of a frame, `end`.
+    /// Everything before `durable_below` was durable when that frame was written.
     pub(super) fn replayed(&mut self, seq: Seq, end: u64, durable_below: u64) {
         assert!(!self.is_taken_up(), "what comes now is of this opening");
         self.seq = self.seq.max(seq);
@@ -117,8 +119,8 @@ impl OpenLog {
         self.log.go_on_from(end, known_durable);
     }
 
-    /// The log goes on after what was replayed, in a new opening: that is durable first, for what
-    /// is durable next must not stand behind a gap.
+    /// Begins a new incarnation of the log behind the replayed part. The replayed part is made
+    /// durable first, because later durable batches must not follow a gap.
     pub(super) fn begin(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         assert!(!self.is_taken_up(), "a log is taken up once");
         self.log.write_out(storage, true)?;
@@ -135,8 +137,8 @@ impl OpenLog {
         Ok(())
     }
 
-    /// Puts a batch into the log, which has room for it; returns its number. What waits is written
-    /// first if there is too much of it.
+    /// Appends a batch to the log, which has room for it; returns its sequence number. If too many
+    /// bytes wait to be written, they are written first.
     pub(super) fn append(
         &mut self,
         storage: &dyn Storage,
@@ -151,27 +153,27 @@ impl OpenLog {
         Ok(self.seq)
     }
 
-    /// Puts records into the log once more, at its head, and writes them. Whatever waits must have
-    /// been written.
+    /// Relogs records at the head of the log, and writes them. All waiting batches must have been
+    /// written.
     pub(super) fn log_again(&mut self, storage: &dyn Storage, records: &[u8]) -> Result<(), Error> {
         self.log.carry(self.seq, records);
         self.log.write_out(storage, false)
     }
 
-    /// Writes a frame that says how far the log has come, and nothing else: those that said so may
-    /// be gone, and a rebuild must not take images for newer than what there ever was.
+    /// Writes a frame that only says how far the log has come. Earlier frames that said so may be
+    /// gone, and a rebuild must not take images for newer than the log ever was.
     pub(super) fn mark(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         self.log.carry(self.seq, &[END]);
         self.log.write_out(storage, true)
     }
 
-    /// Everything in it is written; durable if asked.
+    /// Writes out all waiting batches, and makes the log durable if asked.
     pub(super) fn write_out(&mut self, storage: &dyn Storage, durable: bool) -> Result<(), Error> {
         self.log.write_out(storage, durable)
     }
 
-    /// Makes everything durable, and says where the log ends: so it can be told later whether all
-    /// of it is there.
+    /// Makes everything durable, and records in a superblock where the log ends. A later opening
+    /// can then tell whether the log is complete.
     pub(super) fn end(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         self.log.write_out(storage, true)?;
         if self.superblock.log_durable < self.log.head() {
@@ -181,13 +183,14 @@ impl OpenLog {
         Ok(())
     }
 
-    /// Writes a superblock that says what this one says, as the newer one.
+    /// Writes the current superblock with the next generation.
     fn write_superblock(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         self.superblock.generation += 1;
         self.superblock.write(storage)
     }
 
-    /// Both superblocks say the same of the rings from now on, durably.
+    /// Writes the rings into the superblock durably: into both superblocks if the rings have
+    /// changed.
     fn write_rings(&mut self, storage: &dyn Storage, rings: &Rings) -> Result<(), Error> {
         let has_changed = self.superblock.rings != *rings;
         self.superblock.rings = rings.clone();
@@ -198,9 +201,9 @@ impl OpenLog {
         }
     }
 
-    /// The rings that the log is in when nothing before `tail` is needed: the front alone if
-    /// nothing is needed at all. While the log is taken up there is more of it than was read so
-    /// far.
+    /// Returns the rings that the log needs when nothing before `tail` is needed: only the front
+    /// ring if the whole log is unneeded. During a replay the log is longer than the part read so
+    /// far, so the rings stay as they are then, apart from those before `tail`.
     fn rings_after(&self, tail: u64) -> Rings {
         let needed = self.log.rings().needed_from(tail);
         let is_unneeded = self.is_taken_up() && tail == self.log.head() && self.log.is_durable();
@@ -210,8 +213,8 @@ impl OpenLog {
         }
     }
 
-    /// A checkpoint is durable: writes the superblock that names it and its tail, before which
-    /// nothing of the log is needed from now on.
+    /// Writes the superblock that names a checkpoint, which is durable, and its tail. The log
+    /// before that tail is not needed from now on.
     pub(super) fn settle(
         &mut self,
         storage: &dyn Storage,
@@ -225,8 +228,7 @@ impl OpenLog {
             self.superblock.opening_at_tail = self.superblock.opening;
         }
         self.superblock.seq_at_tail = checkpoint.seq;
-        // While the log is taken up, the superblock knows of more that is durable than was read so
-        // far.
+        // During a replay the superblock may know a larger durable part than was read so far.
         let log_durable = &mut self.superblock.log_durable;
         *log_durable = self.log.durable_below().max(*log_durable);
         self.superblock.checkpoint_bytes = checkpoint.used_bytes;
@@ -243,7 +245,7 @@ impl OpenLog {
         })
     }
 
-    /// The segments that the log was in when it had these rings, and is in no more.
+    /// Returns the segments of the rings `before` that the log no longer occupies.
     fn left_since(&self, before: &Rings) -> Vec<Range<u32>> {
         let now = self.log.rings().all();
         let is_left = |ring: &&Ring| now.iter().all(|other| other.place != ring.place);
@@ -252,9 +254,8 @@ impl OpenLog {
         left.filter(|segments| !segments.is_empty()).collect()
     }
 
-    /// The log goes on in a ring of so many blocks at this place. Returns the segments of the ring
-    /// that it was to go on in before, if nothing was ever written to that: they may be used for
-    /// something else.
+    /// Moves the log to a ring of `blocks` blocks at `place`. Returns the segments of the previous
+    /// target ring if nothing was ever written to it: they are free for other use.
     pub(super) fn go_on_in(
         &mut self,
         storage: &dyn Storage,
@@ -262,7 +263,7 @@ impl OpenLog {
         blocks: u64,
     ) -> Result<Vec<Range<u32>>, Error> {
         assert!(self.is_taken_up(), "what is replayed stays where it is");
-        // What is lost before a ring that has begun could not be told from its end.
+        // A loss before a ring that has begun could not be told from the end of the log.
         self.log.write_out(storage, true)?;
         let ring = Ring {
             from: self.log.head(),
@@ -277,12 +278,12 @@ impl OpenLog {
         Ok(self.left_since(&before))
     }
 
-    /// There is no room for a longer log in so many segments.
+    /// Notes that `segments` segments had no room for a longer log.
     pub(super) fn note_refused(&mut self, segments: usize) {
         self.refused_at = Some(segments);
     }
 
-    /// True if there was no room for a longer log in so many segments.
+    /// Returns true if `segments` segments had no room for a longer log.
     pub(super) fn was_refused(&self, segments: usize) -> bool {
         self.refused_at == Some(segments)
     }
@@ -295,7 +296,8 @@ mod tests {
     use crate::storage::BLOCK_BYTES;
     use crate::storage::memory::MemoryStorage;
 
-    /// As a new index has it: segments of 1 MiB, and 240 blocks of log before the first at 1 MiB.
+    /// The superblock of a new index: segments of 1 MiB, and 240 log blocks before the first
+    /// segment.
     fn superblock() -> Superblock {
         let geometry = Geometry::new(1, 1 << 12, 1 << 20);
         Superblock {
@@ -321,7 +323,7 @@ mod tests {
         }
     }
 
-    /// 256 blocks in segment 1, which are all of it.
+    /// A ring of 256 blocks, which is all of segment 1.
     fn in_segment_1(from: u64) -> Ring {
         Ring {
             from,
@@ -342,13 +344,13 @@ mod tests {
         }
     }
 
-    /// The superblocks on a storage, the newer one first.
+    /// Reads the superblocks from a storage, the newer one first.
     fn superblocks(storage: &MemoryStorage) -> Vec<Superblock> {
         let content = storage.content();
         Superblock::all_of(&content[..2 * BLOCK_BYTES]).expect("they are of this version")
     }
 
-    /// A log in an opening that has taken a batch, which fills the first block.
+    /// A log that has accepted one batch in this incarnation; the batch fills the first block.
     fn with_a_batch() -> (MemoryStorage, OpenLog) {
         let storage = MemoryStorage::with_content(vec![0; 6 << 20]);
         superblock().write(&storage).expect("it is written");
@@ -406,7 +408,7 @@ mod tests {
         let (storage, mut log) = with_a_batch();
         let gone_on = log.go_on_in(&storage, Place::Segments(1), 256);
         assert_eq!(gone_on, Ok(Vec::new()));
-        // Nothing is needed of it, so it goes back to the front.
+        // The log is not needed any more, so it returns to the front ring.
         let left = log.settle(&storage, &checkpoint(3, 1, 1));
         let expected = Left {
             checkpoint: Vec::new(),
@@ -423,7 +425,7 @@ mod tests {
         }
         log.mark(&storage).expect("it is marked");
         assert_eq!((log.tail(), log.head()), (1, 2));
-        // The mark is behind the tail. The rings are the same, so one superblock is written.
+        // The mark is behind the tail. The rings have not changed, so one superblock is written.
         let left = log.settle(&storage, &checkpoint(4, 1, 1));
         let expected = Left {
             checkpoint: vec![3],
@@ -453,7 +455,8 @@ mod tests {
         assert_eq!(left, Ok(expected));
         let newest = &superblocks(&storage)[0];
         assert_eq!(newest.rings.all(), [in_segment_1(5)]);
-        // Nothing of it is known to be of this opening, and what is durable stays so.
+        // No part of the log is known to be of this incarnation, and the durable part stays
+        // durable.
         assert_eq!((newest.log_durable, newest.opening_at_tail), (9, 0));
         log.begin(&storage).expect("it begins");
         assert_eq!((log.head(), superblocks(&storage)[0].log_durable), (6, 6));

@@ -1,6 +1,6 @@
-//! What the writer does otherwise under the paper's rules ([`crate::paper`]): which cluster a node
-//! is written to and in which form, where nodes are cut, and when a cluster is cleaned. Without
-//! those rules each of these is what the engine does by itself.
+//! The writer's decisions that differ under the paper's rules ([`crate::paper`]): the cluster and
+//! the form in which a node is written, the size of nodes, and the time when a cluster is cleaned.
+//! Without those rules each method here returns the engine's own choice.
 
 use super::Writer;
 use crate::error::Error;
@@ -8,19 +8,19 @@ use crate::node::HEADER_BYTES;
 use crate::segments::Class;
 use crate::tree::inner::{CHILD_BYTES, CHILDREN_MAX, Child};
 
-/// How many children go into the parts of an inner node that has too many.
+/// Numbers of children in the parts of an inner node that has too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChildrenShares {
-    /// An inner node has so many at most.
+    /// Maximum number of children of an inner node.
     pub max: usize,
-    /// A part has so many at most, and all parts about as many.
+    /// Maximum number of children of a part; all parts have about the same number.
     pub part: usize,
-    /// Parts are filled one after the other instead, up to so many.
+    /// Number of children up to which parts are filled one after the other, instead of evenly.
     pub filled: Option<usize>,
 }
 
 impl Writer {
-    /// Memory for changes that are not in nodes yet, in bytes.
+    /// Returns the memory for changes that are not in nodes yet, in bytes.
     pub(super) fn buffer_bytes(&self) -> u64 {
         match self.options.paper {
             Some(_) => 0,
@@ -28,21 +28,21 @@ impl Writer {
         }
     }
 
-    /// The stream that a leaf is written to.
+    /// Returns the stream that a leaf with this interval is written to.
     pub(super) fn leaf_class(&self, interval: u8) -> Class {
         let is_hot = self.classes.is_hot(interval) && self.has_hot_room();
         let class = if is_hot { Class::Hot } else { Class::Cold };
         self.stream(class)
     }
 
-    /// The stream of nodes of a class.
+    /// Returns the stream that nodes of a class are written to.
     pub(super) fn stream(&self, class: Class) -> Class {
         let rules = &self.options.paper;
         rules.as_ref().map_or(class, |rules| rules.cluster(class))
     }
 
-    /// The stream of what cleaning finds in use: under the paper's rules a node stays in its
-    /// cluster.
+    /// Returns the stream for the live content that cleaning moves out of `segment`. Under the
+    /// paper's rules a node stays in its cluster.
     pub(super) fn survivor_stream(&self, segment: u32) -> Class {
         match self.options.paper {
             Some(_) => self.segments.class_of(segment),
@@ -50,7 +50,7 @@ impl Writer {
         }
     }
 
-    /// True unless the hot cluster has a fixed size and as much in use as it may.
+    /// Returns true unless the hot cluster has a fixed size and holds as many live bytes as it may.
     fn has_hot_room(&self) -> bool {
         let sizes = self.options.paper.iter().flat_map(|rules| rules.sizes());
         let hot = sizes.filter(|(cluster, _)| *cluster == Class::Hot);
@@ -61,7 +61,7 @@ impl Writer {
         })
     }
 
-    /// The least length of an image in a stream, and the builder is made to pack it or not.
+    /// Returns the minimum length of an image in a stream, and sets whether the builder packs it.
     pub(super) fn lay_out(&mut self, stream: Class) -> usize {
         let is_packed = |rules: &crate::paper::PaperRules| rules.is_packed(stream);
         let is_plain = self.options.paper.is_some_and(|rules| !is_packed(&rules));
@@ -69,22 +69,23 @@ impl Writer {
         if is_plain { self.options.node_bytes } else { 0 }
     }
 
-    /// Bytes that go into a leaf where keys are only added at the end.
+    /// Returns the number of bytes per leaf if keys are only appended at the end.
     pub(super) fn appended_bytes(&self) -> usize {
         let node_bytes = self.options.node_bytes;
         match &self.options.paper {
             Some(rules) => ((node_bytes - HEADER_BYTES) as f64 * rules.fill) as usize,
-            // Some room is left for what packs worse alone.
+            // Rows may pack worse alone, so some room is left.
             None => node_bytes / 8 * 7,
         }
     }
 
-    /// Under the paper's rules what a node holds is reckoned unpacked, whether it is packed or not.
+    /// Prepares the builder for size estimates. Under the paper's rules the content of a node is
+    /// measured unpacked, whether it is packed or not.
     pub(super) fn lay_out_for_cutting(&mut self) {
         self.builder.set_plain(self.options.paper.is_some());
     }
 
-    /// How many children inner nodes have that are made of `children`.
+    /// Returns how many children each inner node gets that is made of `children`.
     pub(super) fn children_shares(&self, children: &[Child], is_appended: bool) -> ChildrenShares {
         let Some(rules) = &self.options.paper else {
             return ChildrenShares {
@@ -104,8 +105,8 @@ impl Writer {
         }
     }
 
-    /// Inner nodes wait for a checkpoint; under the paper's rules they are written when they
-    /// change.
+    /// Writes changed inner nodes at once under the paper's rules; otherwise they wait for a
+    /// checkpoint.
     pub(super) fn write_inners_at_once(&mut self) -> Result<(), Error> {
         match self.options.paper {
             Some(_) => self.write_inners(),
@@ -113,7 +114,7 @@ impl Writer {
         }
     }
 
-    /// The cluster that has more segments than it may, if there are clusters of fixed sizes.
+    /// Returns the cluster that has more segments than it may, if clusters have fixed sizes.
     pub(super) fn overfull_cluster(&self) -> Option<Class> {
         let mut sizes = self.options.paper.iter().flat_map(|rules| rules.sizes());
         let overfull =

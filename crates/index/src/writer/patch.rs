@@ -1,9 +1,10 @@
-//! Writing the changes of a leaf as a patch, where little of it has changed.
+//! Writing the changes of a leaf as a patch, if little of it has changed.
 //!
-//! A leaf that is not in memory is then neither read nor written whole, and one that is in memory
-//! is put together there and not written whole; a few patches later it is, and costs once what it
-//! would have cost each time (docs/index.md). What is in memory is one image, so that nobody who
-//! reads there looks at patches.
+//! Without patches each write-back would write the whole leaf. With them, a leaf that is not in
+//! memory is neither read nor written whole, and a leaf in memory is merged there and not written
+//! whole. Only after several patches is the leaf written whole, so this cost arises once instead of
+//! with each write-back (docs/index.md). In memory a leaf is always one image, so readers that find
+//! it there never look at patches.
 
 use super::Writer;
 use crate::error::Error;
@@ -13,32 +14,33 @@ use crate::segments::{Class, Location};
 use crate::tree::patch::{Changes, Filter, Patch};
 use crate::tree::slots::{Content, Node};
 
-/// Patches of a leaf, at most.
+/// Maximum number of patches of a leaf.
 pub(crate) const PATCHES_MAX: usize = 8;
-/// A patch has at most this part of the bytes of the image,
+/// Divisor of the image's bytes that limits the bytes of one patch.
 const PATCH_SHARE: usize = 4;
-/// so many rows,
+/// Maximum number of rows in a patch.
 const PATCH_ROWS_MAX: usize = ROWS_MAX / 2 / PATCHES_MAX - 1024;
-/// and all patches of a leaf have at most this part of them, if it is not in memory: then to write
-/// it whole is to read it, too.
+/// Divisor of the image's bytes that limits all patches of a leaf not in memory: to write such a
+/// leaf whole, it must be read too.
 const PATCHES_SHARE_AWAY: usize = 2;
-/// Of leaves in memory patches only save writing, and what they take in space is worth less.
+/// The same divisor for a leaf in memory: its patches only save writing, which is worth less space.
 const PATCHES_SHARE_AT_HAND: usize = 4;
-/// Leaves differ by so many eighths of that on either side, so that those that were first written
-/// together are not all written anew together: commits would be slow at that time, and a third
-/// faster between.
+/// Number of eighths by which the limits of leaves are spread in each direction, so that leaves
+/// first written together are not all written anew together. Otherwise commits would be slow at
+/// that time, and a third faster in between.
 const PATCHES_SPREAD_EIGHTHS: usize = 2;
 
 /// A patch that was written.
 struct Written {
     image: Image,
     location: Location,
-    /// How far the updates of its leaf lie apart.
+    /// Interval between the updates of the leaf, as a power of two.
     interval: u8,
 }
 
 impl Writer {
-    /// Writes the changes of a leaf as a patch, if that is worth it. False if nothing was done.
+    /// Writes the changes of a leaf as a patch, if that is worthwhile. Returns false if nothing was
+    /// done.
     pub(super) fn write_patch(&mut self, id: NodeId) -> Result<bool, Error> {
         let oldest = self.readers.oldest();
         if self.options.paper.is_some() || !self.is_worth_a_patch(id, oldest) {
@@ -68,13 +70,13 @@ impl Writer {
         Ok(true)
     }
 
-    /// True if the changes of a leaf should be written as a patch.
+    /// Returns true if the changes of a leaf should be written as a patch.
     fn is_worth_a_patch(&self, id: NodeId, oldest: Seq) -> bool {
         let node = self.tree.slots.get(id).node.read();
         let Some(delta) = node.delta.as_deref() else {
             return false;
         };
-        // An image that has not landed is pinned, with what it says and no more.
+        // An image that has not reached the storage yet is pinned in its current state.
         let is_stored = !node.location.is_nowhere() && !node.is_pinned;
         if !is_stored || node.patches().len() >= PATCHES_MAX {
             return false;
@@ -92,8 +94,9 @@ impl Writer {
         bytes * PATCH_SHARE <= image && all * all_share * 8 <= image * eighths_of(id)
     }
 
-    /// What a leaf in memory is with its changes, and nothing for one that is away. `None` if they
-    /// leave a value out of line without a reference: only writing the leaf anew frees it.
+    /// Returns the content of a leaf in memory merged with its changes, and `Absent` for a leaf
+    /// that is not in memory. Returns `None` if the changes drop a reference to a blob: only
+    /// writing the leaf anew frees the blob.
     fn content_with_changes(&mut self, id: NodeId, oldest: Seq) -> Option<Content> {
         let node = self.tree.slots.get(id).node.read();
         let (Content::Leaf(image), Some(delta)) = (&node.content, node.delta.as_deref()) else {
@@ -120,7 +123,8 @@ impl Writer {
         }
     }
 
-    /// The changes of a leaf are a patch now. `content` is what it is in memory with them.
+    /// Turns the changes of a leaf into a patch. `content` is the leaf's content in memory, merged
+    /// with them.
     fn install_patch(&mut self, id: NodeId, written: Written, content: Content, oldest: Seq) {
         let Written {
             image,
@@ -135,14 +139,14 @@ impl Writer {
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();
         let before = node.content_bytes();
-        // Somebody may have read or evicted it since, and a leaf that is away must not come back
-        // without this patch.
+        // Another thread may have read or evicted the leaf since. An evicted leaf must not come
+        // back without this patch.
         node.content = match node.content {
             Content::Absent => Content::Absent,
             Content::Leaf(_) | Content::Inner(_) => content,
         };
         let patched = node.patched.get_or_insert_default();
-        // There are as many of these as leaves, and most have one patch or two.
+        // There is one such list for each leaf, and most have one or two patches.
         patched.patches.reserve_exact(1);
         patched.patches.push(patch);
         patched.unlanded.reserve_exact(1);
@@ -155,7 +159,8 @@ impl Writer {
         node.interval = interval;
     }
 
-    /// The patches of a leaf as it was are in its image now, or the leaf is gone.
+    /// Releases the patches of a leaf in its state `before`: its new image includes them, or the
+    /// leaf is gone.
     pub(super) fn release_patches(&mut self, id: NodeId, before: &Node) {
         self.nodes.note_whole(id);
         for patch in before.patches() {
@@ -163,8 +168,8 @@ impl Writer {
         }
     }
 
-    /// An image of a leaf with patches was written elsewhere. Readers find it in memory until it
-    /// has landed.
+    /// Notes that an image of a leaf with patches was written elsewhere. Readers find the image in
+    /// memory until it has reached the storage.
     pub(super) fn move_patched(&mut self, id: NodeId, from: Location, to: Location, image: Image) {
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();
@@ -188,7 +193,7 @@ impl Writer {
         }
     }
 
-    /// Images of leaves with patches that have landed can be read again.
+    /// Drops the memory copy of an image of a leaf with patches, which has reached the storage.
     pub(super) fn patch_landed(&self, id: NodeId, location: Location) {
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();
@@ -196,7 +201,8 @@ impl Writer {
         if let Some(patched) = &mut node.patched {
             patched.unlanded.retain(|(at, _)| *at != location);
             if patched.unlanded.is_empty() {
-                // Not cleared: what it had would stay in memory for every leaf with patches.
+                // The list is replaced rather than cleared: otherwise its allocation would stay for
+                // every leaf with patches.
                 patched.unlanded = Vec::new();
             }
             memory.change_content(before, node.content_bytes());
@@ -204,14 +210,16 @@ impl Writer {
     }
 }
 
-/// How much of what patches may have is for those of this leaf, in eighths: the same each time.
+/// Returns the share of the patch limit that applies to this leaf, in eighths; it is the same each
+/// time.
 fn eighths_of(id: NodeId) -> usize {
     let part = id as usize % (2 * PATCHES_SPREAD_EIGHTHS + 1);
     8 - PATCHES_SPREAD_EIGHTHS + part
 }
 
-/// Bytes of the keys and values of a delta, if it can be a patch: no reader is left that sees older
-/// versions, and nothing in it is to go out of line or is about keys that it does not name.
+/// Returns the bytes of the keys and values of a delta if it can be a patch. A patch requires that
+/// no reader sees older versions, that no value is long enough for a blob, and that the delta has
+/// no range deletions.
 fn patch_bytes(delta: &Delta, oldest: Seq, value_bytes_max: usize) -> Option<usize> {
     if !delta.ranges().is_empty() || delta.is_empty() || delta.rows() > PATCH_ROWS_MAX {
         return None;

@@ -1,30 +1,29 @@
-//! How much room the segments take: when they are cleaned, and when the storage becomes longer
-//! instead.
+//! Space for segments: when segments are cleaned, and when the storage is extended instead.
 //!
-//! The fuller segments are, the more of what is in use has to be moved for each that becomes free.
-//! So what packing saves is shared: as long as the segments take no more than their rows would
-//! unpacked, the storage grows rather than that segments are cleaned, down to a bound that the
-//! [cleaner](super::cleaner) has. It must never be refused room that cleaning could have made:
-//! growing is tried while there still are spare segments, and where it cannot be, they are cleaned.
+//! The fuller segments are, the more live content has to be moved to free one. So the space that
+//! packing saves is shared: while the segments take no more space than their rows would unpacked,
+//! the storage grows and segments are not cleaned, down to a bound kept by the
+//! [cleaner](super::cleaner). Space that cleaning could have made must never be refused: growing is
+//! tried while spare segments exist, and if the storage cannot grow, segments are cleaned.
 
 use super::Writer;
 use crate::error::Error;
 
-/// Segments that are being filled, emptied or cleaned, which count as in use.
+/// Number of segments being filled, emptied or cleaned, which count as in use.
 const UNSETTLED_SEGMENTS: f64 = 8.0;
 
 impl Writer {
-    /// Free segments that are kept for cleaning and checkpoints.
+    /// Returns the number of free segments kept for cleaning and checkpoints.
     pub(super) fn spare_segments(&self) -> usize {
         let table = self.checkpoint_bytes() / self.tree.geometry.segment_bytes as usize;
         6 + table * 6 + self.segments.count_without_log() / 64
     }
 
-    /// True if segments should be cleaned: few are free, and enough of the others is not in use.
-    /// The storage may be longer afterwards instead.
+    /// Returns true if segments should be cleaned: few are free, and enough of the others is not in
+    /// use. Instead of returning true, this may extend the storage.
     ///
     /// # Errors
-    /// Those of making it longer, but for a lack of room.
+    /// Errors of extending the storage, except a lack of space.
     pub(super) fn needs_cleaning(&mut self) -> Result<bool, Error> {
         if self.cleaner.is_under_way() {
             return Ok(true);

@@ -1,8 +1,10 @@
-//! Changes of the structure: what a leaf that was cut, joined or emptied means for the nodes above.
+//! Changes of the tree's structure: the effect of splitting, merging or emptying a leaf on the
+//! nodes above.
 //!
-//! A change is planned in full, then carried out in one moment, in which readers wait. Inner nodes
-//! are replaced in memory and written with the next checkpoint, which is also what makes the change
-//! count after a crash: until then the old images and the log give the same content.
+//! A change is planned in full, then carried out in one step, during which readers wait. Inner
+//! nodes are replaced in memory and written with the next checkpoint. After a crash the change
+//! takes effect from that checkpoint on; until then the old images and the log give the same
+//! content.
 
 use super::Writer;
 use super::fold::Written;
@@ -12,18 +14,18 @@ use crate::tree::inner::{CHILD_BYTES, Child, Inner};
 use crate::tree::slots::{Content, Node};
 use std::sync::Arc;
 
-/// What becomes of the nodes above leaves.
+/// Planned change of the nodes above leaves.
 #[derive(Debug, Default)]
 pub(super) struct Change {
-    /// Nodes that are replaced, or gone.
+    /// Inner nodes with their new content, or `None` if they are removed.
     inners: Vec<(NodeId, Option<Inner>)>,
     root: Option<NodeId>,
-    /// The leaves are the last ones of the tree.
+    /// True if the leaves are the last ones of the tree.
     is_appended: bool,
 }
 
 impl Writer {
-    /// The change that leads to `written` where `leaves`, at the end of `path`, were.
+    /// Plans the change that replaces `leaves`, at the end of `path`, by `written`.
     pub(super) fn plan(
         &mut self,
         mut path: Path,
@@ -58,7 +60,8 @@ impl Writer {
         change
     }
 
-    /// Gives `id` these children, and cuts, removes and replaces above it as that needs.
+    /// Plans that `id` has these children, including the splits, removals and replacements above it
+    /// that this requires.
     fn plan_above(
         &mut self,
         change: &mut Change,
@@ -89,7 +92,7 @@ impl Writer {
         self.plan_above(change, path, above, inner.level(), siblings);
     }
 
-    /// Cuts children into even parts; the first one is `id`.
+    /// Splits children into parts as `children_shares` says; the first part keeps the node id `id`.
     fn plan_parts(
         &mut self,
         change: &mut Change,
@@ -110,14 +113,14 @@ impl Writer {
         above
     }
 
-    /// True if one inner node can have all these children.
+    /// Returns true if one inner node can have all these children.
     fn fits_a_node(&self, children: &[Child], is_appended: bool) -> bool {
         let is_few = children.len() <= self.children_shares(children, is_appended).max;
         is_few && children_bytes(children) <= self.inner_bytes_max()
     }
 
-    /// Bytes that the keys of an inner node may have: its image has to fit a segment, however badly
-    /// they pack.
+    /// Returns the maximum bytes of an inner node's children: its image has to fit a segment even
+    /// if they pack badly.
     fn inner_bytes_max(&self) -> usize {
         self.tree.geometry.segment_bytes as usize / 2
     }
@@ -132,8 +135,7 @@ impl Writer {
         }
     }
 
-    /// Carries a change out: the leaves are as they were written, and what is above them as
-    /// planned.
+    /// Carries out a change: installs the written leaves, and the planned inner nodes above them.
     pub(super) fn install(
         &mut self,
         change: Change,
@@ -157,7 +159,8 @@ impl Writer {
         tree.restructure(|| {
             self.install_leaves(written, interval, floor);
             if ids.is_empty() {
-                // Their keys are a neighbour's from now on, which knows nothing of what was here.
+                // The keys of the leaves belong to a neighbour now, which does not know the floor
+                // of these leaves.
                 tree.forget_before(floor);
             }
             for leaf in leaves.iter().filter(|leaf| !ids.contains(leaf)) {
@@ -220,7 +223,7 @@ impl Writer {
     }
 }
 
-/// Bytes of children in an image that is not packed.
+/// Returns the bytes of children in an unpacked image.
 fn children_bytes(children: &[Child]) -> usize {
     children
         .iter()
@@ -228,8 +231,8 @@ fn children_bytes(children: &[Child]) -> usize {
         .sum()
 }
 
-/// Children in parts of `share`, or of fewer where those would have more than three quarters of
-/// `bytes_max`.
+/// Splits children into parts of `share` children, or of fewer if those would have more than three
+/// quarters of `bytes_max`.
 fn parts_of(children: &[Child], share: usize, bytes_max: usize) -> impl Iterator<Item = &[Child]> {
     let mut rest = children;
     std::iter::from_fn(move || {

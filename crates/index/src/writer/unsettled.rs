@@ -1,30 +1,30 @@
-//! What leaves were made of that have been written since the last checkpoint.
+//! Origins of the leaves written since the last checkpoint.
 //!
-//! A power cut may leave several images of a leaf half written, one made of the other; then a
-//! rebuild goes back to the one that the checkpoint names. So each says that one as well, and from
-//! where the log has everything since. Only the latest leaves are known here: images that were
-//! written long ago have reached the storage, and nothing is lost but a little certainty if they
-//! have not.
+//! A power cut may leave several images of a leaf half written, one made from the other. A rebuild
+//! then goes back to the image that the checkpoint names. So each image also names that one, and
+//! the log position from which the log has all later changes. Only the latest leaves are remembered
+//! here: images written long ago have reached the storage, and if they have not, the loss is only a
+//! little certainty.
 
 use crate::footer::Base;
 use crate::node::NodeId;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Leaves that are remembered, at most.
+/// Maximum number of leaves remembered.
 const LEAVES_MAX: usize = 1024;
-/// Bases of a leaf, at most.
+/// Maximum number of bases of a leaf.
 pub(super) const BASES_MAX: usize = 64;
 
-/// What a leaf was made of.
+/// Images that a leaf was made from.
 #[derive(Clone, Debug)]
 pub(super) struct Origin {
     pub bases: Vec<Base>,
-    /// Where in the log everything begins that it has and they have not.
+    /// Log position from which the log has all changes in the leaf that its bases lack.
     pub logged_from: u64,
 }
 
 impl Origin {
-    /// Goes back beyond a base that was made of `other` itself.
+    /// Adds the bases of `other`, from which a base was itself made.
     fn reach_back(&mut self, other: &Origin) {
         for base in &other.bases {
             if self.bases.len() < BASES_MAX && !self.bases.contains(base) {
@@ -35,7 +35,7 @@ impl Origin {
     }
 }
 
-/// The leaves and when they were written, counted.
+/// Origins of recent leaves, in the order in which the leaves were written.
 #[derive(Debug, Default)]
 pub(super) struct Unsettled {
     origins: BTreeMap<NodeId, (u64, Origin)>,
@@ -44,7 +44,7 @@ pub(super) struct Unsettled {
 }
 
 impl Unsettled {
-    /// The origin of what is made of leaves now, as far back as is known.
+    /// Returns the origin of images made from `bases` now, traced back as far as known.
     pub(super) fn trace(&self, bases: &[Base], logged_from: u64) -> Origin {
         let mut origin = Origin {
             bases: bases.to_vec(),
@@ -58,7 +58,7 @@ impl Unsettled {
         origin
     }
 
-    /// A leaf was written.
+    /// Notes that a leaf was written, with its origin.
     pub(super) fn note(&mut self, leaf: NodeId, origin: Origin) {
         self.written += 1;
         self.origins.insert(leaf, (self.written, origin));
@@ -79,12 +79,12 @@ impl Unsettled {
         }
     }
 
-    /// How many have been written so far.
+    /// Returns the number of leaves written so far.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// A checkpoint counts now that was taken when so many had been written.
+    /// Forgets the first `written` leaves: a checkpoint that includes them is in effect.
     pub(super) fn settle(&mut self, written: u64) {
         while self.order.front().is_some_and(|(at, _)| *at <= written) {
             self.forget_first();
@@ -116,7 +116,7 @@ mod tests {
         unsettled.note(1, second);
         let joined = unsettled.trace(&[base(1, 30), base(2, 7)], 9);
         assert_eq!(joined.bases.len(), 4);
-        // What was written before the checkpoint was taken is in it; what came later is not.
+        // Leaves written before the checkpoint was taken are in it; later ones are not.
         unsettled.settle(taken);
         assert_eq!(unsettled.trace(&[base(1, 30)], 9).bases.len(), 3);
         unsettled.settle(unsettled.written());

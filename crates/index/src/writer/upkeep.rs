@@ -1,34 +1,35 @@
-//! When to keep house: a little after every group of batches, in proportion to what the group has
-//! added.
+//! Schedule of maintenance: a little after every group of batches, in proportion to the work that
+//! the group added.
 //!
-//! Nothing here changes what readers see. Changes beyond the budget are written back; the log's
-//! tail is moved before the log is full; segments are cleaned before they run out. Each of these is
-//! also forced when it comes too late, which then is what the writer waits for.
+//! Maintenance never changes what readers see. It writes back changes beyond the memory budget,
+//! moves the tail of the log before the log is full, and cleans segments before they run out. If
+//! one of these comes too late, the writer forces it and waits for it.
 
 use super::Writer;
 use super::checkpoint::Detail;
 use super::deletions::LEAVES_IN_TURN;
 use crate::error::Error;
 
-/// Leaves that are written before others may write.
+/// Number of leaves written in one step, after which others may write.
 pub(super) const LEAVES_IN_STEP: u32 = 256;
 
-/// How far the writing back of all changes is. Others may bring new ones between two steps: as many
-/// leaves are written as there were, those that have had changes longest first, so that all changes
-/// from before its beginning are.
+/// Progress of writing back all changes. Other threads may bring new changes between two steps. So
+/// only as many leaves are written as existed at the beginning, in the order in which they became
+/// dirty; this includes all changes from before the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WritingBack {
     #[default]
     Begun,
-    /// So many leaves may still take in deletions of ranges.
+    /// Leaves are applying range deletions; the number limits the leaves that may still do so.
     Deletions(u32),
-    /// So many leaves may still be written.
+    /// Leaves are being written back; the number limits the leaves that may still be written.
     Leaves(u32),
     Done,
 }
 
 impl Writer {
-    /// Keeps house after a group that took `blocks` blocks of the log for changes of so many bytes.
+    /// Does the maintenance after a group that took `blocks` log blocks for `changes_bytes` of
+    /// changes.
     pub(crate) fn keep_house(&mut self, blocks: u64, changes_bytes: u64) -> Result<(), Error> {
         self.dirty.pay_off(changes_bytes);
         self.fold_overgrown()?;
@@ -41,7 +42,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes leaves back until changes take no more memory than they may.
+    /// Writes leaves back until changes are within their memory budget.
     pub(super) fn fold_beyond_budget(&mut self) -> Result<(), Error> {
         let bytes_max = self.dirty.bytes_max(self.buffer_bytes());
         while self.tree.memory.delta_bytes() > bytes_max && self.fold_oldest()? {
@@ -53,7 +54,7 @@ impl Writer {
     fn fold_overgrown(&mut self) -> Result<(), Error> {
         while let Some(id) = self.dirty.last_overgrown() {
             let has_delta = self.tree.slots.get(id).node.read().delta.is_some();
-            // It may have been written back since, and its number may be another node's.
+            // The leaf may have been written back since, and its id may belong to another node now.
             if has_delta {
                 self.fold_leaf(id)?;
             }
@@ -63,9 +64,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Cleans as much as keeps up with what is being written, and gets back what has become empty:
-    /// it can be written once no checkpoint names it. Without that the storage would grow instead.
-    /// Nodes that were written need not stay in memory.
+    /// Cleans as fast as segments are filled, and reclaims emptied segments, which can be rewritten
+    /// once no checkpoint names them. Otherwise the storage would grow. Also evicts written nodes
+    /// from memory.
     pub(super) fn clean_some(&mut self) -> Result<(), Error> {
         self.give_memory_back();
         if self.options.paper.is_some() {
@@ -83,14 +84,14 @@ impl Writer {
         }
     }
 
-    /// True if a checkpoint would give back much more than it takes.
+    /// Returns true if a checkpoint would free much more than it takes.
     fn is_worth_a_checkpoint(&self) -> bool {
         let emptied = self.segments.emptied_count() * self.tree.geometry.segment_bytes as usize;
         emptied > (self.checkpoint_bytes() * 6).max(self.tree.geometry.segment_bytes as usize * 2)
     }
 
-    /// Goes on with writing all changes back into nodes by a step. False if that is done, and
-    /// counts.
+    /// Continues writing all changes back into nodes by one step. Returns false when that is done
+    /// and a checkpoint with them is in effect.
     pub(crate) fn write_back_some(&mut self, at: &mut WritingBack) -> Result<bool, Error> {
         *at = match *at {
             WritingBack::Begun => WritingBack::Deletions(self.nodes().saturating_mul(2)),
@@ -110,8 +111,8 @@ impl Writer {
         Ok(*at != WritingBack::Done)
     }
 
-    /// Makes leaves take in deletions that they lack, as many as a step may. False if none lacks
-    /// any.
+    /// Makes leaves apply range deletions that they lack, up to one step. Returns false if no leaf
+    /// lacks any.
     pub(super) fn take_in_more(&mut self) -> Result<bool, Error> {
         for _ in 0..LEAVES_IN_STEP as usize / LEAVES_IN_TURN {
             if !self.take_in_some(LEAVES_IN_TURN)? {
@@ -123,9 +124,9 @@ impl Writer {
         Ok(true)
     }
 
-    /// Writes leaves, `left` at most, each by `write`, until as many were written as a step may,
-    /// those among them that cleaning has written. Returns how many are left; none if that is all,
-    /// or `write` finds none.
+    /// Calls `write` for at most `left` leaves, until one step of leaves was written, including
+    /// those that cleaning wrote. Returns the number of leaves left; `None` if none is left or
+    /// `write` finds none.
     pub(super) fn fold_more(
         &mut self,
         mut left: u32,
@@ -142,7 +143,7 @@ impl Writer {
         Ok(Some(left))
     }
 
-    /// Cleans, and goes on with the checkpoint that is on its way, as fast as leaves are written.
+    /// Cleans, and continues the checkpoint in progress, as fast as leaves are written.
     fn keep_up(&mut self) -> Result<(), Error> {
         self.clean_some()?;
         match self.is_checkpointing() {
@@ -168,8 +169,8 @@ mod tests {
         db.write(&batch, Durability::Relaxed).expect("a write");
     }
 
-    /// Others wait for a step at most; and it ends though they bring changes faster than it writes
-    /// them, with all that was there before it.
+    /// Other threads wait for one step at most. Writing back ends although they bring changes
+    /// faster than it writes them, and includes all changes from before its beginning.
     #[test]
     fn changes_are_written_back_in_steps_that_come_to_an_end() {
         let options = Options {
@@ -208,7 +209,7 @@ mod tests {
             }
         }
         assert!(steps > 10, "{steps} steps");
-        // The last piece that is cleaned may have some leaves more than a step.
+        // The last piece cleaned may add some leaves to a step.
         let most_may_be = u64::from(LEAVES_IN_STEP) * 5 / 4;
         assert!(most <= most_may_be, "{most} leaves in a step");
         let needed_from = shared.with_writer(|writer| Ok(writer.needed_from()));

@@ -1,5 +1,5 @@
-//! Images byte by byte, written by hand from docs/format/index-node.md. The checksums are from a
-//! bitwise CRC32C of its own, in Python:
+//! Golden images byte by byte, written by hand from docs/format/index-node.md. The checksums come
+//! from an independent bitwise CRC32C in Python:
 //!
 //! ```text
 //! def crc32c(b):
@@ -11,7 +11,7 @@
 //!     return c ^ 0xffffffff       # crc32c(b"123456789") == 0xe3069283
 //! ```
 //!
-//! A version of the format that has been released is never changed here; a new one is added.
+//! A released version of the format is never changed here; a new one is added.
 
 use super::model::contents;
 use bimetal_index::node::{
@@ -53,7 +53,7 @@ dc 34 d4 c5             | CRC32C of all that follows
 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 | to a multiple of 64
 ";
 
-/// An inner node: keys and children are packed as numbers.
+/// An inner node; keys and children are packed as numbers.
 const INNER: &str = "
 64 ca ad 7d             | CRC32C
 62 6d 49 4e 01          | magic, version
@@ -77,7 +77,7 @@ ff ff ff ff ff ff ff ff | location
 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
 ";
 
-/// Plain: nothing is packed.
+/// A plain leaf: nothing is packed.
 const PLAIN: &str = "
 1d 63 16 45             | CRC32C
 62 6d 49 4e 01          | magic, version
@@ -122,7 +122,7 @@ f2 49 d0 69             | CRC32C
 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
 ";
 
-/// A leaf that says which keys it is for.
+/// A leaf with its key range.
 const LEAF_WITH_RANGE: &str = "
 34 05 28 4e             | CRC32C
 62 6d 49 4e 01          | magic, version
@@ -186,7 +186,7 @@ fn bytes(page: &str) -> Vec<u8> {
 
 type Version = (&'static [u8], Seq, Kind, &'static [u8]);
 
-/// Builds an image of the rows and compares it with the page, then reads the page.
+/// Builds an image of the rows and compares it with the page, then parses the page.
 fn check(page: &str, plain: bool, rows: &[Version], numbers: (u32, u8, u64, u8), location: u64) {
     let mut builder = Builder::new(plain);
     for &(key, seq, kind, value) in rows {
@@ -302,7 +302,7 @@ fn a_leaf_with_its_range() {
     assert_eq!(image.range(), Some(range));
     let others = Image::parse(&bytes(LEAF), 0x1000).expect("the page is right");
     assert_eq!(others.range(), None);
-    // A range is of a leaf: not of an inner node or a patch.
+    // Only leaves have a range: inner nodes and patches must not.
     for (at, byte) in [(10, 1), (9, 2)] {
         let mut page = bytes(LEAF_WITH_RANGE);
         page[at] = byte;
@@ -319,7 +319,7 @@ fn a_leaf_with_its_range() {
     assert!(Image::parse(&page, 64).is_err(), "it ends before its rows");
 }
 
-/// A patch says all that it says itself, to every reader.
+/// A patch contains all its values inline, and every reader sees its rows.
 #[test]
 fn a_patch_of_other_rows_is_refused() {
     let refused = |at: usize, byte: u8| {
@@ -328,8 +328,8 @@ fn a_patch_of_other_rows_is_refused() {
         seal(&mut page, 64);
         Image::parse(&page, 64).expect_err("no patch of version 1")
     };
-    // A value out of line; an inner node; a column of sequence numbers, for which there are zeroes
-    // enough.
+    // The three cases are a value out of line, an inner node, and a column of sequence numbers, for
+    // which the page has enough zeroes.
     let of_kind = |error| {
         matches!(
             error,
@@ -341,7 +341,7 @@ fn a_patch_of_other_rows_is_refused() {
     assert!(matches!(refused(11, 3), ImageError::Malformed(_)));
 }
 
-/// The page of the leaf with one byte changed, sealed again, is refused.
+/// Changes one byte of the leaf's page and seals it again; returns the error of parsing it.
 fn refused(at: usize, byte: u8) -> ImageError {
     let mut page = bytes(LEAF);
     assert_ne!(page[at], byte, "this would change nothing");
@@ -356,7 +356,7 @@ fn another_version_is_refused() {
     assert_eq!(refused(8, 2), ImageError::Version(2));
 }
 
-/// What an earlier filling of the segment has left in the same place is not what belongs there.
+/// An image left by an earlier generation of the segment at the same location is refused.
 #[test]
 fn an_image_of_another_filling_is_refused() {
     let mut page = bytes(LEAF);
@@ -431,7 +431,8 @@ fn a_value_beyond_its_limit_is_refused() {
         });
     }
     let mut built = builder.finish(0, 0, 0, 0);
-    // Behind the header 2 bytes of keys, and boundaries of 3 bytes; the second becomes 65,537.
+    // The header is followed by 2 bytes of keys, and boundaries of 3 bytes; the second becomes
+    // 65,537.
     assert_eq!(built[66..75], [0, 0, 0, 0, 0, 1, 0xff, 0xff, 1]);
     built[69] = 1;
     seal(&mut built, 0);

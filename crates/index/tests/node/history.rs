@@ -1,5 +1,5 @@
-//! Delta, fold and view against a list of all changes ever made, in their order: of those that a
-//! reader is new enough for, the last one that touches a key is what the reader sees.
+//! Tests of delta, fold and view against a list of all changes in order. A reader sees the last
+//! change of a key among those that are not newer than the reader.
 
 use super::model::{Versions, contents, image, key};
 use bimetal_index::node::{
@@ -11,10 +11,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
 
-/// Distinct keys of a test.
+/// Number of distinct keys of a test.
 const KEYS: u16 = 24;
 
-/// The last number of a version in an image; those of the deltas are above.
+/// Highest sequence number of a version in an image; those of the deltas are above.
 const BASE_SEQ_MAX: Seq = 8;
 
 type Edge = Bound<Vec<u8>>;
@@ -56,7 +56,7 @@ fn slice(edge: &Edge) -> Bound<&[u8]> {
     edge.as_ref().map(Vec::as_slice)
 }
 
-/// An image's versions and the changes since, and the keys that occur.
+/// The versions of an image, the changes since, and the keys that occur.
 #[derive(Clone, Debug)]
 struct History {
     keys: Vec<Vec<u8>>,
@@ -73,7 +73,7 @@ fn edge(style: usize) -> impl Strategy<Value = Edge> {
 }
 
 fn change(style: usize) -> impl Strategy<Value = What> {
-    // Lengths around those that a slot holds, and long enough to make the heap move.
+    // Lengths are around the capacity of a slot, and long enough to make the heap move.
     let value = (any::<u8>(), 0..40_usize).prop_map(|(byte, len)| vec![byte; len]);
     let key = (0..KEYS).prop_map(move |n| key(style, n));
     prop_oneof![
@@ -123,7 +123,8 @@ fn base_of(style: usize, rows: &[(u16, Seq, u8, u8)], versioned: bool) -> Versio
     rows.iter().map(row).collect()
 }
 
-/// Gives changes their numbers: one batch has one to a few, and readers fall back some batches.
+/// Assigns sequence numbers to changes: a batch advances them by a few, and readers lag some
+/// batches.
 fn in_order(changes: Vec<(u64, u64, What)>) -> Vec<Change> {
     let (mut seq, mut prune_at) = (BASE_SEQ_MAX + 1, BASE_SEQ_MAX);
     let change = |(step, lag, what): (u64, u64, What)| {
@@ -147,27 +148,27 @@ impl History {
         delta
     }
 
-    /// The newest number.
+    /// Returns the newest sequence number.
     fn now(&self) -> Seq {
         self.changes
             .last()
             .map_or(BASE_SEQ_MAX, |change| change.seq)
     }
 
-    /// What no reader is older than.
+    /// Returns a sequence number that no reader is below.
     fn prune_at(&self) -> Seq {
         self.changes
             .last()
             .map_or(BASE_SEQ_MAX, |change| change.prune_at)
     }
 
-    /// The last change of `key` that a reader sees.
+    /// Returns the last change of `key` that a reader at `seq` sees.
     fn change(&self, key: &[u8], seq: Seq) -> Option<&Change> {
         let seen = |change: &&Change| change.seq <= seq && change.touches(key);
         self.changes.iter().rev().find(seen)
     }
 
-    /// What a reader sees of `key` in image and delta.
+    /// Returns the value of `key` that a reader sees in image and delta.
     fn visible(&self, key: &[u8], seq: Seq) -> Option<(Kind, Vec<u8>)> {
         let base = || super::model::visible(&self.base, key, seq).map(|(_, what)| what.clone());
         let newest = self.change(key, seq).map(Change::kind_and_value);
@@ -176,7 +177,7 @@ impl History {
             .filter(|(kind, _)| *kind != Kind::Delete)
     }
 
-    /// All versions of `key`, from the newest to the oldest.
+    /// Returns all versions of `key`, the newest first.
     fn versions(&self, key: &[u8]) -> Vec<(Seq, Kind, Vec<u8>)> {
         let mut versions: Vec<(Seq, Kind, Vec<u8>)> = Vec::new();
         for change in self
@@ -198,7 +199,7 @@ impl History {
         versions
     }
 
-    /// The versions that a fold keeps.
+    /// Returns the versions that a fold keeps.
     fn folded(&self, oldest: Seq) -> Versions {
         let mut folded = Versions::new();
         for key in &self.keys {
@@ -237,7 +238,7 @@ fn apply(delta: &mut Delta, change: &Change) {
     }
 }
 
-/// What [`Delta::find`] should say after a last change.
+/// Returns the expected result of [`Delta::find`] if `change` is the last change.
 fn found(change: Option<&Change>) -> (bool, Option<Vec<u8>>) {
     let value = change.and_then(|change| match &change.what {
         What::Version(_, Kind::Put, value) => Some(value.clone()),
@@ -274,7 +275,7 @@ proptest! {
         }
     }
 
-    /// Readers below `prune_at` are told the truth as far down as the delta says.
+    /// Readers below `prune_at` get correct answers down to the floor of the delta.
     #[test]
     fn a_delta_knows_how_far_back_it_answers(history in history()) {
         let delta = history.delta();
@@ -323,7 +324,7 @@ proptest! {
         seal(&mut bytes, 0);
         let folded = contents(&Image::parse(&bytes, 0).expect("sealed for it"));
         prop_assert_eq!(&folded, &history.folded(oldest));
-        // A reference is either still there or has been given up.
+        // Every reference is either kept or freed.
         let blobs = |versions: &Versions| {
             let blobs = versions.values().filter(|(kind, _)| *kind == Kind::Blob);
             blobs.map(|(_, value)| value.clone()).collect::<Vec<_>>()
@@ -412,7 +413,8 @@ fn a_delta_that_is_written_over_stays_small() {
         delta.insert(b"a key that is long", seq, Kind::Put, &[7; 100], seq);
     }
     assert_eq!((delta.rows(), delta.floor()), (1, 9999));
-    // One slot of 32 bytes and 110 bytes of heap, each up to twice as often, and the struct.
+    // One slot of 32 bytes and 110 bytes of heap, each with up to twice the capacity, and the
+    // struct.
     assert!(delta.memory_bytes() < 700, "{}", delta.memory_bytes());
 }
 
@@ -424,7 +426,7 @@ fn a_delta_counts_all_that_it_holds() {
     for n in 0..1000_u64 {
         delta.insert(&n.to_be_bytes(), 1, Kind::Put, &[7; 20], 0);
     }
-    // A slot of 32 bytes and the value, and not much more.
+    // Each row takes a slot of 32 bytes and the value, and not much more.
     let bytes = delta.memory_bytes() - empty;
     assert!((52_000..66_000).contains(&bytes), "{bytes}");
     let edge = vec![b'x'; 3000];

@@ -1,4 +1,4 @@
-//! Images: what is written is what is read, and nothing else is.
+//! Tests of images: reading returns exactly the rows that were written.
 
 use super::model::{LOCATION, build, contents, image, probes, versions, visible};
 use bimetal_index::node::{
@@ -118,7 +118,7 @@ proptest! {
         prop_assert_eq!(Image::peek(&bytes), None);
     }
 
-    /// Bytes behind a checksum that is right for them: from a bug elsewhere, or made on purpose.
+    /// Malformed bytes with a valid checksum: from a bug elsewhere, or made on purpose.
     #[test]
     fn whatever_is_sealed_can_be_asked(
         versions in versions(0..40),
@@ -129,7 +129,7 @@ proptest! {
         let mut bytes = build(&versions, plain, 1);
         let len = bytes.len();
         for (at, byte) in changes {
-            // Magic, version and length stay: without them nothing else is looked at.
+            // Magic, version and length stay: without them parsing ends at once.
             let at = if at < 100 { 9 + at % 55 } else { at % len };
             if !(12..16).contains(&at) && at > 8 {
                 bytes[at] = byte;
@@ -237,8 +237,8 @@ fn children_are_found_by_their_numbers() {
 
 #[test]
 fn numbers_are_packed() {
-    // 600 keys in a row and their offsets of 2 bytes; values of 8 bytes that differ by less than
-    // 2^16, over a base of 8 bytes; the header: 64 + 600 * 2 + 8 + 600 * 2 = 2472, in granules.
+    // 600 consecutive keys as offsets of 2 bytes, over a base of 8 bytes; values of 8 bytes that
+    // differ by less than 2^16; the header: 64 + 600 * 2 + 8 + 600 * 2 = 2472, in granules.
     let mut builder = Builder::new(false);
     let mut plain = Builder::new(true);
     for n in 0..600_u64 {

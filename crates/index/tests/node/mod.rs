@@ -1,4 +1,4 @@
-//! The node of the tree against a plain model, and its bytes against the page.
+//! Tests of the tree's nodes against a plain model, and of their bytes against the format page.
 
 mod golden;
 mod history;

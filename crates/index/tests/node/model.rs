@@ -1,5 +1,5 @@
-//! What a node should say, from an ordered map of versions and nothing of the node's own code; and
-//! the rows that the tests are made of.
+//! Model of a node: an ordered map of versions, without any of the node's own code; and the rows
+//! that the tests use.
 
 use bimetal_index::node::{Builder, Image, Kind, NodeId, Row, Seq, seal};
 use proptest::collection::vec;
@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 /// Versions in the order of an image.
 pub type Versions = BTreeMap<(Vec<u8>, Reverse<Seq>), (Kind, Vec<u8>)>;
 
-/// Where the images of the tests were read from.
+/// Location for which the images of the tests are sealed.
 pub const LOCATION: u64 = 0x0123_4567_89ab_cdef;
 
-/// The version that a reader sees.
+/// Returns the version of `key` that a reader at `seq` sees.
 pub fn visible<'a>(
     versions: &'a Versions,
     key: &[u8],
@@ -23,7 +23,7 @@ pub fn visible<'a>(
     (found.0 == key).then_some((found.1.0, what))
 }
 
-/// The image of the versions, not sealed.
+/// Builds the image of the versions, not sealed.
 pub fn build(versions: &Versions, plain: bool, node: NodeId) -> Vec<u8> {
     let mut builder = Builder::new(plain);
     for ((key, Reverse(seq)), (kind, value)) in versions {
@@ -43,14 +43,14 @@ pub fn build(versions: &Versions, plain: bool, node: NodeId) -> Vec<u8> {
     bytes
 }
 
-/// The image of the versions, read back.
+/// Builds the image of the versions, and parses it.
 pub fn image(versions: &Versions, plain: bool) -> Image {
     let mut bytes = build(versions, plain, 42);
     seal(&mut bytes, LOCATION);
     Image::parse(&bytes, LOCATION).expect("this is what was built")
 }
 
-/// Everything that an image holds.
+/// Returns all versions in an image.
 pub fn contents(image: &Image) -> Versions {
     let mut versions = Versions::new();
     let mut key = b"left from before".to_vec();
@@ -63,10 +63,11 @@ pub fn contents(image: &Image) -> Versions {
     versions
 }
 
-/// Keys of a kind that an application would have, by number; few enough that they repeat.
+/// Returns the key number `n` in a style that an application might use; there are few enough that
+/// they repeat.
 pub fn key(style: usize, n: u16) -> Vec<u8> {
     let n64 = u64::from(n);
-    // Spread as a hash would be, but without losing the number: the factor is odd.
+    // The product is spread like a hash, but injective: the factor is odd.
     let spread = n64.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     match style {
         0 => n64.to_be_bytes().to_vec(),
@@ -75,7 +76,7 @@ pub fn key(style: usize, n: u16) -> Vec<u8> {
         3 => [n64.to_be_bytes(), spread.to_be_bytes()].concat(),
         4 => format!("users/by-name/{n}").into_bytes(),
         5 => format!("t{n:05}").into_bytes(),
-        // Strings of 0 to 5 bytes of a small alphabet, so that one often begins another.
+        // Strings of 0 to 5 bytes over a small alphabet, so that one is often a prefix of another.
         6 => {
             let digit = |i: u32| [0, 1, 0xff][(n as usize / 3_usize.pow(i)) % 3];
             (0..u32::from(n % 6)).map(|i| digit(i + 1)).collect()
@@ -89,7 +90,7 @@ pub fn key(style: usize, n: u16) -> Vec<u8> {
 
 pub const KEY_STYLES: usize = 11;
 
-/// A value of a kind that an application would have.
+/// Returns the value number `n` in a style that an application might use.
 pub fn value(style: usize, n: u16) -> Vec<u8> {
     match style {
         0 => Vec::new(),
@@ -108,18 +109,18 @@ pub fn value(style: usize, n: u16) -> Vec<u8> {
 
 pub const VALUE_STYLES: usize = 8;
 
-/// Which numbers the versions of a test have.
+/// Kind of sequence numbers that the versions of a test have.
 #[derive(Clone, Copy, Debug)]
 pub enum Ages {
-    /// Only 0, only values.
+    /// Only number 0, only puts.
     Plain,
-    /// Only 0, some values out of line.
+    /// Only number 0, some values out of line.
     Blobs,
     /// Up to a few versions of a key, of every kind.
     Versions,
 }
 
-/// Versions for an image.
+/// Generates versions for an image.
 pub fn versions(rows: std::ops::Range<usize>) -> impl Strategy<Value = Versions> {
     let ages = prop_oneof![Just(Ages::Plain), Just(Ages::Blobs), Just(Ages::Versions)];
     let shape = (0..KEY_STYLES, 0..VALUE_STYLES, ages, any::<u16>());
@@ -128,7 +129,7 @@ pub fn versions(rows: std::ops::Range<usize>) -> impl Strategy<Value = Versions>
         let mut made = Versions::new();
         for (n, seq, kind, v) in rows {
             let seq = match ages {
-                // Both small numbers and ones that an old database has.
+                // Both small sequence numbers and those of an old database.
                 Ages::Versions if seq > 0 => seq + u64::from(start % 2) * (1 << 40),
                 _ => 0,
             };
@@ -148,7 +149,8 @@ pub fn versions(rows: std::ops::Range<usize>) -> impl Strategy<Value = Versions>
     })
 }
 
-/// Keys around those of the versions: each, what begins it, what it begins, and its neighbours.
+/// Returns keys around those of the versions: each key, prefixes and extensions of it, and its
+/// neighbours.
 pub fn probes(versions: &Versions) -> Vec<Vec<u8>> {
     let mut probes = vec![Vec::new(), vec![0], vec![0xff; 30]];
     for (key, _) in versions.keys() {

@@ -1,6 +1,6 @@
-//! A disk behind the page cache of Linux: what is written is in the cache until a sync, and a sync
-//! that fails leaves pages that differ from the disk and pass for saved (fsync(2): the error is
-//! reported once).
+//! A disk behind the page cache of Linux: written data is in the cache until a sync. A failed sync
+//! leaves pages that differ from the disk but are marked clean (fsync(2): the error is reported
+//! once).
 
 use super::Disk;
 use bimetal_index::storage::memory::MemoryStorage;
@@ -10,33 +10,33 @@ use std::sync::{Arc, Mutex};
 
 const IO_ERROR: StorageError = StorageError::Failed(5);
 
-/// The disk and the cache. Copies are the same.
+/// The disk and the cache. Clones share both.
 #[derive(Clone, Default)]
 pub struct Cached {
-    /// What programs read.
+    /// Content that programs read.
     cache: Disk,
-    /// What a power cut leaves.
+    /// Content that survives a power cut.
     pub disk: Disk,
     state: Arc<Mutex<State>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Blocks that the next sync saves, by their offsets.
+    /// Offsets of the blocks that the next sync saves.
     dirty: BTreeSet<u64>,
     sync_fails: bool,
-    /// Calls until the power is cut; none that is to be cut.
+    /// Number of calls until the power is cut; `None` if it is not to be cut.
     calls_left: Option<u64>,
     calls: u64,
 }
 
 impl Cached {
-    /// The next sync fails, and saves nothing.
+    /// Makes the next sync fail and save nothing.
     pub fn fail_sync(&self) {
         self.state.lock().expect("a lock").sync_fails = true;
     }
 
-    /// Another disk with a cache of its own, with the same in both.
+    /// Returns an independent copy of the disk and of the cache.
     pub fn copied(&self) -> Cached {
         let copied = |disk: &Disk| Disk::new(MemoryStorage::with_content(disk.content()));
         let state = self.state.lock().expect("a lock");
@@ -50,12 +50,12 @@ impl Cached {
         }
     }
 
-    /// The power is cut after so many calls. From then on all fail, and nothing of them is done.
+    /// Cuts the power after `calls` calls. From then on all calls fail and have no effect.
     pub fn cut_power_after(&self, calls: u64) {
         self.state.lock().expect("a lock").calls_left = Some(calls);
     }
 
-    /// Calls so far that read or changed something.
+    /// Returns the number of calls so far that read or changed something.
     pub fn calls(&self) -> u64 {
         self.state.lock().expect("a lock").calls
     }

@@ -1,5 +1,5 @@
-//! A disk that holds writers up, and groups of batches that are made with it: who leads, who
-//! follows and in which order is known then.
+//! A disk that delays writers, and groups of batches made with it: the leader, the followers and
+//! their order are known then.
 
 use super::Disk;
 use bimetal_index::storage::{Storage, StorageError};
@@ -7,7 +7,7 @@ use bimetal_index::{Batch, Db, Durability, Error, Options};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::yield_now;
 
-/// A disk whose durable writes can be held up.
+/// A disk whose durable writes can be delayed.
 #[derive(Clone, Default)]
 pub struct Gate {
     pub disk: Disk,
@@ -26,7 +26,7 @@ impl Gate {
         self.state.1.notify_all();
     }
 
-    /// Writes that are held up now.
+    /// Returns the number of writes being delayed now.
     pub fn held_up(&self) -> usize {
         self.state.0.lock().expect("a lock").held_up
     }
@@ -59,7 +59,7 @@ impl Storage for Gate {
     }
 }
 
-/// Does something in a thread before anything else.
+/// Callback that a thread runs first.
 pub type Beginning<'a> = &'a (dyn Fn() + Sync);
 
 fn begin(gate: &Gate) -> Db {
@@ -73,8 +73,8 @@ fn begin(gate: &Gate) -> Db {
     db
 }
 
-/// One writer leads and is held up, until the others are in the queue in their order; they make one
-/// group.
+/// Makes one writer the leader and delays it until the others are in the queue in their order;
+/// these make one group.
 fn in_one_group(
     gate: &Gate,
     db: &Db,
@@ -104,8 +104,8 @@ fn in_one_group(
     });
 }
 
-/// A durable batch behind a relaxed one of the same group survives a power cut, and that one with
-/// it.
+/// Checks that a durable batch behind a relaxed one of the same group survives a power cut,
+/// together with the relaxed one.
 pub fn followers(begins: Beginning<'_>) {
     let gate = Gate::default();
     let db = begin(&gate);
@@ -127,7 +127,7 @@ pub fn followers(begins: Beginning<'_>) {
     }
 }
 
-/// Of two transactions that write one key and end in one group, the first one wins.
+/// Checks that the first of two transactions wins if both write one key and commit in one group.
 pub fn rivals(begins: Beginning<'_>) {
     let gate = Gate::default();
     let db = begin(&gate);

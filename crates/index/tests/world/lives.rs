@@ -1,5 +1,5 @@
-//! Lives of an index that tests share, each from a seed or a number: what is done and what goes
-//! wrong, held against the map. The tests of the tests (`src/planted/`) lead the same lives with
+//! Lives of an index that tests share, each from a seed or a number: a sequence of operations and
+//! failures, compared with the map. The tests of the tests (`src/planted/`) run the same lives with
 //! bugs planted.
 
 use super::cached::Cached;
@@ -10,7 +10,7 @@ use bimetal_index::{Db, Durability, Error, Options, Snapshot, UpkeepFigures};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Writes until the disk stops, or for so many batches.
+/// Writes until the disk stops, or until `batches` batches are written.
 pub fn write_some(world: &mut World, shape: &Shape, draw: &mut Draw, batches: u64) {
     for _ in 0..batches {
         let relaxed = draw.once_in(3);
@@ -30,7 +30,7 @@ pub fn write_some(world: &mut World, shape: &Shape, draw: &mut Draw, batches: u6
     }
 }
 
-/// The disk after its power was cut, with any subset of what was not durable.
+/// Returns the disk after a power cut, with a random subset of the data that was not durable.
 pub fn cut(disk: &Disk, draw: &mut Draw) -> Disk {
     let keeps = draw.below(4);
     let (mut stretch, mut choice) = (0, 0);
@@ -51,7 +51,7 @@ pub fn cut(disk: &Disk, draw: &mut Draw) -> Disk {
     Arc::new(disk.after_power_cut(&mut choose))
 }
 
-/// Lives that end with a power cut, the openings after it perhaps as well.
+/// Runs lives that end with a power cut; the openings after it may be cut as well.
 pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepFigures) {
     let mut draw = Draw::new(seed);
     let options = options(&mut draw);
@@ -68,7 +68,7 @@ pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepF
         write_some(&mut world, &shape, &mut draw, 300);
         add_up(reached, &world.db.figures().upkeep);
         let mut disk = cut(&world.disk, &mut draw);
-        // Opening writes too, and may be cut like everything else.
+        // Opening writes too, and may be cut like any other operation.
         for _ in 0..draw.below(3) {
             disk.set_faults(Faults {
                 power_cut_at: Some(draw.below(12)),
@@ -88,7 +88,7 @@ pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepF
         if let Err(error) = world.reopen(disk) {
             panic!("seed {seed}: {error}");
         }
-        // Checking has read all leaves; most programs that open an index have read none.
+        // The check has read all leaves; most programs that open an index have read none.
         if draw.once_in(2) {
             let disk = world.disk.clone();
             let opened = world.open_again(disk);
@@ -109,8 +109,9 @@ fn add_up(sum: &mut UpkeepFigures, figures: &UpkeepFigures) {
     sum.log_rings += figures.log_rings;
 }
 
-/// A life in which one change fails, and a power cut ends it: writing ends with the failure and not
-/// before, reading goes on, and what was durable is there. False if the life was over before.
+/// Runs a life in which one change fails and a power cut ends it. Writing must end with the failure
+/// and not before, reading must continue, and durable batches must be there. Returns false if the
+/// life was over before the failure.
 pub fn failure(number: u64) -> bool {
     let failures = (0..3).map(|keeps| failure_and_cut(number, keeps));
     failures.fold(true, |all, happened| all & happened)
@@ -121,7 +122,7 @@ fn failure_and_cut(number: u64, keeps: u64) -> bool {
     let options = small_options(&mut draw);
     let shape = Shape::draw(&mut draw);
     let disk = Disk::default();
-    // The first seven make and open the index.
+    // The first seven changes create and open the index.
     let storage = Mishaps::at(disk.clone(), number + 7, Mishap::Fails);
     let world = World::over(disk, storage.clone(), options);
     let mut world = world.expect("an index on an empty disk");
@@ -154,22 +155,23 @@ fn failure_and_cut(number: u64, keeps: u64) -> bool {
     storage.has_happened()
 }
 
-/// 60,000 bytes that are all of one number, in values that are short enough to stand in leaves: a
-/// long one would be written beside them at once, and the log be durable before that.
+/// Returns a batch of 60,000 bytes, all of them `number`. Its values are short enough to stay in
+/// leaves: a value out of line would be written at once, and the log made durable before that.
 fn long_batch(key: u8, number: u8) -> Vec<Change> {
     let put = |index: u8| Change::Put(vec![key, index], vec![number; 1000]);
     (0..60).map(put).collect()
 }
 
-/// Options under which relaxed writes go to the log alone, and nothing makes it durable but asking.
+/// Options under which relaxed writes go to the log alone, and only an explicit request makes the
+/// log durable.
 fn nothing_but_the_log() -> Options {
     Options {
-        // Enough for all changes: writing one back would make the log durable.
+        // Memory for all changes: writing one back would make the log durable.
         memory_bytes: 16 << 20,
         buffer_bytes: 8 << 20,
         log_bytes: 4 << 20,
-        // So would filling a segment, and a value beside the leaves; the leaf is long enough to be
-        // left alone.
+        // Filling a segment or writing a value out of line would do so too; nodes are long enough
+        // that no leaf is written for its length.
         node_bytes: 256 << 10,
         segment_bytes: 4 << 20,
         inline_value_bytes: 1000,
@@ -177,8 +179,8 @@ fn nothing_but_the_log() -> Options {
     }
 }
 
-/// Lives of long batches that are durable much later, so that a power cut finds several frames of
-/// the log that are not, and leaves some of them.
+/// Runs lives of long batches that become durable much later, so that a power cut finds several
+/// frames of the log that are not durable, and leaves some of them.
 pub fn relaxed(seed: u64) {
     let mut draw = Draw::new(seed);
     let mut world = World::new(nothing_but_the_log()).expect("an index on an empty disk");
@@ -203,9 +205,9 @@ pub fn relaxed(seed: u64) {
     }
 }
 
-/// A power cut loses the first of several frames and leaves the others. The log grows up to where
-/// the second one is. If `number` is odd, a checkpoint lets it begin there: before it then stands
-/// nothing that is newer.
+/// A power cut loses the first of several frames and leaves the others. The log then grows up to
+/// the position of the second frame. If `number` is odd, a checkpoint lets the log begin there, so
+/// that no newer frame precedes that position.
 pub fn leftover(number: u64) {
     let mut world = World::new(nothing_but_the_log()).expect("an index on an empty disk");
     let first = world.write(&[], Durability::Durable);
@@ -217,7 +219,8 @@ pub fn leftover(number: u64) {
             written.expect("a write");
         }
     };
-    // Five of them are more than a frame takes, so this is one frame, and the begin of a second.
+    // Five of these batches are more than a frame takes, so this is one frame and the beginning of
+    // a second.
     write(&mut world, 0, 9);
     let mut sectors = 0;
     let mut lose_a_block = || {
@@ -241,8 +244,9 @@ pub fn leftover(number: u64) {
     world.reopen(disk).expect("it opens");
 }
 
-/// A sync fails, and another program opens the index: it sees in the system's cache what the disk
-/// does not have and no sync will save. What it has built on that must survive a power cut.
+/// A sync fails, and another program opens the index. It sees in the page cache data that the disk
+/// does not have and that no sync will save. Changes that it makes on top of this data must survive
+/// a power cut.
 pub fn failed_sync(number: u64) {
     let storage = Cached::default();
     let options = nothing_but_the_log();
@@ -250,8 +254,8 @@ pub fn failed_sync(number: u64) {
     let mut world = World::over(disk, storage.clone(), options).expect("an index");
     let first = world.write(&[], Durability::Durable);
     first.expect("a write");
-    // Five of them are more than a frame takes: one frame at least waits for the sync, and one is
-    // not written.
+    // Five of these batches are more than a frame takes: at least one frame waits for the sync, and
+    // one is not written.
     for batch in 0..6 + number as u8 {
         let written = world.write(&long_batch(batch, batch), Durability::Relaxed);
         written.expect("a write");
@@ -274,7 +278,7 @@ pub fn failed_sync(number: u64) {
     );
 }
 
-/// One life of many operations.
+/// Runs one life of many operations.
 pub fn ordered_map(seed: u64, options: fn(&mut Draw) -> Options, operations: usize) {
     let mut draw = Draw::new(seed);
     let options = options(&mut draw);
@@ -324,7 +328,7 @@ pub fn ordered_map(seed: u64, options: fn(&mut Draw) -> Options, operations: usi
                     let disk = world.disk.clone();
                     world.reopen(disk).expect("it opens");
                     if draw.once_in(2) {
-                        // Without a leaf in memory.
+                        // This opening has no leaf in memory.
                         let disk = world.disk.clone();
                         world.db = Db::open(disk, &world.options).expect("it opens");
                     }
@@ -339,7 +343,7 @@ pub fn ordered_map(seed: u64, options: fn(&mut Draw) -> Options, operations: usi
     world.check_all().expect("a scan");
 }
 
-/// Settings of [`example`].
+/// Options of [`example`].
 pub fn small() -> Options {
     Options {
         memory_bytes: 1 << 20,
@@ -352,7 +356,7 @@ pub fn small() -> Options {
     }
 }
 
-/// A small index with every kind of structure, the log not empty.
+/// A small index with every kind of structure, and a log that is not empty.
 pub fn example() -> World {
     let mut world = World::new(small()).expect("an index");
     let shape = Shape {
@@ -373,18 +377,19 @@ pub fn example() -> World {
     world
 }
 
-/// A number as a key.
+/// Encodes a number as a key.
 pub fn key_of(number: u64) -> Vec<u8> {
     number.to_be_bytes().to_vec()
 }
 
-/// A value that does not pack, so that there are as many leaves as values say by their lengths.
+/// Returns a value that does not pack, so that the number of leaves follows from the lengths of
+/// values.
 pub fn value_of(number: u64) -> Vec<u8> {
     let mut draw = Draw::new(number);
     (0..5).flat_map(|_| draw.number().to_le_bytes()).collect()
 }
 
-/// An index of so many records, with a leaf for ten of them, and so little memory for changes that
+/// An index of `records` records with a leaf for ten of them, and so little memory for changes that
 /// leaves are written all the time.
 pub fn many_leaves(records: u64) -> World {
     let options = Options {
@@ -403,9 +408,9 @@ pub fn many_leaves(records: u64) -> World {
     world
 }
 
-/// Ranges of many leaves are deleted; before all leaves have taken that in there are stops, each
-/// after some commits, and the log goes round several times meanwhile. `at_stop` is shown what the
-/// disk has then. Returns how many leaves took deletions in because it was their turn.
+/// Deletes ranges of many leaves. Before all leaves have applied a deletion there are stops, each
+/// after some commits, and the log wraps around several times. Calls `at_stop` at each stop.
+/// Returns the number of leaves that applied deletions in their turn.
 pub fn long_deletions(seed: u64, records: u64, at_stop: &mut dyn FnMut(&World)) -> u64 {
     let mut draw = Draw::new(seed);
     let mut world = many_leaves(records);
@@ -417,7 +422,8 @@ pub fn long_deletions(seed: u64, records: u64, at_stop: &mut dyn FnMut(&World)) 
             1 => Change::DeleteRange(key_of(first), Some(key_of(first + records / 3))),
             _ => Change::DeleteRange(key_of(first), None),
         };
-        // Of one batch the order counts: what stands before the deletion is deleted by it.
+        // The order within one batch counts: the deletion also deletes keys that the batch puts
+        // before it.
         let put = |number: u64| Change::Put(key_of(number), value_of(round));
         let changes = [put(first + 1), change, put(first + 2)];
         world.write(&changes, Durability::Durable).expect("a write");
@@ -446,15 +452,15 @@ pub fn long_deletions(seed: u64, records: u64, at_stop: &mut dyn FnMut(&World)) 
     taken_in
 }
 
-/// Everything that an index says it has.
+/// Returns all keys and values of an index.
 pub fn all(db: &Db) -> Result<Map, Error> {
     let pairs = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)))?;
     Ok(pairs.into_iter().collect())
 }
 
-/// Bytes of everything that was written, one at a time. The last frame of the log may have been
-/// torn by a power cut, for all that can be known, so without it is right as well. Returns how many
-/// times opening or reading was refused.
+/// Changes written bytes, one at a time. A power cut might have torn the last frame of the log, so
+/// the content without it is a right answer as well. Returns how many times opening or reading was
+/// refused.
 pub fn changed_bytes(step: usize) -> usize {
     let world = example();
     let content = world.disk.content();

@@ -1,4 +1,4 @@
-//! A disk on which one change goes wrong, by its number: reads are not counted.
+//! A disk on which one change fails, chosen by its number: reads are not counted.
 
 use super::Disk;
 use bimetal_index::storage::{BLOCK_BYTES, Storage, StorageError};
@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex};
 const SECTOR_BYTES: usize = 512;
 const IO_ERROR: StorageError = StorageError::Failed(5);
 
-/// What goes wrong with a change.
+/// Kind of failure of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
-    /// It fails, and has been done in part.
+    /// The change returns an error, and is done in part.
     Fails,
     /// A write is acknowledged, and nothing is written.
     Lost,
-    /// A write is acknowledged, and has gone so many blocks further.
+    /// A write is acknowledged, and goes this number of blocks too far.
     Misdirected(u64),
-    /// A write is acknowledged, and only the first sector of each block has been written.
+    /// A write is acknowledged, and only the first sector of each block is written.
     Torn,
-    /// There is no space, this time or from now on.
+    /// There is no space, once or from now on.
     Full { for_good: bool },
 }
 
@@ -29,7 +29,7 @@ struct State {
     has_happened: bool,
 }
 
-/// The disk. Copies are the same.
+/// The disk. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Mishaps {
     disk: Disk,
@@ -37,7 +37,7 @@ pub struct Mishaps {
 }
 
 impl Mishaps {
-    /// The change with this number, from now on, goes wrong.
+    /// Makes the change with this number, counted from now on, fail.
     pub fn at(disk: Disk, number: u64, mishap: Mishap) -> Mishaps {
         let state = State {
             planned: Some((number, mishap)),
@@ -49,17 +49,17 @@ impl Mishaps {
         }
     }
 
-    /// True once it has.
+    /// Returns true once the failure has happened.
     pub fn has_happened(&self) -> bool {
         self.state.lock().expect("a lock").has_happened
     }
 
-    /// Nothing more goes wrong.
+    /// Ends the failures.
     pub fn end(&self) {
         self.state.lock().expect("a lock").planned = None;
     }
 
-    /// Counts a change; what goes wrong with it, if it is of a sort that this can happen to.
+    /// Counts a change. Returns its failure, if one is due and can happen to this sort of change.
     fn count(&self, can: impl Fn(Mishap) -> bool) -> Option<Mishap> {
         let mut state = self.state.lock().expect("a lock");
         let number = state.changes;
@@ -82,7 +82,7 @@ impl Mishaps {
         match self.count(|mishap| !matches!(mishap, Mishap::Full { .. })) {
             None | Some(Mishap::Full { .. }) => write(offset, data),
             Some(Mishap::Fails) => {
-                // In the cache of the disk, and of no promise.
+                // The data is in the cache of the disk, and not durable.
                 self.disk.write(offset, data)?;
                 Err(IO_ERROR)
             }

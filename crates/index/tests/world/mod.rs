@@ -1,5 +1,5 @@
-//! An index beside the model that it is held against, for tests that assert: what differs ends
-//! them.
+//! An index beside the model that it is compared with, for tests that assert: a difference fails
+//! the test.
 
 #![allow(
     dead_code,
@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// A disk that outlives the index on it.
 pub type Disk = Arc<MemoryStorage>;
 
-/// An index beside what it should hold.
+/// An index beside its expected content.
 pub struct World {
     pub disk: Disk,
     pub db: Db,
@@ -43,7 +43,7 @@ impl World {
         World::over(disk.clone(), disk, options)
     }
 
-    /// A new index that reaches its disk through something else.
+    /// Creates an index that reaches its disk through `storage`.
     pub fn over(
         disk: Disk,
         storage: impl Storage + 'static,
@@ -62,7 +62,7 @@ impl World {
         self.history.now()
     }
 
-    /// Writes a batch, and its number with it.
+    /// Writes a batch together with its number.
     pub fn write(&mut self, changes: &[Change], durability: Durability) -> Result<(), Error> {
         let changes = self.history.numbered(changes);
         let result = self.db.write(&batch_of(&changes), durability);
@@ -71,10 +71,10 @@ impl World {
         result
     }
 
-    /// Opens what is on a disk and holds it against the history. What was not durable may be gone,
-    /// but then for good.
+    /// Opens the index on a disk and compares it with the history. Batches that were not durable
+    /// may be gone, and must not come back then.
     pub fn reopen(&mut self, disk: Disk) -> Result<(), Error> {
-        // As if its process had been killed: it may be on the same disk.
+        // This acts as if the process had been killed: the old index may be on the same disk.
         self.db.clone().abandon();
         let verified = bimetal_index::verify(&disk, &mut |_, _| {})?;
         assert_eq!(verified.problems, [], "what is found is whole");
@@ -90,14 +90,14 @@ impl World {
         self.check_all()
     }
 
-    /// Opens what is on a storage, as after a kill, without a look at it.
+    /// Opens the index on a storage, as after a kill, without checking it.
     pub fn open_again(&mut self, storage: impl Storage + 'static) -> Result<(), Error> {
         self.db.clone().abandon();
         self.db = Db::open(storage, &self.options)?;
         Ok(())
     }
 
-    /// Holds everything against the map, by scans both ways.
+    /// Compares all content with the map, by scans in both directions.
     pub fn check_all(&self) -> Result<(), Error> {
         check_scan(&self.db, self.now(), (Bound::Unbounded, Bound::Unbounded))
     }
@@ -109,7 +109,7 @@ impl World {
     }
 }
 
-/// Holds scans both ways against a map.
+/// Compares scans in both directions with a map.
 pub fn check_scan(db: &Db, map: &Map, bounds: ScanBounds<'_>) -> Result<(), Error> {
     let forward = collect(&mut db.scan(bounds))?;
     compare(&forward, &rows_within(map, bounds, false));

@@ -1,5 +1,5 @@
-//! A disk that remembers what was on it, so that a block can come back as it was some time before:
-//! what a lost write leaves.
+//! A disk that remembers its history, so that a block can revert to an earlier version: the effect
+//! of a lost write.
 
 use super::{Change, Disk, Draw, History, Map, NUMBER_KEY, World, collect};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -9,18 +9,19 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
-/// Everything that is there: from the disk as it is found, or an error that says what is wrong.
+/// Returns the whole content of the index on a disk, or the error of opening or reading it.
 fn found(disk: Disk, options: &Options) -> Result<Map, Error> {
     let db = Db::open(disk, options)?;
     let all = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)))?;
     Ok(all.into_iter().collect())
 }
 
-/// What is found is what was there after some batch, or damage that is called so.
+/// Checks that opening finds the content as of some batch, or reports damage. Returns false for
+/// damage.
 pub fn assert_not_wrong(disk: Disk, options: &Options, history: &History, how: &str) -> bool {
     match found(disk, options) {
         Ok(map) => {
-            // Every batch puts its number, so there is one moment that it can be.
+            // Every batch puts its number, so the moment is known.
             let number = map
                 .get(NUMBER_KEY)
                 .and_then(|number| number[..].try_into().ok());
@@ -32,7 +33,7 @@ pub fn assert_not_wrong(disk: Disk, options: &Options, history: &History, how: &
             true
         }
         Err(Error::Damaged { .. } | Error::NotAnIndex { .. }) => false,
-        // A place that is beyond the end of what has become of the storage.
+        // A location may be beyond the end of the shortened storage.
         Err(Error::Storage {
             source: StorageError::OutOfRange,
             ..
@@ -81,8 +82,8 @@ impl Storage for Remembers {
     }
 }
 
-/// The log is whole, so every key has what it has now, or is in a leaf that is called damaged.
-/// False if any is.
+/// Checks that every key has its current value, because the log is intact, or is in a leaf that is
+/// reported as damaged. Returns false if any is.
 fn assert_right_or_refused(disk: Disk, world: &World, how: &str) -> bool {
     let is_damage = |error: &Error| matches!(error, Error::Damaged { .. });
     let db = match Db::open(disk, &world.options) {
@@ -105,41 +106,43 @@ fn assert_right_or_refused(disk: Disk, world: &World, how: &str) -> bool {
     refused == 0
 }
 
-/// Which blocks come back.
+/// Part of the disk whose blocks revert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Those of superblocks and of the log.
+    /// Blocks of superblocks and of the log.
     Log,
-    /// Those of segments.
+    /// Blocks of segments.
     Segments,
 }
 
-/// Versions of a block before the last that come back, at most.
+/// Maximum number of earlier versions of a block that are tried.
 const OLDS_MAX: usize = 4;
-/// Enough for many leaves.
+/// Number of keys, enough for many leaves.
 const KEYS: u64 = 2400;
 const BATCH: u64 = 8;
 
-/// One block at a time is as it was some time before. How often that is harmless, and how often it
-/// is noticed.
+/// Reverts one block at a time to an earlier version. Returns how often that is harmless, and how
+/// often it is noticed.
 pub fn blocks_come_back(options: Options, part: Part) -> (u64, u64) {
     let storage = Remembers::default();
     let disk = storage.disk.clone();
     let mut world = World::over(disk, storage.clone(), options).expect("an index");
     let mut draw = Draw::new(4);
     let put = |key: u64, number: u64| {
-        // Of one length, so that images of a leaf are, and fall into the same places again.
+        // Values have one length, so that images of a leaf have one too, and take the same
+        // locations again.
         Change::Put(key.to_be_bytes().to_vec(), vec![number as u8; 20])
     };
-    // Until the log has come round more than once, and segments have been filled anew.
+    // This loop runs until the log has wrapped around more than once, and segments have been
+    // refilled.
     for number in 0..400 {
-        // Neighbours, and so much of a leaf that it is written whole.
+        // The keys are neighbours, and enough of a leaf that it is written whole.
         let first = draw.below(KEYS / BATCH) * BATCH;
         let changes: Vec<Change> = (first..first + BATCH).map(|key| put(key, number)).collect();
         let written = world.write(&changes, Durability::Durable);
         written.expect("a write");
         if part == Part::Segments && number % 25 == 24 {
-            // All leaves, in their order, so that each falls where it was some time before.
+            // All leaves are written in order, so that each takes a location that it had before.
             for first in (0..KEYS).step_by(100) {
                 let all: Vec<Change> = (first..first + 100).map(|key| put(key, number)).collect();
                 world.write(&all, Durability::Durable).expect("a write");
@@ -152,7 +155,7 @@ pub fn blocks_come_back(options: Options, part: Part) -> (u64, u64) {
     let is_meant = |at: u64| (at < log_end) == (part == Part::Log);
     let (mut harmless, mut noticed) = (0, 0);
     for (at, versions) in versions.iter().filter(|(at, _)| is_meant(**at)) {
-        // The last is what is there.
+        // The last version is the current one.
         let olds = versions.split_last().map_or(&[][..], |(_, olds)| olds);
         let offset = *at as usize;
         for old in olds.iter().rev().take(OLDS_MAX) {

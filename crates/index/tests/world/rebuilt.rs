@@ -1,17 +1,17 @@
-//! What a rebuild makes of a damaged index, and how tests look at it.
+//! Helpers to rebuild a damaged index, and to inspect the result.
 
 use super::{Disk, Map, collect};
 use bimetal_index::storage::Storage;
 use bimetal_index::{Db, Error, Loss, Lost, Options, Rebuilt, rebuild};
 use std::ops::{Bound, Range};
 
-/// Everything that an index has.
+/// Returns all keys and values of an index.
 pub fn map_of(db: &Db) -> Map {
     let pairs = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)));
     pairs.expect("a scan").into_iter().collect()
 }
 
-/// Builds an index anew; what was found, and what the new index has.
+/// Rebuilds an index; returns the report, and the content of the new index.
 pub fn built_anew(disk: &dyn Storage, options: &Options) -> Result<(Rebuilt, Map), Error> {
     let made = Disk::default();
     let rebuilt = rebuild(disk, None, made.clone(), 8, options, &mut |_, _, _| {})?;
@@ -21,7 +21,7 @@ pub fn built_anew(disk: &dyn Storage, options: &Options) -> Result<(Rebuilt, Map
     Ok((rebuilt, map_of(&db)))
 }
 
-/// What is listed as lost of a key.
+/// Returns the loss that is listed for a key.
 pub fn is_in(lost: &[Lost], key: &[u8]) -> Option<Loss> {
     let mut of_key = lost
         .iter()
@@ -29,7 +29,7 @@ pub fn is_in(lost: &[Lost], key: &[u8]) -> Option<Loss> {
     of_key.next().map(|lost| lost.loss)
 }
 
-/// Images of nodes, in use or not: where they are and how long.
+/// Finds images of nodes, live or not: their offsets and lengths.
 pub fn images(content: &[u8]) -> Vec<(usize, usize)> {
     let magic = content.windows(4).enumerate().step_by(64);
     let starts = magic.skip(1).map(|(at, _)| at);
@@ -42,7 +42,7 @@ pub fn images(content: &[u8]) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// `BIMETAL_REBUILDS=1000..2000` runs other seeds than these.
+/// Returns the seeds of `BIMETAL_REBUILDS`, such as `1000..2000`, or the usual ones.
 pub fn seeds_or(usual: Range<u64>) -> Range<u64> {
     let seeds = std::env::var("BIMETAL_REBUILDS").ok();
     let seeds = seeds.as_deref().and_then(|seeds| {

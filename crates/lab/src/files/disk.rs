@@ -1,7 +1,8 @@
-//! The way down: bios of whole blocks into a queue over a device, and what is counted there.
+//! The path from the file layer to the device: bios of whole blocks into a queue over the device,
+//! with counters.
 //!
-//! Models do not fail; a device of this machine may. A load goes on over that, as if what it asked
-//! for had been done, and whoever runs it must not take its figures for any.
+//! Models do not fail, but a device of this machine may. A load then continues as if its requests
+//! had been done, and the caller must discard the results.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,11 +19,12 @@ use crate::latency::{Latencies, Recorder};
 /// Bytes of a block, and of a page.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 
-/// Bios of writes that may be in the queue. The kernel bounds requests, after merging (128 in each
-/// direction); the queue bounds bios, and so many of 4 KiB are 32 requests of the greatest length.
+/// Maximum number of write bios in the queue. The kernel bounds requests, after merging (128 in
+/// each direction); this queue bounds bios, and 4096 bios of 4 KiB are 32 requests of maximum
+/// length.
 pub(crate) const WRITE_BIOS_MAX: u64 = 4096;
 
-/// See the module.
+/// The path from the file layer to the device; see the module.
 pub(crate) struct Disk {
     queue: Rc<Queue>,
     zeroes: Buf,
@@ -36,7 +38,7 @@ pub(crate) struct Disk {
     latency: RefCell<Recorder>,
 }
 
-/// What has been asked of the device.
+/// Counters of the requests to the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskCounts {
     pub flushes: u64,
@@ -60,12 +62,12 @@ impl Disk {
         }
     }
 
-    /// What bios took so far.
+    /// Returns the latencies of bios so far.
     pub(crate) fn latencies(&self) -> Latencies {
         self.latency.borrow().latencies()
     }
 
-    /// Why the device refused something, the first time.
+    /// Returns the first error of the device.
     pub(crate) fn failure(&self) -> Option<IoError> {
         self.failure.get()
     }
@@ -86,12 +88,12 @@ impl Disk {
         self.counts.set(counts);
     }
 
-    /// A place for a bio of a write; whoever writes more than the device takes waits here.
+    /// Reserves a slot for a write bio; waits if the queue is full.
     pub(crate) async fn place_for_write(&self) -> Permit {
         self.writes.acquire(1).await
     }
 
-    /// True when most places for writes are taken, so that a flusher had better rest.
+    /// Returns true if most slots for writes are in use, so that a flusher should pause.
     pub(crate) fn is_congested(&self) -> bool {
         self.writes.free() < WRITE_BIOS_MAX / 8
     }
@@ -113,7 +115,7 @@ impl Disk {
         self.submit(request, task).await;
     }
 
-    /// Makes durable what has been written.
+    /// Makes all completed writes durable.
     pub(crate) async fn flush(&self, task: u32) {
         self.count(|counts| counts.flushes += 1);
         self.submit(Request::flush(), task).await;
@@ -141,7 +143,7 @@ impl Disk {
         }
     }
 
-    /// Waits until nothing is with the device.
+    /// Waits until no request is in flight.
     pub(crate) async fn until_idle(&self) {
         self.idle.until(|| self.bios.get() == 0).await;
     }

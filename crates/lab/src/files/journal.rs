@@ -1,8 +1,8 @@
-//! The journal of metadata: transactions, and where they are written. Without I/O.
+//! The journal of metadata: transactions, and their blocks in the ring. Without I/O.
 //!
-//! One transaction runs and takes changes while the one before is committed. A commit is a
-//! descriptor for so many blocks, the blocks, and a block that ends it, one behind another in a
-//! ring. What is in the ring has to be in its place before the ring is written over; that is a
+//! One transaction is open and collects changes while the previous one is being committed. A commit
+//! consists of descriptors, the changed blocks, and a commit block, contiguous in a ring. Before
+//! the ring is overwritten, its blocks must be written to their home locations; that is a
 //! checkpoint.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::pages::FileId;
 
-/// Blocks that one descriptor names, by tags of 8 bytes.
+/// Number of blocks that one descriptor lists, with tags of 8 bytes.
 const BLOCKS_IN_DESCRIPTOR: usize = 500;
 
 /// Changes that become durable together.
@@ -18,25 +18,25 @@ const BLOCKS_IN_DESCRIPTOR: usize = 500;
 pub(crate) struct Transaction {
     /// Blocks of metadata.
     pub blocks: BTreeSet<u32>,
-    /// Files with new data that have to be on the device before.
+    /// Files whose new data must be on the device before the commit.
     pub files: BTreeSet<FileId>,
 }
 
-/// See the module.
+/// The journal of metadata; see the module.
 pub(crate) struct Journal {
     ring: Range<u32>,
     next: u32,
     used: u32,
     blocks_max: usize,
     running: Transaction,
-    /// Commits begun and done.
+    /// Number of commits begun and done.
     begun: u64,
     done: u64,
 }
 
 impl Journal {
-    /// An empty journal in these blocks of the device. A transaction has up to a quarter of them,
-    /// and no more than `blocks_max`.
+    /// Creates an empty journal in these blocks of the device. A transaction may use up to a
+    /// quarter of them, and no more than `blocks_max`.
     pub(crate) fn new(ring: Range<u32>, blocks_max: usize) -> Journal {
         let quarter = (ring.len() / 4).max(1);
         Journal {
@@ -50,12 +50,12 @@ impl Journal {
         }
     }
 
-    /// A block has been changed.
+    /// Adds a changed block to the open transaction.
     pub(crate) fn join(&mut self, block: u32) {
         self.running.blocks.insert(block);
     }
 
-    /// A file has new data in new blocks.
+    /// Adds a file that has new data in new blocks.
     pub(crate) fn order(&mut self, file: FileId) {
         self.running.files.insert(file);
     }
@@ -65,17 +65,17 @@ impl Journal {
         self.running.files.remove(&file);
     }
 
-    /// True when the running transaction should be committed before it takes more.
+    /// Returns true if the open transaction should be committed before it takes more blocks.
     pub(crate) fn is_full(&self) -> bool {
         self.running.blocks.len() >= self.blocks_max
     }
 
-    /// True when a block is in the running transaction.
+    /// Returns true if a block is in the open transaction.
     pub(crate) fn has(&self, block: u32) -> bool {
         self.running.blocks.contains(&block)
     }
 
-    /// Ends the running transaction, to be committed now; `None` if nothing has changed.
+    /// Ends the open transaction, to be committed now; `None` if it has no changes.
     pub(crate) fn begin_commit(&mut self) -> Option<Transaction> {
         if self.running == Transaction::default() {
             return None;
@@ -84,29 +84,29 @@ impl Journal {
         Some(std::mem::take(&mut self.running))
     }
 
-    /// The transaction begun last is durable.
+    /// Marks the last begun commit as durable.
     pub(crate) fn end_commit(&mut self) {
         self.done += 1;
     }
 
-    /// The number of the commit after which all that has changed by now is durable.
+    /// Returns the number of the commit that makes all changes so far durable.
     pub(crate) fn awaited_commit(&self) -> u64 {
         self.begun + u64::from(self.running != Transaction::default())
     }
 
-    /// Commits that are done.
+    /// Returns the number of commits done.
     pub(crate) fn commits(&self) -> u64 {
         self.done
     }
 
-    /// True when a transaction of so many blocks would find less than a quarter of the ring free,
-    /// so that what is in the ring must be in place first.
+    /// Returns true if the ring would have less than a quarter free for a transaction of `blocks`
+    /// blocks, so that a checkpoint must come first.
     pub(crate) fn needs_checkpoint(&self, blocks: usize) -> bool {
         let length = self.ring.len() as u32;
         self.used + Journal::length(blocks) > length - length / 4
     }
 
-    /// All that is in the ring is in its place.
+    /// Marks every block in the ring as written to its home location.
     pub(crate) fn has_been_checkpointed(&mut self) {
         self.used = 0;
     }
@@ -115,8 +115,8 @@ impl Journal {
         (blocks + blocks.div_ceil(BLOCKS_IN_DESCRIPTOR).max(1) + 1) as u32
     }
 
-    /// The blocks of the ring for a transaction of so many blocks, in the order in which they are
-    /// written; the last one ends it.
+    /// Returns the blocks of the ring for a transaction of `blocks` blocks, in write order; the
+    /// last one is the commit block.
     pub(crate) fn places(&mut self, blocks: usize) -> Vec<u32> {
         let length = Journal::length(blocks).min(self.ring.len() as u32);
         self.used += length;

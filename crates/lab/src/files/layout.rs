@@ -1,10 +1,10 @@
-//! Where files lie, and which blocks of metadata an operation changes: the part of a file system
-//! that decides its I/O.
+//! The layout of files, and the metadata blocks that an operation changes: the part of a file
+//! system that determines its I/O.
 //!
 //! Three layouts, as models (`docs/lab.md`): ext2 and ext3 with block groups, tables of inodes,
-//! indirect blocks and directories of blocks; ReiserFS with one tree, whose leaves hold what is
-//! known of a file, its tail, and the entries of directories. Nothing here does I/O: an operation
-//! says which blocks of metadata it touches. It must never give a block to two files.
+//! indirect blocks and directory blocks; ReiserFS with one tree, whose leaves hold a file's
+//! metadata, its tail, and directory entries. This module does no I/O: an operation returns the
+//! metadata blocks that it touches. It must never give a block to two files.
 
 use std::collections::BTreeSet;
 
@@ -43,21 +43,21 @@ impl FileSystemKind {
 
 /// The most pages in one bio of a read: 512 KiB.
 pub(crate) const BIO_PAGES_MAX: u32 = 128;
-/// Blocks of a group, as many as a block of bits says.
+/// Number of blocks in a group: the number of bits in a bitmap block.
 const GROUP_BLOCKS: u32 = 32_768;
 const INODES_IN_BLOCK: u32 = 32;
 const INODES_IN_GROUP: u32 = 8_192;
 const TABLE_BLOCKS: u32 = INODES_IN_GROUP / INODES_IN_BLOCK;
-/// Entries of some 24 bytes.
+/// Number of directory entries of some 24 bytes in a block.
 const ENTRIES_IN_BLOCK: u32 = 170;
-/// Blocks that an inode names itself, and that an indirect block names.
+/// Number of blocks that an inode lists directly, and that an indirect block lists.
 const DIRECT_PAGES: u32 = 12;
 const INDIRECT_PAGES: u32 = 1024;
-/// Larger files have no tail in the tree.
+/// Size above which a file has no tail in the tree.
 const TAIL_FILE_BYTES_MAX: u64 = 16 << 10;
 /// Files that do not come back soon begin in different parts of a group.
 const COLOURS: u32 = 16;
-/// Where the content of a page is that is in a leaf of the tree.
+/// Marker for a page whose content is in a leaf of the tree.
 const TAIL: u32 = u32::MAX;
 
 fn change(block: u32) -> Touch {
@@ -75,7 +75,7 @@ fn look(block: u32) -> Touch {
     }
 }
 
-/// A file's places.
+/// Location of a file.
 struct File {
     directory: u32,
     entry: u32,
@@ -94,11 +94,11 @@ struct Directory {
     inode: u32,
     blocks: Vec<u32>,
     entries: Numbers,
-    /// Reiserfs: behind what was placed last, where the next file begins.
+    /// Reiserfs: block after the last allocation, where the next file begins.
     next_goal: u32,
 }
 
-/// Numbers of which the lowest free one is taken.
+/// Allocator that returns the lowest free number.
 #[derive(Default)]
 struct Numbers {
     next: u32,
@@ -122,7 +122,7 @@ impl Numbers {
     }
 }
 
-/// See the module.
+/// Layout of a file system; see the module.
 pub(crate) struct Layout {
     kind: FileSystemKind,
     space: Space,
@@ -306,7 +306,7 @@ impl Layout {
         group * GROUP_BLOCKS
     }
 
-    /// Takes a block, and changes what says which are free.
+    /// Allocates a block, and changes the bitmap.
     fn take_block(&mut self, goal: u32, touches: &mut Vec<Touch>) -> Result<u32, Full> {
         let block = self.space.take_near(goal).ok_or(Full)?;
         self.touch_bitmap(block, touches);
@@ -329,7 +329,7 @@ impl Layout {
         self.touch_bitmap(block, touches);
     }
 
-    /// What is read to find the file by its name.
+    /// Adds the blocks that are read to find the file by its name.
     pub(crate) fn look_up(&self, file: FileId, touches: &mut Vec<Touch>) {
         let of = self.file(file);
         let directory = &self.directories[of.directory as usize];
@@ -361,13 +361,13 @@ impl Layout {
         self.file(file).size_bytes
     }
 
-    /// Where a page of the file is; `None` if it is nowhere, or in the leaf of the tree.
+    /// Returns the block of a page of the file; `None` if it has none, or is in a leaf of the tree.
     pub(crate) fn block_of(&self, file: FileId, page: u32) -> Option<u32> {
         let block = self.file(file).blocks.get(page as usize).copied();
         block.filter(|block| *block != TAIL)
     }
 
-    /// What has to be in memory to know where a page is.
+    /// Adds the blocks that must be in memory to locate a page.
     pub(crate) fn touch_map(&self, file: FileId, page: u32, touches: &mut Vec<Touch>) {
         let of = self.file(file);
         let is_tail = of.blocks.get(page as usize) == Some(&TAIL);
@@ -381,14 +381,14 @@ impl Layout {
         }
     }
 
-    /// True where a bio of reads ends, because what follows is named elsewhere.
+    /// Returns true if a read bio ends before this page, because another metadata block lists it.
     pub(crate) fn breaks_before(&self, page: u32) -> bool {
         self.kind != FileSystemKind::Reiserfs
             && page >= DIRECT_PAGES
             && (page - DIRECT_PAGES).is_multiple_of(INDIRECT_PAGES)
     }
 
-    /// Makes the file so long, and gives every page up to there a place. `task` writes it.
+    /// Grows the file to the given size, and allocates blocks for its pages. `task` is the writer.
     pub(crate) fn grow(
         &mut self,
         file: FileId,

@@ -1,10 +1,11 @@
-//! A virtual file layer: programs create, read, write and remove files, and the bios of a file
-//! system come out below.
+//! A virtual file layer: programs create, read, write and remove files, and a file system's bios
+//! are sent to the device below.
 //!
-//! A page cache with Linux's read-ahead and write-back ([`bimetal_policy`] decides), a layout of
-//! one of three file systems, and a journal where it has one; everything over the real `queue`
-//! layer of the stack. Pages have no content, so it must never be asked what a file says, only what
-//! it costs. The rules, and where they are simpler than a kernel's, are in `docs/lab.md`.
+//! It has a page cache with Linux's read-ahead and write-back ([`bimetal_policy`] decides), the
+//! layout of one of three file systems, and a journal for those that have one, over the stack's
+//! real `queue` layer. Pages have no content: the layer models only the cost of an access, and must
+//! never be asked for data. The rules, and their simplifications compared with a kernel, are in
+//! `docs/lab.md`.
 
 mod disk;
 mod journal;
@@ -37,28 +38,28 @@ use touch::{Full, Touch};
 pub use layout::FileSystemKind;
 pub use pages::FileId;
 
-/// The task that commits, for schedulers that tell tasks apart.
+/// Task that commits, for schedulers that distinguish tasks.
 const JOURNAL_TASK: u32 = 1;
-/// The flusher, which writes for nobody in particular.
+/// Task of the flusher, which writes on behalf of all programs.
 const FLUSHER_TASK: u32 = 0;
 /// The first task of a workload.
 pub const FIRST_TASK: u32 = 2;
 
-/// What processors take for the calls of a program, in ns.
+/// CPU time of a program's calls, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuCosts {
     /// A call that reads or writes.
     pub call_ns: u64,
-    /// Each page of it, found and copied.
+    /// Cost of finding and copying each page of it.
     pub page_ns: u64,
-    /// A call that goes by a name: open, create, remove.
+    /// Cost of a call with a name: open, create, remove.
     pub name_ns: u64,
-    /// A character that a program reads or writes by itself.
+    /// Cost of a character that a program reads or writes by itself.
     pub character_ns: u64,
 }
 
 impl CpuCosts {
-    /// Where the clock is that of a machine, what it takes it takes by itself.
+    /// No modelled cost, for a real clock, which already includes the CPU time.
     pub const NONE: CpuCosts = CpuCosts {
         call_ns: 0,
         page_ns: 0,
@@ -80,7 +81,7 @@ impl Default for CpuCosts {
     }
 }
 
-/// What a file layer is made of.
+/// Configuration of a file layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilesConfig {
     /// The layout, and the journal.
@@ -89,7 +90,7 @@ pub struct FilesConfig {
     pub memory_pages: u32,
     /// The longest window of read-ahead in pages; 0 for none.
     pub read_ahead_pages: u64,
-    /// How what is written gets to the device.
+    /// Way in which written data reach the device.
     pub write_mode: WriteMode,
     /// Whether commits, syncs and written-through writes flush the device's cache.
     pub barriers: bool,
@@ -108,7 +109,7 @@ impl From<Full> for NoSpace {
     }
 }
 
-/// A program: who asks, and what it owes for the processor's time.
+/// A program, and the CPU time that it has used but not yet waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     task: u32,
@@ -144,7 +145,7 @@ impl OpenFile {
     }
 }
 
-/// Processor time is paid in pieces at least so long, so that a page found in memory costs no
+/// Smallest CPU time for which a program waits at once, so that a page found in memory costs no
 /// timer.
 const PAID_AT_ONCE_NS: u64 = 200_000;
 
@@ -212,17 +213,17 @@ impl Files {
         (counts.flushes, counts.read_bytes, counts.written_bytes)
     }
 
-    /// What the bios took that the device was asked for.
+    /// Returns the latencies of the bios sent to the device.
     pub fn device_latencies(&self) -> Latencies {
         self.0.disk.latencies()
     }
 
-    /// Waits until nothing is with the device.
+    /// Waits until the device has no request in flight.
     pub(crate) async fn until_idle(&self) {
         self.0.disk.until_idle().await;
     }
 
-    /// Why the device refused something, the first time; then no figure means anything.
+    /// Returns the first error of the device; after one, no result is meaningful.
     pub fn device_failure(&self) -> Option<IoError> {
         self.0.disk.failure()
     }
@@ -246,12 +247,12 @@ impl Files {
         self.0.disk.write(block, blocks, program.task).await;
     }
 
-    /// What a character takes that a program reads or writes by itself, in ns.
+    /// Returns the CPU time of a character that a program reads or writes by itself, in ns.
     pub fn character_ns(&self) -> u64 {
         self.0.config.cpu.character_ns
     }
 
-    /// The program has used the processor for so long.
+    /// Charges the program with `ns` of CPU time.
     pub async fn spend(&self, program: &mut Program, ns: u64) {
         program.owed_ns += ns;
         if program.owed_ns >= PAID_AT_ONCE_NS {
@@ -259,7 +260,7 @@ impl Files {
         }
     }
 
-    /// Pays what the program owes, so that the clock says what it has taken.
+    /// Waits for the program's accumulated CPU time, so that the clock includes it.
     pub async fn pay(&self, program: &mut Program) {
         let ns = std::mem::take(&mut program.owed_ns);
         if ns > 0 {
@@ -296,7 +297,7 @@ impl Files {
         Ok(self.opened(file))
     }
 
-    /// Opens a file for a reader of whom nothing is known yet.
+    /// Opens a file for a reader whose access pattern is not known yet.
     pub async fn open(&self, file: FileId, program: &mut Program) -> OpenFile {
         self.spend(program, self.0.config.cpu.name_ns).await;
         let mut touches = Vec::new();
@@ -317,7 +318,7 @@ impl Files {
         self.0.layout.borrow().size_bytes(file)
     }
 
-    /// Takes a file away. What was not written yet never will be.
+    /// Removes a file. Its dirty pages are never written.
     pub async fn remove(&self, file: FileId, program: &mut Program) {
         self.spend(program, self.0.config.cpu.name_ns).await;
         self.until_journal_has_room().await;
@@ -347,7 +348,7 @@ impl Files {
         }
     }
 
-    /// Forgets every page that is as on the device, as between two passes of a benchmark.
+    /// Drops every clean page, as between two passes of a benchmark.
     pub fn drop_caches(&self) {
         self.0.cache.borrow_mut().drop_clean();
     }
@@ -411,8 +412,8 @@ impl Files {
         self.0.changed.until(is_here).await;
     }
 
-    /// Takes a page in, which waits for memory if there is none; false if somebody else has,
-    /// meanwhile.
+    /// Adds a page to the cache, and waits for memory if there is none; returns false if another
+    /// task has added it meanwhile.
     async fn take_in(&self, file: FileId, page: u32, state: PageState) -> bool {
         loop {
             {

@@ -1,9 +1,9 @@
-//! The page cache: which pages of which files are in memory, and what is to be done about them.
+//! The page cache: which pages of which files are in memory, and their states.
 //!
 //! Pages of 4 KiB without their content, for in an experiment only times and counts matter. Memory
-//! has so many places; a page that comes takes one, and the clean page used longest ago leaves for
-//! it. Dirty pages, and pages on their way from or to the device, stay. It must never hold more
-//! pages than it has places, and never lose a dirty page.
+//! has a fixed number of slots; a new page takes one, and evicts the least recently used clean page
+//! if none is free. Dirty pages, and pages being read or written, stay. It must never hold more
+//! pages than it has slots, and never lose a dirty page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,10 +14,10 @@ use bimetal_policy::write_back::Pages;
 /// A file's number.
 pub type FileId = u32;
 
-/// The file that stands for the metadata: its page n is block n of the device.
+/// File that represents the metadata: its page n is block n of the device.
 pub(crate) const METADATA: FileId = 0;
 
-/// What a page is, or is waiting for.
+/// State of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageState {
     /// On its way from the device.

@@ -1,6 +1,6 @@
-//! Less memory for a run than the machine has: a group of processes with a limit, and a limit on
-//! what may be dirty of one device, in the proportion of an early kernel. No setting of the whole
-//! machine is touched.
+//! Reduces the memory of a run below that of the machine: a cgroup with a memory limit, and a limit
+//! on the dirty pages of one device, in the proportion of an early kernel. It changes no setting of
+//! the whole machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,27 +8,27 @@ use std::path::{Path, PathBuf};
 use super::journal::{Change, Journal};
 use super::{NativeError, io_error, sysfs};
 
-/// The group's name.
+/// Name of the cgroup.
 const NAME: &str = "bimetal-lab";
-/// What may be dirty: a tenth, as in 2.6.26 (`dirty_ratio`).
+/// Divisor for the share of memory that may be dirty: a tenth, as in 2.6.26 (`dirty_ratio`).
 pub(super) const DIRTY_PART: u64 = 10;
 
-/// Where groups of processes with limits are.
+/// Location of the memory cgroups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Groups {
-    /// The folder in which ours is made.
+    /// Folder in which the run's cgroup is created.
     top: PathBuf,
-    /// The folder in which this process is.
+    /// Folder of the cgroup of this process.
     own: PathBuf,
-    /// The file of the limit.
+    /// Name of the file with the limit.
     limit: &'static str,
 }
 
 impl Groups {
-    /// Where they are on this machine.
+    /// Finds the memory cgroups of this machine.
     ///
     /// # Errors
-    /// When memory cannot be limited here.
+    /// If memory cannot be limited on this machine.
     pub(super) fn find() -> Result<Groups, NativeError> {
         let text = |path: &str| {
             fs::read_to_string(path).map_err(|source| io_error(Path::new(path), source))
@@ -48,8 +48,8 @@ impl Groups {
         Ok(groups)
     }
 
-    /// By `mountinfo` and `cgroup` (proc(5), cgroups(7)): the first version has a mount for the
-    /// controller of memory, the second one for all.
+    /// Finds the cgroups from `mountinfo` and `cgroup` (proc(5), cgroups(7)): version 1 has a mount
+    /// for the memory controller, version 2 has one for all controllers.
     fn of(mountinfo: &str, cgroup: &str) -> Option<Groups> {
         let mount = |kind: &str, option: &str| {
             mountinfo.lines().find_map(|line| {
@@ -82,14 +82,13 @@ impl Groups {
         })
     }
 
-    /// Puts this process into a group with so much memory.
+    /// Moves this process into a cgroup limited to `bytes` bytes of memory.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(super) fn enter(&self, bytes: u64, journal: &mut Journal) -> Result<PathBuf, NativeError> {
         let path = self.top.join(NAME);
-        // A process in a container may not see the group that it is in; then it goes back to the
-        // top.
+        // A process in a container may not see its own cgroup; then it moves back to the top.
         let from = if self.own.exists() {
             &self.own
         } else {

@@ -1,5 +1,5 @@
-//! ARC: two LRU lists, pages seen once and more often, whose sizes follow the hits among pages that
-//! each has lately given up.
+//! ARC: two LRU lists, of pages used once and of pages used more often, whose sizes follow the hits
+//! among the pages recently evicted from each.
 //!
 //! Source: Megiddo and Modha, FAST 2003, figure 4, with the ratio of the ghosts as a real number.
 
@@ -11,9 +11,9 @@ use crate::lists::{Links, List, grow};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
     Nowhere,
-    /// T1: seen once.
+    /// T1: used once.
     Once,
-    /// T2: seen more often.
+    /// T2: used more often.
     Often,
     /// B1: remembered from T1.
     OnceGhost,
@@ -25,7 +25,7 @@ enum Where {
 #[derive(Debug)]
 pub(super) struct Arc {
     capacity: usize,
-    /// p: how long T1 should be, in pages.
+    /// p: the target length of T1, in pages.
     once_target: f64,
     links: Links,
     place: Vec<Where>,
@@ -83,7 +83,7 @@ impl Arc {
         self.place[page as usize] = Where::Nowhere;
     }
 
-    /// The paper's REPLACE: one page leaves the cache for its ghost list.
+    /// Moves one page from the cache to its ghost list (REPLACE in the paper).
     fn replace(&mut self, for_often_ghost: bool, out: &mut Vec<PageId>) {
         let once = self.once.len() as f64;
         let from_once = !self.once.is_empty()

@@ -1,5 +1,5 @@
-//! Belady's optimum: the page leaves that is used again last. It knows the future, so it is a bound
-//! for experiments and never a policy of a live cache.
+//! Belady's optimum: the victim is the page whose next use is the latest. The policy knows the
+//! future, so it is a bound for experiments and never a policy of a live cache.
 //!
 //! Source: Belady 1966 (MIN). It minimises misses, not device time.
 
@@ -10,9 +10,10 @@ use super::order::Order;
 use crate::lists::grow;
 use std::sync::Arc;
 
-/// For each access of a trace the number of the next access to the same page, `u32::MAX` for none.
+/// Returns, for each access of a trace, the index of the next access to the same page, or
+/// `u32::MAX` if there is none.
 ///
-/// `pages` are the pages accessed, ids below `ids`.
+/// `pages` are the accessed pages.
 pub fn next_uses(pages: impl DoubleEndedIterator<Item = PageId> + ExactSizeIterator) -> Vec<u32> {
     let mut next = vec![u32::MAX; pages.len()];
     let mut seen: Vec<u32> = Vec::new();
@@ -28,13 +29,14 @@ pub fn next_uses(pages: impl DoubleEndedIterator<Item = PageId> + ExactSizeItera
 pub(super) struct Belady {
     capacity: usize,
     next: Arc<[u32]>,
-    /// The number of the access that is going on, from 1.
+    /// The number of the current access, from 1.
     now: usize,
     held: Heap,
 }
 
 impl Belady {
-    /// `next` is what [`next_uses`] says of the accesses that will be made.
+    /// Creates the policy; `next` is the result of [`next_uses`] for the accesses that will be
+    /// made.
     pub(super) fn new(next: Arc<[u32]>, capacity: usize) -> Belady {
         Belady {
             capacity,
@@ -47,7 +49,7 @@ impl Belady {
     fn rank(&mut self, page: PageId) {
         let next = self.now.checked_sub(1).and_then(|at| self.next.get(at));
         let next = next.map_or(u32::MAX, |next| *next);
-        // The latest use is on top; one that never comes is later than all.
+        // The page with the latest next use is on top; a page without one is later than all.
         self.held.set(page, u64::from(u32::MAX - next));
     }
 }

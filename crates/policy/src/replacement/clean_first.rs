@@ -1,5 +1,5 @@
-//! CF-LRU and LRU-WSR: LRU that would rather give up clean pages, since giving up a dirty one costs
-//! a write to flash.
+//! CF-LRU and LRU-WSR: variants of LRU that prefer to evict clean pages, since the eviction of a
+//! dirty page costs a write to flash.
 //!
 //! Sources: Park et al., 2004 (CF-LRU: clean pages first within a window at the old end, here 33 %
 //! of the pages); Jung et al., 2008 (LRU-WSR: a dirty page is spared once, and then is cold).
@@ -26,7 +26,7 @@ pub(super) struct CleanFirst {
     place: Vec<Where>,
     /// Pages outside the window.
     recent: List,
-    /// The window, clean and dirty pages apart, each with the oldest at the back.
+    /// The clean and the dirty pages of the window, each with the oldest at the back.
     clean: List,
     dirty: List,
 }
@@ -61,7 +61,7 @@ impl CleanFirst {
         self.place[page as usize] = Where::Recent;
     }
 
-    /// Old pages slide into the window until it is as long as it should be.
+    /// Moves old pages into the window until it has its size.
     fn fill_window(&mut self, dirty: &Dirty) {
         while self.clean.len() + self.dirty.len() < self.window_max
             && self.recent.len() > self.capacity - self.window_max
@@ -117,7 +117,7 @@ impl Order for CleanFirst {
     }
 
     fn dirtiness_changed(&mut self, page: PageId, dirty: bool) {
-        // The page goes to the old end of its new list: it has been in the window for some time.
+        // The page moves to the old end of its new list: it has been in the window for some time.
         if self.place[page as usize] == Where::Dirty && !dirty {
             self.take(page);
             self.clean.push_back(&mut self.links, page);
@@ -156,7 +156,7 @@ pub(super) struct SparesDirty {
     links: Links,
     pages: List,
     held: Vec<bool>,
-    /// Spared once since its last use.
+    /// True for a page that was spared since its last use.
     cold: Vec<bool>,
 }
 

@@ -1,32 +1,33 @@
-//! CLOCK-Pro: LIRS's idea on one ring with three hands and no list that moves on a hit.
+//! CLOCK-Pro: the idea of LIRS on one ring with three hands and no list that moves on a hit.
 //!
-//! Source: Jiang, Chen and Zhang, USENIX 2005. A cold page in its test period that is used becomes
-//! hot; a page in its test period is remembered after it left. The number of cold pages grows with
-//! every use in a test period after leaving, and shrinks with every test period that ends without.
+//! Source: Jiang, Chen and Zhang, USENIX 2005. A cold page that is used in its test period becomes
+//! hot; a page evicted in its test period is remembered. The target number of cold pages grows with
+//! every reuse of an evicted page in its test period, and shrinks with every test period that ends
+//! without a use.
 
 use super::PageId;
 use super::dirty::Dirty;
 use super::order::Order;
 use crate::lists::{Links, List, NONE, grow};
 
-/// On the ring.
+/// The page is on the ring.
 const ON_RING: u8 = 1;
-/// Held; a page on the ring that is not held is remembered in its test period.
+/// The page is held; a page on the ring that is not held is remembered in its test period.
 const HELD: u8 = 2;
 const HOT: u8 = 4;
 const USED: u8 = 8;
-/// In its test period.
+/// The page is in its test period.
 const TEST: u8 = 16;
 
 /// CLOCK-Pro.
 #[derive(Debug)]
 pub(super) struct ClockPro {
     capacity: usize,
-    /// How many of the held pages should be cold.
+    /// Target number of cold pages among the held ones.
     cold_target: usize,
     links: Links,
-    /// The ring, cut open where new pages come in: the front is its head, hands go from the back to
-    /// the front and round again.
+    /// The ring, cut open where new pages are inserted: the front is its head, and hands move from
+    /// the back to the front and wrap around.
     ring: List,
     state: Vec<u8>,
     hand_hot: u32,
@@ -66,7 +67,7 @@ impl ClockPro {
         self.state[page as usize] & (ON_RING | HELD) == ON_RING
     }
 
-    /// The page after `page` in the direction of the hands.
+    /// Returns the page after `page` in the direction of the hands.
     fn after(&self, page: PageId) -> u32 {
         match self.links.prev(page) {
             NONE => self.ring.back().unwrap_or(NONE),
@@ -86,7 +87,7 @@ impl ClockPro {
         self.state[page as usize] = ON_RING | state;
     }
 
-    /// Takes `page` off the ring; hands on it go on.
+    /// Removes `page` from the ring; hands that point to it advance.
     fn take(&mut self, page: PageId) {
         let next = match self.after(page) {
             next if next == page => NONE,
@@ -111,12 +112,12 @@ impl ClockPro {
         }
     }
 
-    /// A test period ended without a use: cold pages deserve less room.
+    /// Lowers the target of cold pages after a test period that ended without a use.
     fn test_ended(&mut self) {
         self.cold_target = self.cold_target.saturating_sub(1).max(1);
     }
 
-    /// Turns the hot hand until a hot page has become cold.
+    /// Advances the hot hand until a hot page has become cold.
     fn run_hot(&mut self) {
         let mut page = self.start(self.hand_hot);
         while self.hot > 0 && page != NONE {
@@ -139,7 +140,7 @@ impl ClockPro {
         self.hand_hot = page;
     }
 
-    /// The hot hand passes a cold page: its test period is over.
+    /// Ends the test period of a cold or remembered page.
     fn end_test(&mut self, page: PageId) {
         if self.is_gone(page) {
             self.gone -= 1;
@@ -151,7 +152,7 @@ impl ClockPro {
         }
     }
 
-    /// Turns the test hand until one remembered page is forgotten.
+    /// Advances the test hand until one remembered page is forgotten.
     fn run_test(&mut self) {
         let mut page = self.start(self.hand_test);
         while self.gone > 0 && page != NONE {
@@ -168,7 +169,7 @@ impl ClockPro {
         }
     }
 
-    /// Turns the cold hand until a page has left.
+    /// Advances the cold hand until a page has been evicted.
     fn run_cold(&mut self, out: &mut Vec<PageId>) {
         if self.cold == 0 {
             self.run_hot();
@@ -207,7 +208,8 @@ impl ClockPro {
         }
     }
 
-    /// A used cold page moves to the head: hot after a use in its test period, else in a new one.
+    /// Moves a used cold page to the head: as a hot page if it was in its test period, otherwise as
+    /// a cold page in a new one.
     fn promote_or_retry(&mut self, page: PageId, in_test: bool) {
         self.take(page);
         if in_test {
@@ -220,7 +222,7 @@ impl ClockPro {
         }
     }
 
-    /// No more hot pages than the cold ones leave room for.
+    /// Turns hot pages cold while there are more than the target of cold pages allows.
     fn balance(&mut self) {
         while self.hot > self.capacity.saturating_sub(self.cold_target).max(1) {
             let before = self.hot;
@@ -258,7 +260,7 @@ impl Order for ClockPro {
         while self.len() >= self.capacity {
             self.evict(dirty, out);
         }
-        // Making room may have forgotten it, so this is asked afterwards.
+        // Eviction may have forgotten the page, so check this afterwards.
         if self.is_gone(page) {
             self.uncount(page);
             self.take(page);
@@ -267,7 +269,7 @@ impl Order for ClockPro {
             self.put(page, HELD | HOT);
             self.balance();
         } else if self.hot < self.capacity.saturating_sub(self.cold_target) && self.cold == 0 {
-            // The first pages of all are hot, as long as there is room for hot ones.
+            // The first pages of all become hot while there is room for hot ones.
             self.hot += 1;
             self.put(page, HELD | HOT);
         } else {

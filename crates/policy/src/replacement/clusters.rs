@@ -1,44 +1,46 @@
-//! The order of a write buffer: pages leave in clusters (an erase block, a part of one, or a page),
-//! and the cluster that leaves is chosen by size, by age, or by both.
+//! The eviction order of a write buffer: pages are evicted in clusters (an erase block, a part of
+//! one, or a page), and the victim cluster is chosen by size, by age, or by both.
 //!
 //! Sources: FAB, Jo et al., 2006 (the cluster with most pages; among equals the oldest); CLC, Park
 //! et al., MASCOTS 2008 (the largest among the clusters that are not the most recent, here 10 %);
 //! block LRU with the compensation of BPLRU, Kim and Ahn, FAST 2008 (a cluster written from its
-//! first to its last page in sequence goes to the old end). It knows nothing of dirtiness.
+//! first to its last page in sequence moves to the old end). This code does not know dirtiness.
 
 use super::{Access, PageId, Place};
 use crate::lists::{Links, List, NONE, grow};
 
-/// Which cluster leaves.
+/// The choice of the victim cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// FAB: the largest.
+    /// FAB: the largest cluster.
     Largest,
-    /// CLC: the largest of the cold ones.
+    /// CLC: the largest of the cold clusters.
     LargestCold,
-    /// The least recently used.
+    /// The least recently used cluster.
     Oldest,
-    /// The least recently used; one written in sequence at once (BPLRU).
+    /// The least recently used cluster, but a sequentially written one before all others (BPLRU).
     OldestOrSequential,
-    /// Not a whole cluster: the least recently used page, and the cold ones of its cluster.
+    /// A part of a cluster: the least recently used page, and the cold pages of its cluster.
     Cold,
 }
 
-/// Hot clusters in CLC: one in this many.
+/// The inverse of the share of hot clusters in CLC: one in 10.
 const HOT_SHARE: usize = 10;
-/// Cold pages are in the older 3/4 of the time since the oldest page was used.
+/// Cold pages are those last used in the older 3/4 of the time since the last use of the oldest
+/// page.
 const COLD_SHARE: (u64, u64) = (3, 4);
 
 #[derive(Clone, Copy, Debug)]
 struct Cluster {
     pages: List,
-    /// In the list of recent clusters, else among those ordered by size. Without pages in neither.
+    /// True for a cluster in the list of recent clusters; other clusters are in a list by size. A
+    /// cluster without pages is in neither.
     is_recent: bool,
-    /// The offset that would go on with a sequence of writes from the first page; [`NONE`] after a
-    /// write out of it.
+    /// The offset that would continue a sequence of writes from the first page; [`NONE`] after a
+    /// write out of sequence.
     next_in_sequence: u32,
-    /// How many pages had left in clusters when this one was the last to; `None` if it never was,
-    /// or was asked for since.
+    /// The value of `Clusters::left` after the last eviction of this cluster; `None` if it was
+    /// never evicted, or the value was taken since.
     left_at: Option<u64>,
 }
 
@@ -46,11 +48,11 @@ struct Cluster {
 #[derive(Debug)]
 pub(super) struct Clusters {
     choice: Choice,
-    /// Pages in a cluster, at most.
+    /// Maximum number of pages in a cluster.
     size: u32,
     clusters_per_block: u32,
     page_links: Links,
-    /// Cluster of a page, and its offset there.
+    /// The cluster of each page, and the page's offset in it.
     homes: Vec<(u32, u32)>,
     held: Vec<bool>,
     len: usize,
@@ -58,23 +60,24 @@ pub(super) struct Clusters {
     cluster_links: Links,
     /// Clusters by recency: all of them, or the hot ones of CLC.
     recent: List,
-    /// Clusters by the number of their pages, each list by recency.
+    /// Clusters by their number of pages, each list by recency.
     by_count: Vec<List>,
-    /// No list of `by_count` above this has anything.
+    /// All lists of `by_count` above this index are empty.
     most: usize,
-    /// Clusters with pages.
+    /// Number of clusters with pages.
     count: usize,
-    /// For [`Choice::Cold`]: pages by recency, and when each was used last, in accesses.
+    /// For [`Choice::Cold`]: pages by recency, and the time of each page's last use, in accesses.
     age_links: Links,
     by_age: List,
     used_at: Vec<u64>,
     now: u64,
-    /// Pages that left in clusters so far.
+    /// Number of pages evicted in clusters so far.
     left: u64,
 }
 
 impl Clusters {
-    /// Clusters of `size` pages, which is cut to the erase block of `pages_per_block`.
+    /// Creates an order with clusters of `size` pages, limited to the erase block of
+    /// `pages_per_block`.
     pub(super) fn new(choice: Choice, size: u32, pages_per_block: u32) -> Clusters {
         let pages_per_block = pages_per_block.max(1);
         let size = size.clamp(1, pages_per_block);
@@ -123,7 +126,7 @@ impl Clusters {
         self.cluster_links.reserve(cluster as usize + 1);
     }
 
-    /// Pages held.
+    /// Returns the number of pages held.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -138,7 +141,7 @@ impl Clusters {
         out.extend(held.map(|(page, _)| page as PageId));
     }
 
-    /// `page`, which is not held, comes in.
+    /// Inserts `page`, which is not held.
     pub(super) fn insert(&mut self, page: PageId, access: Access) {
         let (cluster, _) = self.homes[page as usize];
         self.unlist(cluster);
@@ -155,7 +158,7 @@ impl Clusters {
         self.list(cluster, page, access);
     }
 
-    /// `page`, which is held, is used.
+    /// Records a use of `page`, which is held.
     pub(super) fn hit(&mut self, page: PageId, access: Access) {
         let (cluster, _) = self.homes[page as usize];
         self.unlist(cluster);
@@ -167,14 +170,14 @@ impl Clusters {
         self.list(cluster, page, access);
     }
 
-    /// `page` leaves alone, if it is held.
+    /// Removes `page` alone, if it is held.
     pub(super) fn remove(&mut self, page: PageId) {
         if !self.holds(page) {
             return;
         }
         let (cluster, _) = self.homes[page as usize];
         let was_recent = self.clusters[cluster as usize].is_recent;
-        // The recency of its cluster stays what it was among the recent ones.
+        // A cluster in the recent list keeps its position there.
         if !was_recent {
             self.unlist(cluster);
         }
@@ -196,8 +199,8 @@ impl Clusters {
         }
     }
 
-    /// All pages of one cluster leave and are appended, the most recently used first; of a cluster
-    /// under [`Choice::Cold`] the cold ones.
+    /// Evicts all pages of one cluster and appends them, the most recently used first; under
+    /// [`Choice::Cold`] only the cold pages of the cluster.
     pub(super) fn evict(&mut self, out: &mut Vec<PageId>) {
         let from = out.len();
         match self.choice {
@@ -211,8 +214,8 @@ impl Clusters {
         }
     }
 
-    /// How many pages have left in clusters since that of `page` did, if nothing of it is held. It
-    /// is said once.
+    /// Returns the number of pages evicted in clusters since the cluster of `page` was, if no page
+    /// of that cluster is held. Each eviction is reported once.
     pub(super) fn take_left_since(&mut self, page: PageId) -> Option<u64> {
         let (cluster, _) = self.homes[page as usize];
         let cluster = &mut self.clusters[cluster as usize];
@@ -246,7 +249,7 @@ impl Clusters {
         let cold_before = used_at + (self.now - used_at) / COLD_SHARE.1 * COLD_SHARE.0;
         let from = out.len();
         while let Some(page) = self.clusters[cluster as usize].pages.back() {
-            // The oldest page leaves in any case.
+            // The oldest page is evicted in any case.
             if page != oldest && self.used_at[page as usize] > cold_before {
                 break;
             }
@@ -269,7 +272,7 @@ impl Clusters {
         by_count.or_else(|| self.recent.back())
     }
 
-    /// Takes a cluster out of the list it is in; nothing for one without pages.
+    /// Removes a cluster from its list; does nothing for one without pages.
     fn unlist(&mut self, cluster: u32) {
         let Cluster {
             pages, is_recent, ..
@@ -285,7 +288,7 @@ impl Clusters {
         }
     }
 
-    /// Puts a cluster where it belongs after an access to `page` of it.
+    /// Inserts a cluster into its list after an access to its page `page`.
     fn list(&mut self, cluster: u32, page: PageId, access: Access) {
         match self.choice {
             Choice::Largest => self.file_by_count(cluster),
@@ -322,7 +325,7 @@ impl Clusters {
         self.most = self.most.max(count);
     }
 
-    /// CLC: no more hot clusters than their share.
+    /// Moves CLC's hot clusters to the lists by size while they exceed their share.
     fn cool(&mut self) {
         while self.recent.len() > (self.count / HOT_SHARE).max(1) {
             let Some(cluster) = self.recent.pop_back(&mut self.cluster_links) else {
@@ -332,7 +335,8 @@ impl Clusters {
         }
     }
 
-    /// Follows the sequence of writes into a cluster. True when this one is its last page.
+    /// Follows the sequence of writes into a cluster; returns true when `page` is the last page of
+    /// the sequence.
     fn ends_sequence(&mut self, cluster: u32, page: PageId) -> bool {
         let (_, offset) = self.homes[page as usize];
         let next = &mut self.clusters[cluster as usize].next_in_sequence;

@@ -1,4 +1,4 @@
-//! Which pages are dirty: one bit an id, the only place where that is known.
+//! The set of dirty pages as one bit per id; no other code stores dirtiness.
 
 use super::PageId;
 
@@ -10,7 +10,7 @@ pub(super) struct Dirty {
 }
 
 impl Dirty {
-    /// Has bits for ids below `ids`.
+    /// Allocates bits for ids below `ids`.
     pub(super) fn reserve(&mut self, ids: usize) {
         crate::lists::grow(&mut self.words, ids.div_ceil(64), 0);
     }
@@ -26,7 +26,7 @@ impl Dirty {
         *word |= bit;
     }
 
-    /// Takes `page` out, and says whether it was in.
+    /// Removes `page`; returns true if it was in the set.
     pub(super) fn remove(&mut self, page: PageId) -> bool {
         let word = &mut self.words[page as usize / 64];
         let bit = 1 << (page % 64);
@@ -40,7 +40,7 @@ impl Dirty {
         self.count
     }
 
-    /// Appends all of them in ascending order.
+    /// Appends all dirty pages in ascending order.
     pub(super) fn list(&self, out: &mut Vec<PageId>) {
         for (at, word) in self.words.iter().enumerate() {
             let mut rest = *word;

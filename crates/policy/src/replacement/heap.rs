@@ -1,15 +1,17 @@
-//! A binary heap of pages by a key that changes while they are in it: the smallest key is on top.
+//! A binary heap of pages by a key that may change while they are in it: the smallest key is on
+//! top.
 //!
-//! For policies whose order is a number, not a list. Equal keys leave in the order of ids.
+//! It is for policies whose order is a number, not a list. Equal keys are popped in the order of
+//! ids.
 
 use super::PageId;
 use crate::lists::{NONE, grow};
 
-/// Pages by key.
+/// The heap of pages by key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heap {
     entries: Vec<(u64, PageId)>,
-    /// Where each page is in `entries`, or [`NONE`].
+    /// The index of each page in `entries`, or [`NONE`].
     at: Vec<u32>,
 }
 
@@ -26,12 +28,12 @@ impl Heap {
         self.at[page as usize] != NONE
     }
 
-    /// The page with the smallest key.
+    /// Returns the page with the smallest key.
     pub(super) fn first(&self) -> Option<PageId> {
         self.entries.first().map(|(_, page)| *page)
     }
 
-    /// Puts `page` in, or changes its key.
+    /// Inserts `page`, or changes its key.
     pub(super) fn set(&mut self, page: PageId, key: u64) {
         let mut at = self.at[page as usize] as usize;
         if at == NONE as usize {

@@ -1,29 +1,29 @@
 //! LIRS: pages are ranked by the distance between their last two uses, not by the last use alone.
 //!
 //! Source: Jiang and Zhang, SIGMETRICS 2002: stack S, queue Q, 1 % of the pages for resident HIR
-//! pages (at least one). S is bounded at twice the capacity: past it, the page that left the cache
+//! pages (at least one). S is bounded at twice the capacity: beyond that, the page that was evicted
 //! first is forgotten.
 //!
-//! In one point the paper's pseudo code is followed in the way of the simulator that the expected
-//! values of the tests come from: a use of a resident HIR page that is no longer in S turns the LIR
-//! page at the bottom of S into a HIR page, and the next new page takes its place. The page that is
-//! used then may find no place in Q (which has one place below 200 pages); it is held in limbo, in
-//! S only, until it is used again or its frame is wanted. That simulator takes a page in limbo for
-//! held and gives its frame away at once; to compare with its tables, and for nothing else, this
-//! does so too when it is told.
+//! At one point the code follows the simulator that the expected values of the tests come from,
+//! instead of the paper's pseudo code: a use of a resident HIR page that is no longer in S turns
+//! the LIR page at the bottom of S into a HIR page, and the next new page takes its place among the
+//! LIR pages. The used page may then find no place in Q (which has one place below 200 pages); it
+//! is held in limbo, in S only, until it is used again or its frame is needed. That simulator
+//! counts a page in limbo as held and reuses its frame at once; with `limbo_is_free` this code does
+//! so too, only to compare with the simulator's tables.
 
 use super::PageId;
 use super::dirty::Dirty;
 use super::order::Order;
 use crate::lists::{Links, List, grow};
 
-/// In S.
+/// The page is in S.
 const STACKED: u8 = 1;
-/// One of the pages with a small distance, always held.
+/// The page is a LIR page: it has a small distance and is always held.
 const LIR: u8 = 2;
-/// In Q: held, with a large distance.
+/// The page is in Q: held, with a large distance.
 const QUEUED: u8 = 4;
-/// Held in S only, though not LIR.
+/// The page is in limbo: held in S only, though not a LIR page.
 const LIMBO: u8 = 8;
 
 /// LIRS.
@@ -34,20 +34,21 @@ pub(super) struct Lirs {
     stack_links: Links,
     stack: List,
     queue_max: usize,
-    /// Of Q, `limbo` and `gone`: a page is in one of them at most.
+    /// Links shared by the lists Q, `limbo` and `gone`: a page is in at most one of them.
     queue_links: Links,
     queue: List,
     limbo: List,
-    /// Pages of S that are not held, the latest to leave in front.
+    /// Pages of S that are not held, the last evicted one in front.
     gone: List,
     lir_len: usize,
     state: Vec<u8>,
-    /// Pages in limbo count as held and have no frame.
+    /// True when pages in limbo count as held but have no frame.
     limbo_is_free: bool,
 }
 
 impl Lirs {
-    /// `limbo_is_free` is for comparisons with tables that were made so.
+    /// Creates the order. `limbo_is_free` is only for comparisons with published tables that count
+    /// so.
     pub(super) fn new(capacity: usize, limbo_is_free: bool) -> Lirs {
         let mut order = Lirs {
             capacity,
@@ -83,7 +84,7 @@ impl Lirs {
         self.state[page as usize] == STACKED
     }
 
-    /// Puts `page` on top of S, wherever it was.
+    /// Moves `page` to the top of S, or inserts it there.
     fn stack_up(&mut self, page: PageId) {
         if self.has(page, STACKED) {
             self.stack.refresh(&mut self.stack_links, page);
@@ -103,8 +104,8 @@ impl Lirs {
         self.unset(page, QUEUED);
     }
 
-    /// Takes `page` out of S and forgets it if it is not held. A page in limbo goes to Q, at the
-    /// end that leaves.
+    /// Removes `page` from S, and forgets it if it is not held. A page in limbo moves to Q, at the
+    /// end of the next victim.
     fn unstack(&mut self, page: PageId) {
         if self.is_gone(page) {
             self.gone.remove(&mut self.queue_links, page);
@@ -120,7 +121,7 @@ impl Lirs {
         self.unset(page, STACKED);
     }
 
-    /// The bottom of S is a LIR page, or S is empty.
+    /// Removes pages from the bottom of S until a LIR page is there or S is empty.
     fn prune(&mut self) {
         while let Some(page) = self.stack.back() {
             if self.has(page, LIR) {
@@ -130,7 +131,7 @@ impl Lirs {
         }
     }
 
-    /// The LIR page at the bottom of S becomes a HIR page.
+    /// Turns the LIR page at the bottom of S into a HIR page.
     fn demote(&mut self) {
         self.prune();
         let Some(page) = self.stack.back() else {
@@ -144,9 +145,8 @@ impl Lirs {
         self.prune();
     }
 
-    /// Makes a place among the LIR pages after a use of `page`, which was in Q only and is on top
-    /// of S now. The LIR page that loses its place takes one in Q: that of `page` if Q has no
-    /// other.
+    /// Frees a place among the LIR pages after a use of `page`, which was in Q only and is on top
+    /// of S now. The demoted LIR page takes a place in Q: that of `page` if Q has no other.
     fn demote_after(&mut self, page: PageId, out: &mut Vec<PageId>) {
         if self.lir_len < self.lir_max {
             return;
@@ -164,7 +164,7 @@ impl Lirs {
         self.demote();
     }
 
-    /// `page`, which is in S and not in Q, becomes a LIR page, in place of another if need be.
+    /// Makes `page`, which is in S and not in Q, a LIR page, and demotes another one if necessary.
     fn promote(&mut self, page: PageId) {
         self.set(page, LIR);
         self.lir_len += 1;
@@ -173,7 +173,7 @@ impl Lirs {
         }
     }
 
-    /// The oldest page of Q leaves; it stays in S, if it is there, as a memory.
+    /// Evicts the oldest page of Q; if it is in S, it stays there as a remembered page.
     fn leave(&mut self, out: &mut Vec<PageId>) {
         if self.queue.is_empty() {
             self.demote();
@@ -185,7 +185,8 @@ impl Lirs {
         self.forget_frame(page, out);
     }
 
-    /// `page` is no longer held; S keeps the memory of it, if it is there.
+    /// Hands out `page`, which is no longer held; if it is in S, it stays there as a remembered
+    /// page.
     fn forget_frame(&mut self, page: PageId, out: &mut Vec<PageId>) {
         if self.has(page, STACKED) {
             self.gone.push_front(&mut self.queue_links, page);
@@ -193,7 +194,7 @@ impl Lirs {
         out.push(page);
     }
 
-    /// A frame is wanted: those in limbo go first.
+    /// Frees a frame if all are in use; pages in limbo are evicted first.
     fn make_room(&mut self, out: &mut Vec<PageId>) {
         if self.len() >= self.capacity {
             self.give_up(out);
@@ -255,7 +256,7 @@ impl Order for Lirs {
             if self.has(page, LIMBO) {
                 self.limbo.remove(&mut self.queue_links, page);
                 self.unset(page, LIMBO);
-                // The page that it makes a HIR page needs a place in Q.
+                // The LIR page that is demoted for it needs a place in Q.
                 let demotes = self.lir_len >= self.lir_max;
                 if demotes && self.queue.len() >= self.queue_max {
                     self.leave(out);
@@ -275,7 +276,7 @@ impl Order for Lirs {
         if self.is_gone(page) {
             self.stack_up(page);
             self.gone.remove(&mut self.queue_links, page);
-            // No longer `gone`, so that pruning meanwhile does not take it for one.
+            // Mark the page as no longer `gone`, so that pruning does not remove it meanwhile.
             self.set(page, LIR);
             self.make_room(out);
             self.promote(page);
@@ -319,7 +320,7 @@ impl Order for Lirs {
             self.unset(page, LIMBO);
         }
         if was_hir && self.has(page, STACKED) {
-            // What is left is a memory, and goes the way of one.
+            // The remaining entry is a remembered page, and is removed as one.
             self.gone.push_front(&mut self.queue_links, page);
         }
         let was_lir = self.has(page, LIR);

@@ -1,5 +1,5 @@
-//! LRFU: every use counts, and counts for half as much after a fixed number of later accesses; the
-//! page with the least sum leaves.
+//! LRFU: every use counts, and its weight is halved after a fixed number of later accesses; the
+//! victim is the page with the smallest sum.
 //!
 //! Source: Lee et al., IEEE Transactions on Computers 2001: F(x) = (1/2)^(lambda x). Sums are kept
 //! as log2(sum at the last use) + lambda * (time of the last use), which orders pages the same way
@@ -15,7 +15,7 @@ use crate::lists::grow;
 #[derive(Debug)]
 pub(super) struct Lrfu {
     capacity: usize,
-    /// Halvings of a use for each later access: 0 is LFU, 1 is LRU.
+    /// Number of halvings of a use per later access: 0 is LFU, 1 is LRU.
     lambda: f64,
     now: f64,
     /// The rank of every held page.
@@ -36,7 +36,7 @@ impl Lrfu {
 
     fn rank(&mut self, page: PageId, rank: f64) {
         self.ranks[page as usize] = rank;
-        // Ranks are not negative, and the bits of such numbers are in the order of the numbers.
+        // Ranks are not negative, and the bit patterns of such numbers sort like the numbers.
         self.held.set(page, rank.max(0.0).to_bits());
     }
 }
@@ -62,7 +62,7 @@ impl Order for Lrfu {
     fn hit(&mut self, page: PageId, _dirty: &Dirty, _out: &mut Vec<PageId>) {
         self.now += 1.0;
         let age = self.lambda * self.now;
-        // 1 for this use, and what is left of the sum so far.
+        // 1 for this use, plus the decayed previous sum.
         let sum = 1.0 + (self.ranks[page as usize] - age).exp2();
         self.rank(page, sum.log2() + age);
     }

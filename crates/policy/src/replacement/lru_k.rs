@@ -1,7 +1,7 @@
-//! LRU-K with K = 2: the page leaves whose last but one use is the longest ago.
+//! LRU-K with K = 2: the victim is the page whose second-to-last use is the oldest.
 //!
-//! Source: O'Neil, O'Neil and Weikum, SIGMOD 1993, without a correlated reference period. Uses of
-//! as many pages as the capacity are remembered after they left (the retained information).
+//! Source: O'Neil, O'Neil and Weikum, SIGMOD 1993, without a correlated reference period. The uses
+//! of evicted pages are remembered, for at most `capacity` pages (the retained information).
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -13,9 +13,9 @@ use crate::lists::{Links, List, grow};
 #[derive(Debug)]
 pub(super) struct LruK {
     capacity: usize,
-    /// Accesses so far, which is the time here.
+    /// Number of accesses so far, which serves as the time.
     now: u64,
-    /// Last and last but one use; 0 for none.
+    /// Times of the last and the second-to-last use; 0 for none.
     uses: Vec<(u64, u64)>,
     held: Heap,
     links: Links,
@@ -44,7 +44,8 @@ impl LruK {
         }
     }
 
-    /// Orders `page` by its last but one use; pages used once come first, the oldest of them ahead.
+    /// Ranks `page` by its second-to-last use; pages used once are evicted before the others, the
+    /// oldest of them first.
     fn rank(&mut self, page: PageId) {
         let (last, before) = self.uses[page as usize];
         let key = if before == 0 { last } else { 1 << 63 | before };
@@ -103,7 +104,7 @@ impl Order for LruK {
 
     fn insert_cold(&mut self, page: PageId) {
         self.uncover(page);
-        // Older than every use.
+        // This time is not later than any use.
         self.uses[page as usize] = (1, 0);
         self.rank(page);
     }

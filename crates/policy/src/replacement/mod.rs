@@ -1,30 +1,31 @@
-//! Replacement policies of a buffer cache: which pages it holds, which of them are dirty, and what
-//! leaves, together with what, when room is needed.
+//! Replacement policies of a buffer cache. A policy decides which pages are held, which of them are
+//! dirty, and which pages are evicted together when room is needed.
 //!
 //! One object drives a trace simulator and the live cache; both must see the same sequence, so the
 //! contract is narrow:
 //!
 //! - **Pages are dense ids.** The driver interns addresses. It calls [`Replacement::introduce`]
-//!   once for every id before its first access and says where the page lies (erase block and
+//!   once for every id before its first access and passes the location of the page (erase block and
 //!   offset). Arrays grow only there; no other call allocates, apart from the driver's own
 //!   [`Evictions`]. Any other call about an id that was never introduced is a bug of the driver,
 //!   and panics.
-//! - **`access` decides at once.** It answers hit or miss and appends to the list what had to
-//!   leave. Afterwards the page is held, and dirty if the access was a write. A write is of a whole
+//! - **`access` decides at once.** It returns hit or miss and appends the evicted pages to the
+//!   list. Afterwards the page is held, and dirty if the access was a write. A write covers a whole
 //!   page.
 //! - **A group is one unit of writing.** Pages of a group marked `write` are dirty data of one
-//!   erase block (or one page) and go to the device together, in ascending order of address. A page
-//!   marked `stays` is still held, clean from now on; the others are no longer held. A `padded`
-//!   group is a whole erase block: what neither the group nor the cache has is read first and
-//!   written with it.
-//! - **Dirtiness belongs to the policy.** A page is dirty from a write access until it is handed
-//!   out with `write`, or the driver calls [`Replacement::cleaned`] (it wrote the page for a flush)
-//!   or [`Replacement::remove`] (its content is discarded). Work in flight is the driver's: it
-//!   keeps a page handed out until it is on the device, and serves reads of it from there.
-//! - **Ids are used again** only after `remove` said so, or while [`Replacement::remembers`] is
-//!   false.
-//! - **Costs are told, not known.** [`Replacement::cost`] reports what the device took; policies
-//!   that weigh reads against writes use it, the others ignore it. Time is never read here.
+//!   erase block (or one page) and are written to the device together, in ascending order of
+//!   address. A page marked `stays` is still held and clean from now on; the others are no longer
+//!   held. A `padded` group is a whole erase block: pages that are neither in the group nor in the
+//!   cache are read first and written with it.
+//! - **The policy owns dirtiness.** A page is dirty from a write access until it is handed out with
+//!   `write`, or the driver calls [`Replacement::cleaned`] (it wrote the page for a flush) or
+//!   [`Replacement::remove`] (its content is discarded). The driver is responsible for writes in
+//!   flight: it keeps a page that was handed out until it is on the device, and serves reads of it
+//!   from there.
+//! - **Ids are reused** only after `remove`, or while [`Replacement::remembers`] returns false.
+//! - **Costs are reported, not known.** [`Replacement::cost`] reports measured costs of the device;
+//!   policies that weigh reads against writes use them, the others ignore them. No policy reads the
+//!   time.
 //!
 //! A policy must never do I/O, read a clock, hash with a random seed, or keep more pages than its
 //! capacity.
@@ -55,47 +56,48 @@ pub use abm::pointer::{Pointer, PointerRule};
 pub use belady::next_uses;
 pub use named::{Build, Granularity, Spec, UnknownGranularity, UnknownPolicy, catalogue};
 
-/// A page's dense id, given by the driver's interner.
+/// A page's dense id, assigned by the driver's interner.
 pub type PageId = u32;
 
-/// What is done to a page.
+/// A kind of access to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Its content is wanted.
+    /// The content of the page is read.
     Read,
-    /// All of it is overwritten.
+    /// The whole page is overwritten.
     Write,
 }
 
-/// Whether the page was held.
+/// The result of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was.
+    /// The page was held.
     Hit,
-    /// It was not; a read has to go to the device.
+    /// The page was not held; a read must go to the device.
     Miss,
 }
 
-/// Where a page lies on the device.
+/// The location of a page on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Dense number of its erase block.
+    /// Dense number of the page's erase block.
     pub block: u32,
-    /// Its place in the block, in pages.
+    /// Offset of the page in its block, in pages.
     pub offset: u32,
 }
 
-/// What a device operation took, as measured or as a model says.
+/// The time of a device operation, as measured or as computed by a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DeviceCost {
-    /// Reading.
+    /// A read.
     Read {
         /// Pages read.
         pages: u32,
         /// Time for all of them.
         time_us: f64,
     },
-    /// Writing what the policy handed out, with what the device did on account of it.
+    /// A write of pages that the policy handed out, including the work that the device did because
+    /// of it.
     Flush {
         /// Pages written.
         pages: u32,
@@ -107,20 +109,21 @@ pub enum DeviceCost {
 /// A page in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaving {
-    /// Which page.
+    /// The page's id.
     pub page: PageId,
-    /// It is dirty and must be written.
+    /// True when the page is dirty and must be written.
     pub write: bool,
-    /// It is still held, clean.
+    /// True when the page is still held, clean.
     pub stays: bool,
 }
 
-/// Pages that leave or are written together.
+/// Pages that are evicted or written together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group<'a> {
-    /// Its pages, in no particular order.
+    /// The pages of the group, in no particular order.
     pub pages: &'a [Leaving],
-    /// The whole erase block is to be written, what is missing read first (BPLRU's page padding).
+    /// True when the whole erase block must be written and its missing pages read first (BPLRU's
+    /// page padding).
     pub padded: bool,
 }
 
@@ -128,28 +131,28 @@ pub struct Group<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Evictions {
     pages: Vec<Leaving>,
-    /// Where each group ends in `pages`, and whether it is padded.
+    /// The end of each group in `pages`, and whether the group is padded.
     ends: Vec<(usize, bool)>,
 }
 
 impl Evictions {
-    /// An empty list.
+    /// Creates an empty list.
     pub fn new() -> Evictions {
         Evictions::default()
     }
 
-    /// Forgets all groups and keeps the memory.
+    /// Removes all groups and keeps the memory.
     pub fn clear(&mut self) {
         self.pages.clear();
         self.ends.clear();
     }
 
-    /// True without a group.
+    /// Returns true when there is no group.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The groups, in the order of decision.
+    /// Returns the groups, in the order of decision.
     pub fn groups(&self) -> impl Iterator<Item = Group<'_>> {
         let starts = std::iter::once(0).chain(self.ends.iter().map(|(end, _)| *end));
         starts.zip(&self.ends).map(|(start, (end, padded))| Group {
@@ -171,63 +174,64 @@ impl Evictions {
     }
 }
 
-/// What a policy holds, for metrics.
+/// Numbers of pages that a policy holds, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Occupancy {
-    /// Pages held.
+    /// Number of pages held.
     pub held: usize,
-    /// Those of them that are dirty.
+    /// Number of dirty pages among them.
     pub dirty: usize,
-    /// Pages that the write buffer may hold, of a policy with two buffers.
+    /// Number of pages that the write buffer may hold, for a policy with two buffers.
     pub write_target: Option<f64>,
-    /// Pages that the write buffer holds, of a policy with two buffers.
+    /// Number of pages that the write buffer holds, for a policy with two buffers.
     pub write_held: Option<usize>,
 }
 
 /// A replacement policy. The contract is at the head of the module.
 pub trait Replacement: Send {
-    /// Pages that it may hold, at least 1.
+    /// Returns the number of pages that the policy may hold, at least 1.
     fn capacity(&self) -> usize;
 
-    /// A hint that ids stay below `ids`, so that arrays are made once.
+    /// Announces that ids stay below `ids`, so that arrays are allocated once.
     fn reserve(&mut self, ids: usize);
 
     /// Makes `page` known before its first access. `place` matters to policies with erase blocks.
     fn introduce(&mut self, page: PageId, place: Place);
 
-    /// Accesses an introduced page, and appends to `out` what had to leave for it.
+    /// Accesses an introduced page, and appends the pages evicted for it to `out`.
     fn access(&mut self, page: PageId, access: Access, out: &mut Evictions) -> Outcome;
 
-    /// `page` was written to the device on the driver's own account and is clean, held or not.
+    /// Records that the driver wrote `page` to the device by its own decision; the page is clean,
+    /// held or not.
     fn cleaned(&mut self, page: PageId);
 
-    /// The content of `page` is discarded: it is neither held nor remembered from now on.
+    /// Discards the content of `page`, which is then neither held nor remembered.
     fn remove(&mut self, page: PageId);
 
-    /// Tells what the device took.
+    /// Reports a cost of the device.
     fn cost(&mut self, cost: DeviceCost) {
-        // Most policies know pages, not time.
+        // Most policies consider pages, not time.
         let _ = cost;
     }
 
-    /// True if the policy uses what [`Replacement::cost`] tells.
+    /// Returns true if the policy uses the costs that [`Replacement::cost`] reports.
     fn weighs_costs(&self) -> bool {
         false
     }
 
-    /// True if `page` is held.
+    /// Returns true if `page` is held.
     fn holds(&self, page: PageId) -> bool;
 
-    /// True if `page` is held and dirty.
+    /// Returns true if `page` is held and dirty.
     fn is_dirty(&self, page: PageId) -> bool;
 
-    /// True if `page` is held, or remembered after it left.
+    /// Returns true if `page` is held, or remembered after its eviction.
     fn remembers(&self, page: PageId) -> bool;
 
     /// Appends every dirty page, in ascending order of ids.
     fn dirty_pages(&self, out: &mut Vec<PageId>);
 
-    /// What is held now.
+    /// Returns the current numbers of pages.
     fn occupancy(&self) -> Occupancy;
 }
 

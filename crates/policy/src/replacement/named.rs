@@ -1,10 +1,12 @@
-//! Policies by name, so that a command line, a configuration and an experiment mean the same one.
+//! Policies by name, so that a name means the same policy on a command line, in a configuration and
+//! in an experiment.
 //!
-//! Dashes between the words of a plain name do not matter. A pair is `abm-READ-WRITE[-POINTER]`:
-//! READ any plain policy over pages, WRITE `fab`, `clc`, `lru`, `cold` or `page`, all but the last
-//! over erase blocks or, as `clc:8`, over clusters of so many pages; `fab+pad`, `clc+pad` and
-//! `lru+pad` write erase blocks whole where that pays; POINTER `ghost` (the paper, if left out),
-//! `cost`, `marginal` or `fixedNN` for NN percent of the pages to the write buffer.
+//! Dashes between the words of a plain name are ignored. A pair is `abm-READ-WRITE[-POINTER]`. READ
+//! is any plain policy over pages. WRITE is `fab`, `clc`, `lru`, `cold` or `page`; all except
+//! `page` work on erase blocks or, as in `clc:8`, on clusters of the given number of pages;
+//! `fab+pad`, `clc+pad` and `lru+pad` write whole erase blocks where that pays. POINTER is `ghost`
+//! (the paper's rule, the default), `cost`, `marginal` or `fixedNN` for NN percent of the pages to
+//! the write buffer.
 
 use super::Replacement;
 use super::abm::Abm;
@@ -28,7 +30,7 @@ use super::w_tinylfu::WTinyLfu;
 use std::fmt;
 use std::str::FromStr;
 
-/// How fast LRFU forgets: between LRU and LFU, in the range where its authors found it best.
+/// The decay rate of LRFU: between LRU and LFU, in the range that its authors found best.
 const LRFU_LAMBDA: f64 = 0.001;
 
 /// A policy over single pages.
@@ -52,7 +54,7 @@ enum Page {
     Ref,
 }
 
-/// Name, policy, what it is, and its source.
+/// A row of a table: name, policy, and description with source.
 type Row<T> = (&'static str, T, &'static str);
 
 const PAGES: &[Row<Page>] = &[
@@ -133,7 +135,7 @@ const CLUSTERED: &[Row<(Choice, bool)>] = &[
     ),
 ];
 
-/// A policy as named.
+/// A policy specified by name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
     name: String,
@@ -158,23 +160,24 @@ struct Pair {
     pointer: PointerRule,
 }
 
-/// How dirty pages leave.
+/// The way in which dirty pages are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WriteSide {
     choice: Choice,
-    /// Pages in a cluster; `None` for the erase block.
+    /// Number of pages in a cluster; `None` for the erase block.
     cluster_pages: Option<u32>,
-    /// Erase blocks are written whole where that pays.
+    /// True when whole erase blocks are written where that pays.
     pads: bool,
 }
 
-/// What a device likes to be written at a time, by what it does behind its interface.
+/// The unit that is best written at a time, which depends on the inner workings of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Granularity {
-    /// Any page, alone: what was written together before does not matter.
+    /// Single pages: it does not matter which pages were written together.
     Page,
-    /// Any page, but better with its neighbours: a page-mapped SSD, which cleans for less when what
-    /// was written together dies together, or a disk, which spares a movement.
+    /// Single pages, but better with their neighbours: a page-mapped SSD, whose garbage collection
+    /// costs less when data written together is overwritten together, or a disk, which saves a
+    /// seek.
     #[default]
     Cluster,
     /// Erase blocks: log-block and block-mapped layers, which copy the rest of a block of which a
@@ -182,7 +185,7 @@ pub enum Granularity {
     Block,
 }
 
-/// No granularity has this name.
+/// The error that no granularity has this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownGranularity(String);
 
@@ -212,7 +215,7 @@ impl FromStr for Granularity {
 }
 
 impl Granularity {
-    /// What `bimetal` stands for over such a device.
+    /// Returns the pair that the name `bimetal` means for such a device.
     pub fn default_pair(self) -> &'static str {
         match self {
             Granularity::Page => "abm-s3fifo-page-marginal",
@@ -222,7 +225,7 @@ impl Granularity {
     }
 }
 
-/// No policy has this name.
+/// The error that no policy has this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy(String);
 
@@ -240,7 +243,7 @@ impl fmt::Display for UnknownPolicy {
 
 impl std::error::Error for UnknownPolicy {}
 
-/// Every plain policy: its name, and what it is with its source.
+/// Returns every plain policy: its name, and its description with source.
 pub fn catalogue() -> impl Iterator<Item = (&'static str, &'static str)> {
     let pages = PAGES.iter().map(|(name, _, what)| (*name, *what));
     let clustered = CLUSTERED.iter().map(|(name, _, what)| (*name, *what));
@@ -257,7 +260,7 @@ pub fn catalogue() -> impl Iterator<Item = (&'static str, &'static str)> {
     pages.chain(clustered).chain(own)
 }
 
-/// Finds a name, dashes aside.
+/// Finds a name, ignoring dashes.
 fn find<T: Copy>(rows: &[Row<T>], name: &str) -> Option<T> {
     let plain = |name: &str| name.replace('-', "");
     let wanted = plain(name);
@@ -288,7 +291,7 @@ fn parse_write(text: &str) -> Option<WriteSide> {
         "cold" => Choice::Cold,
         _ => return None,
     };
-    // What is filled up is the erase block, of which no other page may be dirty then.
+    // Padding fills up the erase block, of which no other page may be dirty then.
     let whole = cluster_pages.is_none() && choice != Choice::Cold;
     (whole || !pads).then_some(WriteSide {
         choice,
@@ -342,29 +345,30 @@ impl FromStr for Spec {
     }
 }
 
-/// What a policy is built for.
+/// Parameters from which a policy is built.
 #[derive(Clone, Debug)]
 pub struct Build {
-    /// Pages that it may hold; 0 counts as 1.
+    /// Maximum number of pages that the policy may hold; 0 counts as 1.
     pub capacity: usize,
-    /// Pages in an erase block.
+    /// Number of pages in an erase block.
     pub pages_per_block: u32,
-    /// What the device likes to be written at a time; the default policy depends on it.
+    /// The unit that is best written at a time; the default policy depends on it.
     pub granularity: Granularity,
-    /// What reading a page costs until measured costs come.
+    /// The cost of reading a page in microseconds until measured costs arrive.
     pub read_us: f64,
-    /// What writing a page costs until measured costs come.
+    /// The cost of writing a page in microseconds until measured costs arrive.
     pub flush_us: f64,
-    /// Count as the published tables do where that differs from what a cache can do; for
-    /// comparisons of hit ratios only (see the head of the LIRS policy).
+    /// Counts as the published tables do, even where a real cache cannot; only for comparisons of
+    /// hit ratios (see the head of the LIRS policy).
     pub as_tables: bool,
-    /// The future, as [`super::next_uses`] tells it, for Belady's optimum; without it that policy
-    /// takes every page for one that is never used again.
+    /// The future accesses, as [`super::next_uses`] returns them, for Belady's optimum; without
+    /// them that policy assumes that no page is used again.
     pub next_uses: Option<std::sync::Arc<[u32]>>,
 }
 
 impl Default for Build {
-    /// One page, erase blocks of 64, the times of SLC flash, and nothing known of the future.
+    /// Returns parameters for one page, erase blocks of 64 pages, the times of SLC flash, and no
+    /// future accesses.
     fn default() -> Build {
         Build {
             capacity: 1,
@@ -390,17 +394,17 @@ impl Pair {
 }
 
 impl Spec {
-    /// The name it was given.
+    /// Returns the name that was given.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// True if it must be told the future.
+    /// Returns true if the policy needs the future accesses.
     pub fn needs_future(&self) -> bool {
         self.kind == Kind::Belady
     }
 
-    /// Makes the policy.
+    /// Builds the policy.
     pub fn build(&self, build: &Build) -> Box<dyn Replacement> {
         let capacity = build.capacity.max(1);
         match self.kind {
@@ -423,7 +427,7 @@ impl Spec {
     }
 }
 
-/// A page policy as a whole cache, with calls to its order resolved at compile time.
+/// Builds a page policy as a whole cache, with calls to its order resolved at compile time.
 fn page_policy(page: Page, capacity: usize, as_tables: bool) -> Box<dyn Replacement> {
     fn whole<O: Order + 'static>(capacity: usize, order: O) -> Box<dyn Replacement> {
         Box::new(Paged::new(capacity, order))
@@ -448,7 +452,7 @@ fn page_policy(page: Page, capacity: usize, as_tables: bool) -> Box<dyn Replacem
     }
 }
 
-/// A page policy as the read side of a pair.
+/// Builds a page policy as the read side of a pair.
 fn order(page: Page, capacity: usize) -> Box<dyn Order> {
     match page {
         Page::Fifo => Box::new(Queue::new(Use::Nothing, capacity)),

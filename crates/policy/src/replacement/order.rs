@@ -1,54 +1,54 @@
-//! The inside of a policy over single pages: in which order pages leave, without a word about
-//! dirtiness or groups.
+//! The core of a policy over single pages: the order in which pages are evicted, without regard to
+//! groups.
 //!
-//! A shell asks it ([`super::shells`] for one buffer, [`super::abm`] for the read side of two), so
-//! every policy over pages can be a whole cache or a part of one. An order must never hold more
-//! pages than its capacity when a call returns; what leaves is appended to `out`.
+//! A shell calls an order ([`super::shells`] for one buffer, [`super::abm`] for the read side of
+//! two), so every policy over pages can be a whole cache or a part of one. An order must never hold
+//! more pages than its capacity when a call returns; evicted pages are appended to `out`.
 
 use super::PageId;
 use super::dirty::Dirty;
 
-/// In which order pages leave.
+/// The order in which pages are evicted.
 pub(super) trait Order: Send {
-    /// Knows ids below `ids`.
+    /// Allocates state for ids below `ids`.
     fn reserve(&mut self, ids: usize);
 
-    /// Pages held.
+    /// Returns the number of pages held.
     fn len(&self) -> usize;
 
-    /// True if `page` is held.
+    /// Returns true if `page` is held.
     fn holds(&self, page: PageId) -> bool;
 
-    /// True if `page` is held or remembered.
+    /// Returns true if `page` is held or remembered.
     fn remembers(&self, page: PageId) -> bool;
 
-    /// Where a page lies, for orders that look at erase blocks.
+    /// Sets the location of a page, for orders that consider erase blocks.
     fn place(&mut self, _page: PageId, _place: super::Place) {}
 
-    /// A held page is used.
+    /// Records a use of a held page.
     fn hit(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>);
 
-    /// A page that is not held comes in; when the order is full, another leaves first. Nothing
-    /// leaves for a page that is not remembered while there is room.
+    /// Inserts a page that is not held; when the order is full, evicts another page first. While
+    /// there is room, no page is evicted for a page that is not remembered.
     fn insert(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>);
 
-    /// A held page became clean or dirty without being used.
+    /// Records that a held page became clean or dirty without being used.
     fn dirtiness_changed(&mut self, _page: PageId, _dirty: bool) {}
 
-    /// One page leaves on account of somebody else; nothing happens when none is held.
+    /// Evicts one page, to make room elsewhere; does nothing when no page is held.
     fn evict(&mut self, dirty: &Dirty, out: &mut Vec<PageId>);
 
-    /// A page that is not held comes in where the next victim is taken from (write eviction delay).
+    /// Inserts a page that is not held at the position of the next victim (write eviction delay).
     /// There must be room.
     fn insert_cold(&mut self, page: PageId);
 
-    /// How many pages it may hold from now on: at least 1, and no fewer than it holds.
+    /// Sets the number of pages that the order may hold: at least 1, and no fewer than it holds.
     fn resize(&mut self, capacity: usize);
 
-    /// `page` is neither held nor remembered from now on.
+    /// Removes `page`, which is then neither held nor remembered.
     fn remove(&mut self, page: PageId);
 
-    /// `page` is about to be accessed; offline orders count accesses here.
+    /// Announces the next access to `page`; offline orders count accesses here.
     fn tick(&mut self, _page: PageId) {}
 }
 

@@ -1,4 +1,4 @@
-//! FIFO, LRU, CLOCK and SIEVE: one list of pages, and what a use does to a page in it.
+//! FIFO, LRU, CLOCK and SIEVE: one list of pages, and the effect of a use on a page in it.
 //!
 //! Sources: CLOCK, Corbato 1968; SIEVE, Zhang et al., NSDI 2024.
 
@@ -7,14 +7,14 @@ use super::dirty::Dirty;
 use super::order::Order;
 use crate::lists::{Links, List, NONE, grow};
 
-/// What a use does to a page of a [`Queue`].
+/// The effect of a use on a page of a [`Queue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Nothing (FIFO).
+    /// No effect (FIFO).
     Nothing,
-    /// It goes to the front (LRU).
+    /// The page moves to the front (LRU).
     Refreshes,
-    /// It is spared once when its turn to leave comes (CLOCK with one bit).
+    /// The page is spared once when it would be evicted (CLOCK with one bit).
     Spares,
 }
 
@@ -108,14 +108,15 @@ impl Order for Queue {
 }
 
 /// SIEVE: a queue in the order of arrival that is never reordered, and a hand that moves from the
-/// oldest to the newest page, spares pages used since it passed, and takes the first that was not.
+/// oldest to the newest page, spares pages used since it passed them, and evicts the first unused
+/// one.
 #[derive(Debug)]
 pub(super) struct Sieve {
     capacity: usize,
     links: Links,
     pages: List,
     state: Vec<u8>,
-    /// Where the search goes on; [`NONE`] for the oldest page.
+    /// The page where the search resumes; [`NONE`] for the oldest page.
     hand: u32,
 }
 
@@ -187,7 +188,7 @@ impl Order for Sieve {
     }
 
     fn insert_cold(&mut self, page: PageId) {
-        // Right where the hand looks next: one step older than it.
+        // The page becomes the oldest one, and the hand examines it next.
         self.pages.push_back(&mut self.links, page);
         self.state[page as usize] = HELD;
         self.hand = page;

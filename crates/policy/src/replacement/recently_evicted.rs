@@ -1,8 +1,8 @@
-//! REF: pages of erase blocks that were evicted from lately leave first, so that a log-block FTL
-//! gets writes to few blocks at a time.
+//! REF: pages of erase blocks from which pages were evicted recently are evicted first, so that a
+//! log-block FTL gets writes to few blocks at a time.
 //!
 //! Source: Seo and Shin, IEEE Transactions on Consumer Electronics 2008. The victim window is the
-//! old third of the LRU list; the number of victim blocks is that of [`super::victim_blocks`].
+//! oldest third of the LRU list; the number of victim blocks is that of [`super::victim_blocks`].
 
 use super::dirty::Dirty;
 use super::order::Order;

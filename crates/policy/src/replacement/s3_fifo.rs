@@ -1,8 +1,8 @@
-//! S3-FIFO: a small FIFO that most pages leave unused, a main FIFO with second chances, and a
-//! memory of what left the small one.
+//! S3-FIFO: a small FIFO from which most pages are evicted unused, a main FIFO with second chances,
+//! and a memory of the pages evicted from the small one.
 //!
-//! Source: Yang et al., SOSP 2023: 10 % small, the memory as long as the main queue, two uses to
-//! move on. As in the authors' later code, pages go straight to the main queue while the cache
+//! Source: Yang et al., SOSP 2023: 10 % small, the memory as long as the main queue, two uses for
+//! promotion. As in the authors' later code, pages go straight to the main queue while the cache
 //! fills for the first time and the small queue is full.
 
 use super::PageId;
@@ -18,9 +18,9 @@ enum Where {
     Ghost,
 }
 
-/// Uses in the small queue after which a page moves on.
+/// Number of uses in the small queue after which a page is promoted.
 const MOVES_ON: u8 = 2;
-/// Uses counted for a second chance in the main queue, at most.
+/// Maximum number of uses counted for second chances in the main queue.
 const CHANCES_MAX: u8 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,8 @@ impl S3Fifo {
         }
     }
 
-    /// One page leaves from the small queue, unless all of it moves on. True if one left.
+    /// Evicts one page from the small queue; returns false if all of its pages were promoted
+    /// instead.
     fn leave_small(&mut self, out: &mut Vec<PageId>) -> bool {
         while let Some(page) = self.small.pop_back(&mut self.links) {
             if self.state[page as usize].uses < MOVES_ON {

@@ -1,8 +1,8 @@
-//! Segmented LRU: a page climbs one segment with every use and sinks one when the segment above it
-//! overflows, so one-time pages never push out what was used often.
+//! Segmented LRU: a page is promoted by one segment with every use and demoted by one when the
+//! segment overflows, so pages used once never displace pages that were used often.
 //!
-//! Source: Karedla, Love and Wherry 1994, with any number of segments. An empty segment is filled
-//! directly, lowest first, while there is room.
+//! Source: Karedla, Love and Wherry 1994, with any number of segments. New pages go to the lowest
+//! segment with room; if none has room, to the lowest one.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -15,7 +15,7 @@ const ABSENT: u8 = u8::MAX;
 #[derive(Debug)]
 pub(super) struct Segmented {
     capacity: usize,
-    /// Shares of the segments, lowest first.
+    /// Relative sizes of the segments, lowest first.
     shares: Vec<usize>,
     limits: Vec<usize>,
     segments: Vec<List>,
@@ -25,7 +25,7 @@ pub(super) struct Segmented {
 }
 
 impl Segmented {
-    /// Segments in the proportion of `shares`, lowest first.
+    /// Creates segments in the proportion of `shares`, lowest first.
     pub(super) fn new(shares: &[usize], capacity: usize) -> Segmented {
         let mut order = Segmented {
             capacity,
@@ -45,14 +45,14 @@ impl Segmented {
         self.segment_of[page as usize] = segment as u8;
     }
 
-    /// The page that leaves next.
+    /// Returns the page that is evicted next.
     pub(super) fn victim(&self) -> Option<PageId> {
         self.segments.iter().find_map(List::back)
     }
 
-    /// A page of `segment`, which is past its limit, sinks; out of the lowest one it leaves. A
-    /// segment that nothing sinks into may stay past its limit, as the lowest does where sizes do
-    /// not divide.
+    /// Demotes a page of `segment` if it exceeds its limit, and continues downwards; a page of the
+    /// lowest segment is evicted. A segment that receives no demoted page may stay above its limit,
+    /// as the lowest one does when the sizes do not divide evenly.
     fn settle(&mut self, segment: usize, out: &mut Vec<PageId>) {
         let mut at = segment;
         while self.segments[at].len() > self.limits[at] {
@@ -126,7 +126,7 @@ impl Order for Segmented {
         let whole: usize = self.shares.iter().sum();
         self.limits.clear();
         let shares = self.shares.iter();
-        // With room for one page at least a page cannot sink on account of its own use.
+        // With room for at least one page, a page is never demoted by its own use.
         let limits = shares.map(|share| (capacity * share / whole).max(1));
         self.limits.extend(limits);
     }

@@ -1,7 +1,7 @@
-//! Whole policies made of one order: single pages, or clusters of reads and writes alike.
+//! Whole policies made of one order, over single pages or over clusters of reads and writes alike.
 //!
-//! Here dirtiness meets order: a shell asks its order what leaves, and knows what of it must be
-//! written.
+//! A shell combines an order with dirtiness: it asks its order which pages to evict, and knows
+//! which of them must be written.
 
 use super::clusters::Clusters;
 use super::dirty::Dirty;
@@ -105,11 +105,12 @@ impl<O: Order> Replacement for Paged<O> {
     }
 }
 
-/// One buffer whose pages leave in clusters.
+/// One buffer whose pages are evicted in clusters.
 pub(super) struct Clustered {
     capacity: usize,
     clusters: Clusters,
-    /// BPLRU: what is missing of an erase block is read, and all of it is written.
+    /// BPLRU: true when the missing pages of an erase block are read, and the whole block is
+    /// written.
     pads: bool,
     dirty: Dirty,
     leaving: Vec<PageId>,

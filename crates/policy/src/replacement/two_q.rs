@@ -1,7 +1,8 @@
-//! 2Q: new pages pass through a FIFO; only those asked for again after they left it enter the LRU.
+//! 2Q: new pages pass through a FIFO; only pages that are used again after their eviction from it
+//! enter the LRU.
 //!
-//! Source: Johnson and Shasha, VLDB 1994 (full version): Ain 25 % of the pages, Aout remembers as
-//! many as 50 %.
+//! Source: Johnson and Shasha, VLDB 1994 (full version): Ain holds 25 % of the pages, Aout
+//! remembers 50 %.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -109,7 +110,7 @@ impl Order for TwoQ {
             self.evict(dirty, out);
         }
         if was_out {
-            // The LRU keeps to its own share, even while the FIFO is short of its.
+            // The LRU stays within its own share, even while the FIFO is below its share.
             if self.main.len() >= self.capacity - self.in_max {
                 self.evict_main(out);
             }

@@ -1,15 +1,15 @@
-//! The few erase blocks that REF takes its victims from, and the pages of each block in its window.
+//! The few erase blocks from which REF evicts, and the pages of each block in its window.
 //!
-//! It only keeps lists; the policy over it is [`super::recently_evicted`].
+//! This module only keeps lists; the policy over it is [`super::recently_evicted`].
 
 use super::{PageId, Place};
 use crate::lists::{Links, List, NONE, grow};
 use std::collections::VecDeque;
 
-/// Victim blocks at a time: about as many as a log-block FTL has log blocks to spare.
+/// Maximum number of victim blocks: about the number of spare log blocks of a log-block FTL.
 const VICTIMS: usize = 4;
 
-/// Window pages by block, and which blocks are victims.
+/// Window pages by block, and the victim blocks.
 #[derive(Debug, Default)]
 pub(super) struct VictimBlocks {
     block_of: Vec<u32>,
@@ -32,7 +32,7 @@ impl VictimBlocks {
     pub(super) fn place(&mut self, page: PageId, place: Place) {
         self.block_of[page as usize] = place.block;
         let blocks = place.block as usize + 1;
-        // A block has no more pages than the greatest offset allows.
+        // The largest offset bounds the number of pages of a block.
         grow(
             &mut self.by_count,
             place.offset as usize + 2,
@@ -42,7 +42,7 @@ impl VictimBlocks {
         self.block_links.reserve(blocks);
     }
 
-    /// `page` enters the window.
+    /// Adds `page` to the window.
     pub(super) fn enter(&mut self, page: PageId) {
         let block = self.block_of[page as usize];
         self.unlist(block);
@@ -50,7 +50,7 @@ impl VictimBlocks {
         self.list(block);
     }
 
-    /// `page` leaves the window.
+    /// Removes `page` from the window.
     pub(super) fn exit(&mut self, page: PageId) {
         let block = self.block_of[page as usize];
         self.unlist(block);
@@ -73,8 +73,8 @@ impl VictimBlocks {
         }
     }
 
-    /// The page to give up: the oldest window page of a victim block; a new one is chosen, the
-    /// block with most window pages, when no victim block has any.
+    /// Returns the page to evict: the oldest window page of a victim block. When no victim block
+    /// has one, the block with most window pages becomes a victim block.
     pub(super) fn victim(&mut self) -> Option<PageId> {
         let known = self.victims.iter();
         let oldest = |block: &u32| self.pages[*block as usize].back();

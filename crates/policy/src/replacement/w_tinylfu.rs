@@ -1,11 +1,11 @@
-//! W-TinyLFU: a small LRU window in front of a segmented LRU, and a page passes from one to the
-//! other only if it was asked for more often than the page it would replace.
+//! W-TinyLFU: a small LRU window in front of a segmented LRU. A page moves from the window to the
+//! main area only if it was used more often than the page it would replace.
 //!
 //! Source: Einziger, Friedman and Manes, 2017: 1 % window, main area 20 % probation and 80 %
-//! protected, counts in a sketch, halved after 32 uses a page of the main area. As in the simulator
-//! that the expected values of the tests come from, a page is counted when it comes in, when it is
-//! weighed at the end of the window, and with every use in the main area, and the sketch is a
-//! counting Bloom filter whose counters all grow.
+//! protected, counts in a sketch, halved after 32 uses per page of the main area. As in the
+//! simulator that the expected values of the tests come from, a page is counted when it is
+//! inserted, when it is compared at the end of the window, and with every use in the main area, and
+//! the sketch is a counting Bloom filter that increments all counters of a page.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -13,18 +13,19 @@ use super::order::Order;
 use super::segmented::Segmented;
 use crate::lists::{Links, List, grow};
 
-/// Shares of probation and protected pages.
+/// Relative sizes of the probation and the protected segment.
 const MAIN_SHARES: [usize; 2] = [1, 4];
-/// Counted accesses for each page of the main area after which all counts are halved.
+/// Number of counted accesses per page of the main area after which all counts are halved.
 const SAMPLE: usize = 32;
-/// Counters for each page of the main area: a Bloom filter that errs once in a thousand.
+/// Number of counters per page of the main area: a Bloom filter with an error rate of one in a
+/// thousand.
 const COUNTERS_PER_PAGE: f64 = 14.378;
-/// Counters, at most: past some million pages there are fewer for each.
+/// Maximum number of counters; beyond some million pages there are fewer per page.
 const COUNTERS_MAX: usize = 1 << 27;
-/// Counters of each page.
+/// Number of counters that each page uses.
 const PROBES: u64 = 10;
 
-/// How often each page was asked for, at least roughly, with ageing: a counting Bloom filter.
+/// An approximate use count of each page, with ageing: a counting Bloom filter.
 #[derive(Debug, Default)]
 struct Sketch {
     counters: Vec<u16>,
@@ -40,10 +41,9 @@ impl Sketch {
         }
     }
 
-    /// The places of a page's counters.
+    /// Returns the indexes of a page's counters.
     fn places(&self, page: PageId) -> impl Iterator<Item = usize> + use<> {
-        // The finaliser of splitmix64: neighbours get places that have nothing to do with each
-        // other.
+        // The finaliser of splitmix64: adjacent ids get unrelated indexes.
         let mut mixed = (u64::from(page) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -64,7 +64,7 @@ impl Sketch {
         }
     }
 
-    /// Another access was counted; all counters are halved after `sample` of them.
+    /// Counts an access, and halves all counters after `sample` accesses.
     fn age(&mut self, sample: usize) {
         self.since += 1;
         if self.since >= sample {
@@ -126,7 +126,7 @@ impl Order for WTinyLfu {
     }
 
     fn remembers(&self, page: PageId) -> bool {
-        // The sketch cannot tell pages apart, and forgets by itself.
+        // The sketch stores no ids, and forgets by itself.
         self.holds(page)
     }
 

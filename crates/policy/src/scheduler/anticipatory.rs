@@ -1,43 +1,43 @@
-//! Anticipatory: after a read the disk waits a moment for the next one of the same task, which is
-//! likely to be near, and batches of reads and of writes take turns by time.
+//! Anticipatory: after a read the disk waits a moment for the next read of the same task, which is
+//! likely to be near, and batches of reads and of writes alternate by time.
 //!
 //! Source: `block/as-iosched.c` of Linux 2.6.26, and Iyer and Druschel (*Anticipatory scheduling*,
-//! SOSP 2001). "Sync" is a read or a write that somebody waits for, "async" any other write.
+//! SOSP 2001). "Sync" is a read or a write that a task waits for, "async" any other write.
 
 use super::head::Head;
 use super::lanes::{Expiries, Lane};
 use super::means::{Mean, Share, SlowMean};
 use super::{Bio, DispatchList, MS_NS, Requests, Scheduler, Tag, Task};
 
-/// A thinking time counts as less than this.
+/// Exclusive upper bound of a counted think time.
 const THINK_NS_MAX: u64 = 20 * MS_NS;
-/// Further back than this is a new sweep.
+/// Distance behind the head beyond which a request starts a new sweep.
 const BACK_SECTORS_MAX: u64 = 1024 * 1024;
-/// A way back counts twice.
+/// Factor by which the cost of a backward seek is multiplied.
 const BACK_PENALTY: u64 = 2;
-/// A request so far ahead, or half as far behind, is close at once; twice as far with each
-/// millisecond of waiting.
+/// Distance ahead of the head within which a request is close at once; behind the head half of it
+/// applies. It doubles with each millisecond of waiting.
 const CLOSE_SECTORS: u64 = 8192;
-/// After so many milliseconds of waiting everything is close.
+/// Milliseconds of waiting after which every request is close.
 const CLOSE_MS_MAX: u64 = 20;
 
 /// Parameters of Anticipatory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnticipatoryParameters {
-    /// A sync request that is older goes first.
+    /// Age from which a sync request is dispatched first.
     pub read_expire_ns: u64,
-    /// The same of an async one.
+    /// Age from which an async request is dispatched first.
     pub write_expire_ns: u64,
-    /// How long a batch of sync requests goes on while async ones wait.
+    /// Length of a batch of sync requests while async ones wait.
     pub read_batch_expire_ns: u64,
-    /// How long a batch of async requests goes on while sync ones wait.
+    /// Length of a batch of async requests while sync ones wait.
     pub write_batch_expire_ns: u64,
-    /// How long the disk waits for the next request of a task; 0 for never.
+    /// Time that the disk waits for the next request of a task; 0 disables waiting.
     pub antic_expire_ns: u64,
 }
 
 impl Default for AnticipatoryParameters {
-    /// 125 ms, 250 ms, 500 ms, 125 ms, 6 ms.
+    /// Returns 125 ms, 250 ms, 500 ms, 125 ms, 6 ms.
     fn default() -> AnticipatoryParameters {
         AnticipatoryParameters {
             read_expire_ns: 125 * MS_NS,
@@ -49,7 +49,7 @@ impl Default for AnticipatoryParameters {
     }
 }
 
-/// A kind of request, which is also the kind of batch that has it.
+/// A kind of request, and also of the batch that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Async,
@@ -64,36 +64,36 @@ fn kind_of(bio: &Bio) -> Kind {
     }
 }
 
-/// What is known of a task.
+/// The history of a task.
 #[derive(Clone, Copy, Debug, Default)]
 struct History {
-    /// Its requests that wait here.
+    /// Number of the task's requests that wait here.
     queued: usize,
-    /// Its requests on the list for the device.
+    /// Number of the task's requests on the list for the device.
     listed: usize,
-    /// Its requests with the device.
+    /// Number of the task's requests with the device.
     issued: usize,
-    /// It has asked for something before.
+    /// True when the task has made a sync request before.
     started: bool,
     exited: bool,
-    /// When a sync request of its was done last.
+    /// The time of the last completion of one of its requests.
     ended_ns: Option<u64>,
-    /// The sector behind its last sync request.
+    /// The sector behind the task's last sync request.
     end_sector: u64,
     think_ns: Mean,
     seek_sectors: Mean,
 }
 
-/// Whether the disk is kept waiting.
+/// The state of the wait in which the disk is kept idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
-    /// It is not.
+    /// The disk is not kept idle.
     Off,
-    /// For the request of the task that the device has.
+    /// The disk waits for the completion of the task's request that the device has.
     ForCompletion,
-    /// For the task's next one, until then.
+    /// The disk waits for the task's next request, until the given time.
     ForNext { until_ns: u64 },
-    /// It was, and the next request goes without.
+    /// The wait is over, and the next request is dispatched without another one.
     Over,
 }
 
@@ -103,41 +103,43 @@ pub struct Anticipatory {
     parameters: AnticipatoryParameters,
     lanes: [Lane; 2],
     expiries: Expiries,
-    /// The request that each kind goes on with.
+    /// The next request in the sweep of each kind.
     next: [Option<Tag>; 2],
     last_sector: [u64; 2],
-    /// When the age of the oldest was looked at last.
+    /// The time of the last check of the oldest request's age, for each kind.
     looked_ns: [u64; 2],
     batch: Kind,
-    /// The kind has changed, and requests of the other one are still under way.
+    /// True when the kind has changed, and requests of the other kind are still in flight.
     changed: bool,
-    /// A batch of sync requests has begun, and none of them is done.
+    /// True when a batch of sync requests has begun, and none of them has completed.
     fresh: bool,
     batch_expires_ns: u64,
-    /// Requests that a batch of async ones may have, and those that this one has left.
+    /// Number of requests that a batch of async ones may have, and the number that this one has
+    /// left.
     write_quota: u64,
     writes_left: u64,
-    /// The batch of async requests had a time without any, so its length says nothing.
+    /// True when the batch of async requests was without any for a time, so that its length says
+    /// nothing.
     idled: bool,
-    /// Requests on the list or with the device.
+    /// Number of requests on the list or with the device.
     under_way: usize,
     waiting: Waiting,
-    /// Whose sync request was dispatched last, if no async one was since.
+    /// The task of the last dispatched sync request, if no async one was dispatched since.
     awaited: Option<Task>,
-    /// When that request was done.
+    /// The time of that request's completion.
     awaited_done_ns: Option<u64>,
     tasks: Vec<History>,
-    /// Of new tasks.
+    /// Means over all new tasks.
     think_ns: SlowMean,
     seek_sectors: SlowMean,
-    /// How often a new task does not go on.
+    /// Share of new tasks that make no further request.
     ends_at_once: Share,
-    /// How often nobody goes on where a task that is gone has been.
+    /// Share of exited tasks after which no other task continues nearby.
     nobody_follows: Share,
 }
 
 impl Anticipatory {
-    /// For `tags` tags.
+    /// Creates the scheduler for `tags` tags.
     pub fn new(tags: usize, parameters: AnticipatoryParameters) -> Anticipatory {
         Anticipatory {
             lanes: [Lane::new(tags), Lane::new(tags)],
@@ -149,7 +151,7 @@ impl Anticipatory {
             changed: false,
             fresh: false,
             batch_expires_ns: parameters.read_batch_expire_ns,
-            // One request in 10 ms, to begin with.
+            // The initial quota is one request per 10 ms.
             write_quota: (parameters.write_batch_expire_ns / (10 * MS_NS)).max(2),
             writes_left: 0,
             idled: false,
@@ -203,7 +205,8 @@ impl Anticipatory {
         timed && (now_ns > self.batch_expires_ns || used_up)
     }
 
-    /// The oldest of `kind` if it has expired, looked at no more often than the time of expiry.
+    /// Returns the oldest request of `kind` if it has expired. Checks no more often than once per
+    /// expiry time.
     fn expired(&mut self, kind: Kind, now_ns: u64) -> Option<Tag> {
         let expire_ns = self.expire_ns(kind);
         let looked_ns = &mut self.looked_ns[kind as usize];
@@ -215,7 +218,7 @@ impl Anticipatory {
         self.lanes[kind as usize].expired(&self.expiries, now_ns)
     }
 
-    /// What is to be dispatched, if the batch that changes lets it.
+    /// Returns the request to dispatch, once a change of batch permits it.
     fn choose(&mut self, requests: &Requests, now_ns: u64) -> Option<Tag> {
         let (reads, writes) = (self.has(Kind::Sync), self.has(Kind::Async));
         if !(reads && writes && self.is_batch_over(now_ns)) {
@@ -240,7 +243,7 @@ impl Anticipatory {
         self.lanes[self.batch as usize].oldest()
     }
 
-    /// Turns to the kind whose batch is next, which begins with its oldest request.
+    /// Begins the next batch, which starts with the oldest request of its kind.
     fn begin_batch(&mut self, reads: bool, writes: bool, now_ns: u64) {
         let to_writes = writes && (!reads || self.batch == Kind::Sync);
         let kind = if to_writes { Kind::Async } else { Kind::Sync };
@@ -254,7 +257,8 @@ impl Anticipatory {
         self.looked_ns[kind as usize] = now_ns;
     }
 
-    /// True if the batch has begun: what was under way of the other kind is done.
+    /// Returns true if the batch has begun: all requests of the other kind in flight have
+    /// completed.
     fn settle_change(&mut self, now_ns: u64) -> bool {
         if self.changed && self.under_way == 0 {
             self.changed = false;
@@ -291,7 +295,8 @@ impl Anticipatory {
         list.push_sorted(tag, requests);
     }
 
-    /// Waiting for the task that had the last request is better than dispatching `candidate`.
+    /// Returns true if waiting for the task of the last request is better than dispatching
+    /// `candidate`.
     fn should_wait(&mut self, candidate: Option<Tag>, requests: &Requests, now_ns: u64) -> bool {
         let Some(task) = self.awaited else {
             return false;
@@ -318,7 +323,7 @@ impl Anticipatory {
             return true;
         }
         if let Some(bio) = bio.filter(|b| b.is_sync() && self.is_close(&history, b, now_ns)) {
-            // Tasks that work together have one history, and one takes over from another.
+            // Cooperating tasks share one history, and one of them continues for another.
             if history.exited {
                 self.nobody_follows.note(false);
             }
@@ -338,7 +343,7 @@ impl Anticipatory {
         }
     }
 
-    /// True if going to `bio` is not worth a wait for the task of `history`.
+    /// Returns true if `bio` is so near that a wait for the task of `history` is not worthwhile.
     fn is_close(&self, history: &History, bio: &Bio, now_ns: u64) -> bool {
         let done_ns = self
             .awaited_done_ns
@@ -370,7 +375,7 @@ impl Anticipatory {
         }
     }
 
-    /// Nothing came in time.
+    /// Ends a wait in which no request arrived in time.
     fn time_out(&mut self, now_ns: u64) {
         let Waiting::ForNext { until_ns } = self.waiting else {
             return;
@@ -391,7 +396,7 @@ impl Anticipatory {
         }
     }
 
-    /// Learns from a sync request of a task, or of one that works with it.
+    /// Learns from a sync request of a task, or of a task that cooperates with it.
     fn note_request(&mut self, task: Task, bio: &Bio, now_ns: u64) {
         if !bio.is_sync() {
             return;
@@ -421,8 +426,8 @@ impl Anticipatory {
         self.history(task).think_ns.add(think_ns);
     }
 
-    /// Makes the quota of async requests fit the time of a batch, now that the first sync request
-    /// after one is done, and with it whatever the device has held back.
+    /// Adapts the quota of async requests to the time of a batch. This happens when the first sync
+    /// request after a batch completes, and with it all requests that the device has delayed.
     fn tune_quota(&mut self, now_ns: u64) {
         let limit_ns = self.parameters.write_batch_expire_ns;
         let took_ns = (now_ns + limit_ns).saturating_sub(self.batch_expires_ns);

@@ -1,6 +1,6 @@
-//! Schedulers by name, and their parameters by name: what a configuration or an experiment chooses.
+//! Schedulers and their parameters by name, for configurations and experiments.
 //!
-//! A new scheduler is a line in each of these lists. Nothing here may decide anything about
+//! A new scheduler is a line in each of these lists. This module must decide nothing about
 //! requests.
 
 use super::{
@@ -9,16 +9,16 @@ use super::{
     MqDeadlineParameters, Noop, Scheduler,
 };
 
-/// A scheduler that has been chosen, with its parameters.
+/// A chosen scheduler with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulerChoice {
     /// First come, first served.
     Noop,
-    /// Sweeps that age cuts off.
+    /// Ascending sweeps, interrupted by expired requests.
     Deadline(DeadlineParameters),
-    /// The same for each class of priority.
+    /// Deadline, applied to each priority class.
     MqDeadline(MqDeadlineParameters),
-    /// Waits for the task that read last.
+    /// Waits for the next request of the task that read last.
     Anticipatory(AnticipatoryParameters),
     /// A slice of time for each task.
     Cfq(CfqParameters),
@@ -30,7 +30,7 @@ pub enum SchedulerChoice {
     Flash(FlashParameters),
 }
 
-/// Where the value of a parameter is kept, by what it means.
+/// A reference to the value of a parameter, by its type.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parameter<'a> {
     /// A time in nanoseconds.
@@ -56,7 +56,8 @@ impl SchedulerChoice {
         "flash",
     ];
 
-    /// The scheduler of that name with its default parameters; `None` if there is none.
+    /// Returns the scheduler with the given name and its default parameters; `None` if there is
+    /// none.
     pub fn named(name: &str) -> Option<SchedulerChoice> {
         Some(match name {
             "noop" => SchedulerChoice::Noop,
@@ -71,7 +72,8 @@ impl SchedulerChoice {
         })
     }
 
-    /// Its parameters by name, without the units of their fields' names, in the order of the docs.
+    /// Returns the parameters by name, without the units in their fields' names, in the order of
+    /// the documentation.
     pub fn parameters(&mut self) -> Vec<(&'static str, Parameter<'_>)> {
         use Parameter::{Count, Sectors, TimeNs};
         match self {
@@ -114,7 +116,7 @@ impl SchedulerChoice {
         }
     }
 
-    /// One for bios with tags below `tags`.
+    /// Builds the scheduler for bios with tags below `tags`.
     pub fn build(&self, tags: usize) -> Box<dyn Scheduler> {
         match *self {
             SchedulerChoice::Noop => Box::new(Noop::new(tags)),

@@ -1,5 +1,5 @@
-//! Deadline: sweeps of ascending sectors, broken off for requests that have waited too long, and
-//! reads before writes.
+//! Deadline: sweeps of ascending sectors, interrupted for expired requests, and reads before
+//! writes.
 //!
 //! Source: `block/deadline-iosched.c` of Linux 2.6.26.
 
@@ -9,20 +9,20 @@ use super::{Bio, Direction, DispatchList, MS_NS, Requests, Scheduler, Tag};
 /// Parameters of Deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadlineParameters {
-    /// A read that is older goes first when a new batch begins.
+    /// Age from which a read is dispatched first when a new batch begins.
     pub read_expire_ns: u64,
-    /// The same of a write.
+    /// Age from which a write is dispatched first when a new batch begins.
     pub write_expire_ns: u64,
-    /// Requests of a batch.
+    /// Number of requests of a batch.
     pub fifo_batch: u64,
-    /// Batches of reads that go before waiting writes.
+    /// Number of batches of reads that are dispatched before waiting writes.
     pub writes_starved: u64,
-    /// Whether bios are put in front of requests.
+    /// True when bios may be prepended to requests.
     pub front_merges: bool,
 }
 
 impl Default for DeadlineParameters {
-    /// 500 ms, 5 s, 16 requests, 2 batches, yes.
+    /// Returns 500 ms, 5 s, 16 requests, 2 batches, true.
     fn default() -> DeadlineParameters {
         DeadlineParameters {
             read_expire_ns: 500 * MS_NS,
@@ -49,18 +49,18 @@ pub struct Deadline {
     parameters: DeadlineParameters,
     lanes: [Lane; 2],
     expiries: Expiries,
-    /// What follows the request dispatched last in its direction.
+    /// The request that follows the last dispatched one in its direction.
     next: Option<(Direction, Tag)>,
-    /// Requests of the batch so far.
+    /// Number of requests of the batch so far.
     batching: u64,
-    /// Batches of reads since writes began to wait.
+    /// Number of batches of reads since writes began to wait.
     starved: u64,
-    /// The sector behind the request dispatched last.
+    /// The sector behind the last dispatched request.
     last_sector: u64,
 }
 
 impl Deadline {
-    /// For `tags` tags.
+    /// Creates the scheduler for `tags` tags.
     pub fn new(tags: usize, parameters: DeadlineParameters) -> Deadline {
         Deadline {
             parameters,
@@ -77,7 +77,7 @@ impl Deadline {
         &self.lanes[direction as usize]
     }
 
-    /// What continues the batch that runs, if it may go on.
+    /// Returns the request that continues the current batch, if the batch may continue.
     fn continued(&mut self, requests: &Requests) -> Option<(Direction, Tag)> {
         let (direction, tag) = self.next?;
         if requests[tag].bio.start_sector != self.last_sector {
@@ -87,7 +87,7 @@ impl Deadline {
         (self.batching < self.parameters.fifo_batch).then_some((direction, tag))
     }
 
-    /// The direction of the batch that begins.
+    /// Returns the direction of the next batch.
     fn turn(&mut self) -> Option<Direction> {
         let waits = |direction| !self.lane(direction).is_empty();
         match (waits(Direction::Read), waits(Direction::Write)) {
@@ -104,7 +104,8 @@ impl Deadline {
         }
     }
 
-    /// What a batch begins with: the oldest if it has waited too long or no sweep is under way.
+    /// Returns the first request of a batch: the oldest if it has expired or no sweep is in
+    /// progress, otherwise the next one of the sweep.
     fn first(&mut self, now_ns: u64) -> Option<(Direction, Tag)> {
         let direction = self.turn()?;
         let lane = self.lane(direction);

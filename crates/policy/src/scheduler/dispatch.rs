@@ -6,15 +6,15 @@
 use super::{Requests, Tag};
 use std::collections::VecDeque;
 
-/// Requests that were decided on and that the device has not been given.
+/// Requests that a scheduler has dispatched and that have not been issued to the device.
 #[derive(Clone, Debug)]
 pub struct DispatchList {
     list: VecDeque<Tag>,
-    /// Those of them that the queue has not noted yet.
+    /// The requests among them that the queue has not noted yet.
     new: Vec<Tag>,
-    /// Where the head of a disk will be: sorting begins there and wraps once.
+    /// The expected position of a disk's head: sorting begins there and wraps once.
     boundary_sector: u64,
-    /// The request put at the tail last, which has set the boundary before it is issued.
+    /// The last request pushed at the tail, which has set the boundary before it is issued.
     at_tail: Option<Tag>,
 }
 
@@ -28,17 +28,17 @@ impl DispatchList {
         }
     }
 
-    /// Requests in it.
+    /// Returns the number of requests in the list.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// True without a request.
+    /// Returns true when the list is empty.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Puts `tag` last.
+    /// Appends `tag`.
     pub fn push(&mut self, tag: Tag, requests: &Requests) {
         self.boundary_sector = requests[tag].bio.end_sector();
         self.at_tail = Some(tag);
@@ -46,7 +46,7 @@ impl DispatchList {
         self.new.push(tag);
     }
 
-    /// Puts `tag` where it belongs in one ascending sweep that starts at the boundary and wraps to
+    /// Inserts `tag` in the order of one ascending sweep that starts at the boundary and wraps to
     /// the lowest sector, but never before a request of the other direction.
     pub fn push_sorted(&mut self, tag: Tag, requests: &Requests) {
         let bio = requests[tag].bio;
@@ -65,12 +65,12 @@ impl DispatchList {
         self.new.push(tag);
     }
 
-    /// A request that was put in since this was asked last.
+    /// Returns a request that was added and not yet returned by this function.
     pub(super) fn take_new(&mut self) -> Option<Tag> {
         self.new.pop()
     }
 
-    /// Takes the first out for the device.
+    /// Removes and returns the first request, for the device.
     pub(super) fn pop(&mut self, requests: &Requests) -> Option<Tag> {
         let tag = self.list.pop_front()?;
         if self.at_tail.is_none_or(|tail| tail == tag) {

@@ -1,10 +1,10 @@
-//! Flash: reads first and as they come, writes in batches of the device's write unit.
+//! Flash: reads first and in order of arrival, writes in batches of the device's write unit.
 //!
-//! Ours. A flash device has no head, so sorting gives nothing; what it has are units that are
-//! written, and later erased, as one, and reads that wait behind a program or an erase. So reads
-//! never wait for order, writes are collected by unit, and while anybody reads the device has about
-//! one unit of them at a time. It must never let a write wait without a bound. The rules are in
-//! `docs/schedulers.md`.
+//! This scheduler is not from Linux. A flash device has no head, so sorting gains nothing; but it
+//! has units that are written, and later erased, as one, and its reads wait behind a program or an
+//! erase operation. So reads never wait for order, writes are collected by unit, and while there
+//! are reads the device has about one unit of writes at a time. A write must never wait without a
+//! bound. The rules are in `docs/schedulers.md`.
 
 use super::sorted::Sorted;
 use super::{Bio, Direction, DispatchList, MS_NS, Requests, Scheduler, Tag};
@@ -13,18 +13,18 @@ use crate::lists::{Links, List};
 /// Parameters of Flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashParameters {
-    /// What the device writes best at once, aligned.
+    /// The device's preferred write size, aligned.
     pub write_unit_sectors: u64,
-    /// How long a write that nobody waits for is kept for its unit to fill.
+    /// Time for which an async write is held for its unit to fill.
     pub fill_wait_ns: u64,
-    /// A write that is older goes before reads.
+    /// Age from which a write is dispatched before reads.
     pub write_expire_ns: u64,
-    /// Reads that go between two batches of such writes.
+    /// Number of reads between two batches of such writes.
     pub reads_between: u64,
 }
 
 impl Default for FlashParameters {
-    /// 128 KiB, 2 ms, 100 ms, 16 reads.
+    /// Returns 128 KiB, 2 ms, 100 ms, 16 reads.
     fn default() -> FlashParameters {
         FlashParameters {
             write_unit_sectors: 256,
@@ -35,7 +35,7 @@ impl Default for FlashParameters {
     }
 }
 
-/// Writes of one unit that wait.
+/// Waiting writes of one unit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unit {
     number: u64,
@@ -44,42 +44,42 @@ struct Unit {
     full: bool,
 }
 
-/// The batch that goes.
+/// The batch in progress.
 #[derive(Clone, Copy, Debug)]
 struct Batch {
     unit: u64,
-    /// It goes on behind this request and sector.
+    /// The sector and the tag behind which the batch continues.
     after: Option<(u64, Tag)>,
-    /// It goes before reads.
+    /// True when the batch is dispatched before reads.
     urgent: bool,
 }
 
-/// See the module.
+/// The flash scheduler; see the module.
 #[derive(Clone, Debug)]
 pub struct Flash {
     parameters: FlashParameters,
     links: Links,
-    /// The newest in front, as in the two that follow.
+    /// Waiting reads, the newest in front, as in the two lists below.
     reads: List,
-    /// Writes that somebody waits for, and the others.
+    /// Waiting sync writes, and waiting async writes (`lazy`).
     sync: List,
     lazy: List,
     sorted: Sorted,
     /// Units with writes, by number.
     units: Vec<Unit>,
-    /// Those of them that are full, in the order in which they became so.
+    /// The full units among them, in the order in which they became full.
     full: Vec<u64>,
     batch: Option<Batch>,
     reads_under_way: usize,
     write_sectors_under_way: u64,
-    /// Reads since the last urgent batch.
+    /// Number of reads since the last urgent batch.
     reads_since: u64,
-    /// When the oldest write need not wait for company any more.
+    /// The time from which the oldest async write is no longer held for its unit to fill.
     wake_at_ns: Option<u64>,
 }
 
 impl Flash {
-    /// For `tags` tags.
+    /// Creates the scheduler for `tags` tags.
     pub fn new(tags: usize, parameters: FlashParameters) -> Flash {
         let mut links = Links::default();
         links.reserve(tags);
@@ -107,7 +107,7 @@ impl Flash {
         bio.start_sector / self.parameters.write_unit_sectors
     }
 
-    /// Where a write waits by age.
+    /// Returns the FIFO in which a write waits.
     fn fifo_of(&mut self, bio: &Bio) -> (&mut List, &mut Links) {
         let fifo = if bio.is_sync() {
             &mut self.sync
@@ -117,12 +117,12 @@ impl Flash {
         (fifo, &mut self.links)
     }
 
-    /// Where the unit is, or would be.
+    /// Returns the index of the unit, or the index at which it would be inserted.
     fn place_of(&self, unit: u64) -> usize {
         self.units.partition_point(|other| other.number < unit)
     }
 
-    /// Counts sectors and requests of a unit in.
+    /// Adds sectors and requests to the counters of a unit.
     fn fill(&mut self, unit: u64, sectors: u64, requests: usize) {
         let at = self.place_of(unit);
         if self.units.get(at).is_none_or(|found| found.number != unit) {
@@ -141,7 +141,7 @@ impl Flash {
         }
     }
 
-    /// Counts a request out of its unit.
+    /// Removes a request from the counters of its unit.
     fn drain(&mut self, unit: u64, sectors: u64) {
         let at = self.place_of(unit);
         let entry = &mut self.units[at];
@@ -153,14 +153,14 @@ impl Flash {
         }
     }
 
-    /// True if a batch of writes may begin: while anybody reads the device has no more than one
-    /// unit of them when that happens.
+    /// Returns true if a batch of writes may begin: while there are reads, only if the device has
+    /// less than one unit of writes.
     fn may_begin(&self) -> bool {
         let nobody_reads = self.reads.is_empty() && self.reads_under_way == 0;
         nobody_reads || self.write_sectors_under_way < self.parameters.write_unit_sectors
     }
 
-    /// The write that has waited longest.
+    /// Returns the oldest write.
     fn oldest(&self, r: &Requests) -> Option<Tag> {
         let both = [self.sync.back(), self.lazy.back()];
         both.into_iter()
@@ -168,7 +168,7 @@ impl Flash {
             .min_by_key(|tag| r[*tag].arrived_ns)
     }
 
-    /// The unit of the oldest write, if that has waited too long and reads have had their part.
+    /// Returns the unit of the oldest write, if that has expired and reads have had their share.
     fn overdue(&self, r: &Requests, now_ns: u64) -> Option<u64> {
         let reads_had_theirs =
             self.reads.is_empty() || self.reads_since >= self.parameters.reads_between;
@@ -179,7 +179,7 @@ impl Flash {
         (now_ns >= due_ns).then(|| self.unit_of(&r[oldest].bio))
     }
 
-    /// The unit that is written next when nobody reads.
+    /// Returns the unit that is written next when there are no reads.
     fn ready(&self, r: &Requests, now_ns: u64) -> Option<u64> {
         if let Some(unit) = self.full.first() {
             return Some(*unit);
@@ -192,7 +192,7 @@ impl Flash {
         Some(self.unit_of(&r[tag].bio))
     }
 
-    /// The next write of the batch; without one the batch is over.
+    /// Returns the next write of the batch; if there is none, ends the batch.
     fn go_on(&mut self, r: &Requests) -> Option<Tag> {
         let batch = self.batch?;
         let first_sector = batch.unit * self.parameters.write_unit_sectors;
@@ -207,14 +207,14 @@ impl Flash {
         next
     }
 
-    /// True if two writes are of one unit, end in it, and both are waited for or neither is.
+    /// Returns true if two writes are of one unit, end in it, and are both sync or both async.
     fn may_join(&self, a: &Bio, b: &Bio) -> bool {
         let last_sector = a.end_sector().max(b.end_sector()) - 1;
         let last_unit = last_sector / self.parameters.write_unit_sectors;
         a.is_sync() == b.is_sync() && self.unit_of(a) == last_unit && self.unit_of(b) == last_unit
     }
 
-    /// The write beside `tag`, if the two may become one.
+    /// Returns the write next to `tag`, if the two may be merged.
     fn neighbour(
         &self,
         tag: Tag,
@@ -259,7 +259,7 @@ impl Flash {
         tag
     }
 
-    /// Takes a write out of its unit.
+    /// Removes a write from its unit.
     fn unfile(&mut self, tag: Tag, bio: &Bio) {
         let was_here = self.sorted.remove(bio.start_sector, tag);
         assert!(was_here, "write {tag} is filed under another sector");
@@ -311,7 +311,7 @@ impl Scheduler for Flash {
         write.then(|| self.sorted.at(bio.end_sector()))?
     }
 
-    /// No merge makes a write that begins in one unit and ends in another.
+    /// Returns false for a merge that would make a write begin in one unit and end in another.
     fn may_merge(&self, tag: Tag, bio: &Bio, requests: &Requests) -> bool {
         let into = requests[tag].bio;
         into.direction == Direction::Read || self.may_join(&into, bio)
@@ -362,7 +362,7 @@ impl Scheduler for Flash {
             list.push(tag, requests);
             return true;
         }
-        // What keeps writes back then is a completion, or that they wait for company.
+        // The remaining writes wait for a completion, or are held for their units to fill.
         let lazy = self.lazy.back().filter(|_| self.may_begin());
         let kept_ns = self.parameters.fill_wait_ns;
         self.wake_at_ns = lazy.map(|tag| requests[tag].arrived_ns.saturating_add(kept_ns));

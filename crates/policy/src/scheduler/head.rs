@@ -1,24 +1,24 @@
-//! Which request is the nearest to the head of a disk: a short way back is worth it, a long one is
-//! not, and behind that everything is a sweep from the lowest sector.
+//! The choice of the request nearest to the head of a disk: a short backward seek is acceptable, a
+//! long one is not, and beyond that a new sweep starts from the lowest sector.
 //!
 //! Source: `as_choose_req` and `cfq_choose_req` of Linux 2.6.26.
 
 use super::sorted::Sorted;
 use super::{Requests, Tag};
 
-/// Where the head is and how it likes to go back.
+/// The position of the head, and the rules of backward seeks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
-    /// The sector behind the request dispatched last.
+    /// The sector behind the last dispatched request.
     pub(super) sector: u64,
-    /// Further back than this is a new sweep.
+    /// Distance behind the head beyond which a request starts a new sweep.
     pub(super) back_sectors_max: u64,
-    /// A way back counts as so many times its distance.
+    /// Factor by which the cost of a backward seek is multiplied.
     pub(super) back_penalty: u64,
 }
 
 impl Head {
-    /// The cost of going to `sector`; `None` if it is too far behind.
+    /// Returns the cost of a seek to `sector`; `None` if it is too far behind.
     fn cost(&self, sector: u64) -> Option<u64> {
         match sector.checked_sub(self.sector) {
             Some(ahead) => Some(ahead),
@@ -29,7 +29,8 @@ impl Head {
         }
     }
 
-    /// The nearer of two; of two as near the higher; of two too far behind the lower.
+    /// Returns the nearer of two requests; if both are equally near, the one at the higher sector;
+    /// if both are too far behind, the one at the lower sector.
     pub(super) fn nearer(&self, a: Option<Tag>, b: Option<Tag>, r: &Requests) -> Option<Tag> {
         let (Some(first), Some(second)) = (a, b) else {
             return a.or(b);
@@ -45,13 +46,13 @@ impl Head {
         if first_is_nearer { a } else { b }
     }
 
-    /// What is to follow `last`, which may still be among `sorted`.
+    /// Returns the request to follow `last`, which may still be in `sorted`.
     pub(super) fn following(&self, last: Tag, sorted: &Sorted, r: &Requests) -> Option<Tag> {
         let (before, after) = Head::neighbours(last, sorted, r);
         self.nearer(after, before, r)
     }
 
-    /// Of two requests the one for metadata, or else the nearer.
+    /// Returns the request for metadata if only one of the two is, otherwise the nearer one.
     pub(super) fn better(&self, a: Option<Tag>, b: Option<Tag>, r: &Requests) -> Option<Tag> {
         let metadata = |tag: Option<Tag>| tag.is_some_and(|tag| r[tag].bio.metadata);
         match (metadata(a), metadata(b)) {
@@ -61,13 +62,13 @@ impl Head {
         }
     }
 
-    /// What is to follow `last`, which may still be among `sorted`, if metadata goes first.
+    /// Returns the request to follow `last`, which may still be in `sorted`; metadata is preferred.
     pub(super) fn better_following(&self, last: Tag, sorted: &Sorted, r: &Requests) -> Option<Tag> {
         let (before, after) = Head::neighbours(last, sorted, r);
         self.better(after, before, r)
     }
 
-    /// The requests on either side of `last`; above the highest comes the lowest.
+    /// Returns the requests before and after `last`; after the highest comes the lowest.
     pub(super) fn neighbours(
         last: Tag,
         sorted: &Sorted,

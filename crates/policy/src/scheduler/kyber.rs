@@ -1,41 +1,41 @@
-//! Kyber: no order but arrival, and as many requests with the device as it answers in time.
+//! Kyber: requests in order of arrival, and only as many with the device as it completes in time.
 //!
 //! Source: `block/kyber-iosched.c` of Linux 6.1. Reads and writes are domains with tokens of their
-//! own. When a tenth of a domain's requests is answered late by the device, the device is
-//! congested, and domains that are better than their targets give tokens up. It must never keep a
-//! request back while its domain has a token to give.
+//! own. When the device completes a tenth of a domain's requests late, it is congested, and domains
+//! that are better than their targets give up tokens. Kyber must never hold a request back while
+//! its domain has a free token.
 
 use super::{Direction, DispatchList, MS_NS, Requests, Scheduler, Tag};
 use crate::lists::{Links, List};
 
-/// Tokens of a domain at most, as many as it begins with.
+/// Maximum and initial number of tokens of each domain.
 const TOKENS_MAX: [u64; 2] = [256, 128];
-/// Requests of a domain before the other one has its turn.
+/// Number of requests of a domain before the other one gets its turn.
 const BATCH: [u64; 2] = [16, 8];
-/// Latencies are counted in quarters of the target...
+/// Number of histogram buckets per target latency: each is a quarter of the target.
 const QUARTERS: u64 = 4;
-/// ... up to twice the target, and everything longer with the last quarter of that.
+/// Number of buckets: up to twice the target, and longer latencies count in the last bucket.
 const BUCKETS: usize = 8;
-/// Buckets of latencies within the target.
+/// Number of buckets with latencies within the target.
 const GOOD_BUCKETS: usize = 4;
-/// A percentile is taken of so many samples...
+/// Number of samples from which a percentile is taken.
 const SAMPLES: u64 = 500;
-/// ... or so long after the domain was first looked at with fewer.
+/// Time after the first check of a domain from which fewer samples suffice.
 const SAMPLES_WAIT_NS: u64 = 1000 * MS_NS;
-/// Tokens are adjusted so long after the first completion since they were last.
+/// Time from the first completion after an adjustment to the next adjustment of tokens.
 const WINDOW_NS: u64 = 100 * MS_NS;
 
 /// Parameters of Kyber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KyberParameters {
-    /// What a read should take at most.
+    /// Target latency of a read.
     pub read_lat_ns: u64,
-    /// The same of a write.
+    /// Target latency of a write.
     pub write_lat_ns: u64,
 }
 
 impl Default for KyberParameters {
-    /// 2 and 10 ms.
+    /// Returns 2 and 10 ms.
     fn default() -> KyberParameters {
         KyberParameters {
             read_lat_ns: 2 * MS_NS,
@@ -44,7 +44,7 @@ impl Default for KyberParameters {
     }
 }
 
-/// How many requests took how long.
+/// Number of requests by latency bucket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Histogram([u64; BUCKETS]);
 
@@ -59,7 +59,7 @@ impl Histogram {
         self.0.iter().sum()
     }
 
-    /// The bucket in which the slowest of the fastest `percent` is; nothing is counted afterwards.
+    /// Returns the bucket of the given percentile, and clears the histogram.
     fn take_percentile(&mut self, percent: u64) -> usize {
         let mut left = (self.samples() * percent).div_ceil(100);
         let buckets = std::mem::take(self).0;
@@ -77,18 +77,19 @@ impl Histogram {
 #[derive(Clone, Debug)]
 struct Domain {
     target_ns: u64,
-    /// The newest in front.
+    /// The waiting requests, the newest in front.
     fifo: List,
-    /// Requests that may be with the device at a time.
+    /// Number of requests that may be with the device at a time.
     tokens: u64,
-    /// Those that are.
+    /// Number of requests that are with the device.
     in_use: u64,
-    /// From arrival and from dispatch to completion.
+    /// Latencies from arrival (`total`) and from dispatch (`device`) to completion.
     total: Histogram,
     device: Histogram,
-    /// Until when a percentile waits for samples; the two histograms share it, as in the kernel.
+    /// The time until which a percentile waits for samples; the two histograms share it, as in the
+    /// kernel.
     wait_until_ns: Option<u64>,
-    /// The total of before, for the next congestion in which there is no newer one.
+    /// The previous percentile of `total`, for the next congestion without a newer one.
     kept: Option<usize>,
 }
 
@@ -106,7 +107,8 @@ impl Domain {
         }
     }
 
-    /// A percentile of a histogram that has samples enough, or has had the time to get them.
+    /// Returns a percentile of a histogram that has enough samples, or has had the time to get
+    /// them.
     fn percentile(
         histogram: &mut Histogram,
         wait_until_ns: &mut Option<u64>,
@@ -125,14 +127,14 @@ impl Domain {
         Some(histogram.take_percentile(percent))
     }
 
-    /// True if the device has answered a tenth of the requests late.
+    /// Returns true if the device has completed a tenth of the requests late.
     fn is_late(&mut self, now_ns: u64) -> bool {
         let p90 = Domain::percentile(&mut self.device, &mut self.wait_until_ns, 90, now_ns);
         p90.is_some_and(|bucket| bucket >= GOOD_BUCKETS)
     }
 
-    /// Gives tokens in proportion to what 99 of 100 requests took of the target, fewer only while
-    /// the device is congested.
+    /// Sets the tokens in proportion to the 99th percentile relative to the target; reduces them
+    /// only while the device is congested.
     fn adjust(&mut self, congested: bool, tokens_max: u64, now_ns: u64) {
         let p99 = Domain::percentile(&mut self.total, &mut self.wait_until_ns, 99, now_ns);
         let p99 = if congested {
@@ -156,20 +158,20 @@ impl Domain {
 #[derive(Clone, Debug)]
 pub struct Kyber {
     links: Links,
-    /// Reads, writes.
+    /// The domains: reads, writes.
     domains: [Domain; 2],
-    /// When each request was given to the device.
+    /// Dispatch time of each request.
     dispatched_ns: Vec<u64>,
     /// The domain whose turn it is.
     current: usize,
-    /// Requests it has had in its turn.
+    /// Number of requests that the current domain has had in its turn.
     batching: u64,
-    /// When tokens are adjusted.
+    /// The time of the next adjustment of tokens.
     adjust_at_ns: Option<u64>,
 }
 
 impl Kyber {
-    /// For `tags` tags.
+    /// Creates the scheduler for `tags` tags.
     pub fn new(tags: usize, parameters: KyberParameters) -> Kyber {
         let mut links = Links::default();
         links.reserve(tags);
@@ -184,13 +186,13 @@ impl Kyber {
         }
     }
 
-    /// Requests of a direction that may be with the device at a time.
+    /// Returns the number of requests of a direction that may be with the device at a time.
     pub fn tokens(&self, direction: Direction) -> u64 {
         self.domains[direction as usize].tokens
     }
 
-    /// Adjusts the tokens when it is time. Nothing that matters to it happens between that time and
-    /// the next call, so it is done then, as if it were that time.
+    /// Adjusts the tokens when it is time. No relevant event happens between that time and the next
+    /// call, so the adjustment is computed then, as if it were that time.
     fn adjust(&mut self, now_ns: u64) {
         let Some(at_ns) = self.adjust_at_ns.filter(|at_ns| *at_ns <= now_ns) else {
             return;
@@ -205,7 +207,7 @@ impl Kyber {
         }
     }
 
-    /// The oldest request of the domain whose turn it is, if it has a token.
+    /// Returns the oldest request of the current domain, if that has a free token.
     fn take(&mut self) -> Option<Tag> {
         let domain = &mut self.domains[self.current];
         if domain.in_use >= domain.tokens {
@@ -217,8 +219,8 @@ impl Kyber {
         Some(tag)
     }
 
-    /// What goes next: the batch's next, or the first of another one, which may be the same
-    /// domain's.
+    /// Returns the next request: of the current batch, or the first of another batch, which may be
+    /// of the same domain.
     fn choose(&mut self) -> Option<Tag> {
         if self.batching < BATCH[self.current]
             && let Some(tag) = self.take()

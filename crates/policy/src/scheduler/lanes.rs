@@ -1,12 +1,11 @@
-//! Requests of one kind both by sector and by age, which the deadlines, Anticipatory and CFQ have
-//! in common: a sweep goes by sector, and who has waited too long is at the head of the FIFO.
+//! Requests of one kind both by sector and by age, used by the deadline schedulers, Anticipatory,
+//! CFQ and BFQ: a sweep follows the sectors, and the oldest request is at the head of the FIFO.
 
 use super::Tag;
 use super::sorted::Sorted;
 use crate::lists::{Links, List};
 
-/// When each request has waited too long, and the links of the FIFOs, shared by lanes over the same
-/// tags.
+/// The expiry time of each request, and the links of the FIFOs, shared by lanes over the same tags.
 #[derive(Clone, Debug)]
 pub(super) struct Expiries {
     links: Links,
@@ -32,7 +31,7 @@ impl Expiries {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lane {
     pub(super) sorted: Sorted,
-    /// The newest in front.
+    /// The requests by age, the newest in front.
     fifo: List,
 }
 
@@ -52,12 +51,12 @@ impl Lane {
         self.sorted.len()
     }
 
-    /// The one that has waited longest.
+    /// Returns the oldest request.
     pub(super) fn oldest(&self) -> Option<Tag> {
         self.fifo.back()
     }
 
-    /// The one that has waited longest, if that is too long.
+    /// Returns the oldest request, if it has expired.
     pub(super) fn expired(&self, expiries: &Expiries, now_ns: u64) -> Option<Tag> {
         let oldest = self.oldest();
         oldest.filter(|tag| now_ns > expiries.expires_ns(*tag))
@@ -81,8 +80,8 @@ impl Lane {
         self.sorted.insert(start_sector, tag);
     }
 
-    /// Takes `absorbed` out. The survivor has its place in the FIFO if it would have expired
-    /// sooner.
+    /// Removes `absorbed`. The survivor takes its position in the FIFO if `absorbed` would have
+    /// expired sooner.
     pub(super) fn absorbed(&mut self, survivor: Tag, absorbed: Tag, at: u64, e: &mut Expiries) {
         if e.expires_ns(absorbed) < e.expires_ns(survivor) {
             self.fifo.remove(&mut e.links, survivor);

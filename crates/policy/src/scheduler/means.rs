@@ -1,23 +1,23 @@
-//! Decaying means of what a task does, in the fixed point of the kernel, by which Anticipatory and
-//! CFQ guess whether its next request is worth waiting for.
+//! Decaying means of a task's behaviour, in the kernel's fixed point, by which Anticipatory and CFQ
+//! predict whether its next request is worth waiting for.
 //!
 //! Source: `as_update_thinktime`, `as_update_seekdist` of `block/as-iosched.c` in Linux 2.6.26, and
 //! the same in `block/cfq-iosched.c`.
 
-/// One in the fixed point.
+/// The number one in the fixed point.
 const ONE: u64 = 256;
 
-/// A seek counts as no more than four times the mean and this, while there are few samples...
+/// Maximum by which a counted seek exceeds four times the mean, while there are few samples.
 const SEEK_MORE_SECTORS_FEW: u64 = 2 * 1024 * 1024;
-/// ... and this afterwards, so that the odd one does not spoil the mean.
+/// The same maximum once there are enough samples, so that an outlier does not spoil the mean.
 const SEEK_MORE_SECTORS: u64 = 2 * 1024 * 64;
-/// The weight of samples from which on they are not few.
+/// The weight of samples from which on they are enough.
 const ENOUGH: u64 = 80;
 
-/// A mean in which a sample weighs an eighth, and those before it seven.
+/// A mean in which a new sample weighs one eighth, and the previous ones seven.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mean {
-    /// The weight of all samples so far, towards [`ONE`].
+    /// The weight of all samples so far, which approaches [`ONE`].
     samples: u64,
     total: u64,
     mean: u64,
@@ -31,7 +31,7 @@ impl Mean {
         self.mean = self.total.saturating_add(ONE / 2) / self.samples;
     }
 
-    /// Adds a seek, cut off.
+    /// Adds a seek distance, clipped.
     pub(super) fn add_seek(&mut self, sectors: u64) {
         let few = self.samples < ENOUGH;
         let more = if few {
@@ -42,18 +42,18 @@ impl Mean {
         self.add(sectors.min(self.mean.saturating_mul(4).saturating_add(more)));
     }
 
-    /// The mean; `None` unless its samples weigh more than `weight`, of 256.
+    /// Returns the mean; `None` unless its samples weigh more than `weight`, of 256.
     pub(super) fn get_above(&self, weight: u64) -> Option<u64> {
         (self.samples > weight).then_some(self.mean)
     }
 
-    /// The mean; `None` before the first sample.
+    /// Returns the mean; `None` before the first sample.
     pub(super) fn get(&self) -> Option<u64> {
         (self.samples > 0).then_some(self.mean)
     }
 }
 
-/// A mean over all tasks, which starts from nothing, so that a few samples say little.
+/// A mean over all tasks, which starts at zero, so that a few samples have little effect.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SlowMean {
     total: u64,
@@ -70,7 +70,7 @@ impl SlowMean {
     }
 }
 
-/// How often something happens, of [`Share::ALWAYS`].
+/// The decaying share of cases in which an event happens, of [`Share::ALWAYS`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share(u64);
 

@@ -1,8 +1,8 @@
-//! mq-deadline: Deadline with its rules once for each class of priority.
+//! mq-deadline: the rules of Deadline, applied to each priority class.
 //!
-//! Source: `block/mq-deadline.c` of Linux 6.1. Against 2.6.26 a seek does not end a batch, requests
-//! of a lower class wait while a higher one has any, in the queue or with the device, and none
-//! waits longer than `prio_aging_expire` for that reason.
+//! Source: `block/mq-deadline.c` of Linux 6.1. Unlike in 2.6.26, a seek does not end a batch.
+//! Requests of a lower class wait while a higher one has any, in the queue or with the device, but
+//! for this reason none waits longer than `prio_aging_expire`.
 
 use super::lanes::{Expiries, Lane};
 use super::{
@@ -12,14 +12,14 @@ use super::{
 /// Parameters of mq-deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MqDeadlineParameters {
-    /// Those that it shares with Deadline.
+    /// Parameters shared with Deadline.
     pub deadline: DeadlineParameters,
-    /// A request of a lower class that is older goes before higher ones.
+    /// Age from which a request of a lower class is dispatched before higher classes.
     pub prio_aging_expire_ns: u64,
 }
 
 impl Default for MqDeadlineParameters {
-    /// Deadline's, and 10 s.
+    /// Returns Deadline's defaults, and 10 s.
     fn default() -> MqDeadlineParameters {
         MqDeadlineParameters {
             deadline: DeadlineParameters::default(),
@@ -32,9 +32,9 @@ impl Default for MqDeadlineParameters {
 #[derive(Clone, Debug)]
 struct Class {
     lanes: [Lane; 2],
-    /// What follows the request dispatched last in its direction.
+    /// The request that follows the last dispatched one in its direction.
     next: Option<(Direction, Tag)>,
-    /// Requests that wait or are with the device.
+    /// Number of requests that wait or are with the device.
     unfinished: usize,
 }
 
@@ -65,18 +65,18 @@ impl Class {
 #[derive(Clone, Debug)]
 pub struct MqDeadline {
     parameters: MqDeadlineParameters,
-    /// Real time, best effort, idle.
+    /// The classes: real time, best effort, idle.
     classes: [Class; 3],
     expiries: Expiries,
-    /// The direction of the batch, which the classes share with its length.
+    /// The direction of the batch; the classes share it and the batch length.
     direction: Direction,
     batching: u64,
-    /// Batches of reads since writes began to wait.
+    /// Number of batches of reads since writes began to wait.
     starved: u64,
 }
 
 impl MqDeadline {
-    /// For `tags` tags.
+    /// Creates the scheduler for `tags` tags.
     pub fn new(tags: usize, parameters: MqDeadlineParameters) -> MqDeadline {
         MqDeadline {
             parameters,
@@ -88,7 +88,8 @@ impl MqDeadline {
         }
     }
 
-    /// What `class` would dispatch, if that arrived no later than `arrived_ns_max`.
+    /// Returns the request that `class` would dispatch, if it arrived no later than
+    /// `arrived_ns_max`.
     fn choose(&mut self, class: usize, now_ns: u64, arrived_ns_max: u64) -> Option<Tag> {
         let swept = self.classes[class].swept(self.direction);
         let goes_on = self.batching < self.parameters.deadline.fifo_batch;
@@ -101,12 +102,13 @@ impl MqDeadline {
         (arrived_ns <= arrived_ns_max).then_some(tag)
     }
 
-    /// Begins a batch in `class`: the oldest, if it is due or no sweep is under way.
+    /// Begins a batch in `class`: with the oldest request, if it is due or no sweep is in progress,
+    /// otherwise with the next one of the sweep.
     fn begin(&mut self, class: usize, now_ns: u64) -> Option<Tag> {
         let direction = self.turn(class)?;
         let class = &self.classes[class];
         let lane = class.lane(direction);
-        // A request is due at the very time of its expiry here, in 2.6.26 only after it.
+        // A request is due exactly at its expiry here, and only after it in 2.6.26.
         let due = lane.expired(&self.expiries, now_ns.saturating_add(1));
         let tag = due.or(class.swept(direction)).or(lane.oldest())?;
         self.direction = direction;
@@ -114,7 +116,7 @@ impl MqDeadline {
         Some(tag)
     }
 
-    /// The direction of the batch that begins in `class`.
+    /// Returns the direction of the batch that begins in `class`.
     fn turn(&mut self, class: usize) -> Option<Direction> {
         let waits = |direction| !self.classes[class].lane(direction).is_empty();
         match (waits(Direction::Read), waits(Direction::Write)) {
@@ -131,7 +133,7 @@ impl MqDeadline {
         }
     }
 
-    /// What has waited too long for higher classes.
+    /// Returns a request that has waited too long for higher classes.
     fn aged(&mut self, now_ns: u64) -> Option<Tag> {
         let waiting = self.classes.iter().filter(|c| c.unfinished > 0).count();
         let arrived_ns_max = now_ns.checked_sub(self.parameters.prio_aging_expire_ns)?;
@@ -141,14 +143,14 @@ impl MqDeadline {
         (1..self.classes.len()).find_map(|class| self.choose(class, now_ns, arrived_ns_max))
     }
 
-    /// What the highest class with anything unfinished dispatches.
+    /// Returns the request that the highest class with an unfinished request dispatches.
     fn highest(&mut self, now_ns: u64) -> Option<Tag> {
         let class = self.classes.iter().position(|c| c.unfinished > 0)?;
         self.choose(class, now_ns, now_ns)
     }
 }
 
-/// The class of a priority, 0 for the highest.
+/// Returns the class of a bio's priority, 0 for the highest.
 fn class_of(bio: &Bio) -> usize {
     match bio.priority {
         Priority::RealTime(_) => 0,

@@ -1,7 +1,7 @@
 //! Noop: first come, first served, after merging.
 //!
-//! Source: `block/noop-iosched.c` of Linux 2.6.26. For devices that sort better than the host can,
-//! or to which order means nothing.
+//! Source: `block/noop-iosched.c` of Linux 2.6.26. It is for devices that sort better than the host
+//! can, or to which order does not matter.
 
 use super::{DispatchList, Requests, Scheduler, Tag};
 use crate::lists::{Links, List, NONE};
@@ -10,12 +10,12 @@ use crate::lists::{Links, List, NONE};
 #[derive(Clone, Debug)]
 pub struct Noop {
     links: Links,
-    /// The newest in front.
+    /// The queue, the newest request in front.
     queue: List,
 }
 
 impl Noop {
-    /// For `tags` tags.
+    /// Creates the scheduler for `tags` tags.
     pub fn new(tags: usize) -> Noop {
         let mut links = Links::default();
         links.reserve(tags);

@@ -7,17 +7,17 @@ use super::requests::State;
 use super::sorted::Sorted;
 use super::{Bio, Bios, Direction, DispatchList, MS_NS, Request, Requests, Scheduler, Tag, Task};
 
-/// When the device is kept waiting so that there is something to merge and to sort.
+/// The rule by which the device is kept idle to collect requests for merging and sorting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plugging {
     /// Never.
     Off,
-    /// The first request into an empty queue plugs it. It is unplugged by `requests` that wait,
-    /// after `delay_ns`, by a bio that somebody waits for, and by [`Queue::unplug`].
+    /// The first request into an empty queue plugs it. The queue is unplugged when `requests`
+    /// requests wait, after `delay_ns`, by a bio marked `sync`, and by [`Queue::unplug`].
     Device {
-        /// Requests that wait, enough to begin.
+        /// Number of waiting requests that unplugs the queue.
         requests: usize,
-        /// The longest that the first of them is held.
+        /// Maximum time for which the first request is held.
         delay_ns: u64,
     },
 }
@@ -25,14 +25,14 @@ pub enum Plugging {
 /// Parameters of a queue; the defaults are those of Linux 2.6.26.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueParameters {
-    /// No merge makes a request longer than this.
+    /// Maximum length of a request after a merge.
     pub request_sectors_max: u32,
-    /// How it plugs.
+    /// The plugging rule.
     pub plugging: Plugging,
 }
 
 impl Default for QueueParameters {
-    /// 512 KiB, and a plug of 4 requests and 3 ms.
+    /// Returns 512 KiB, and a plug of 4 requests and 3 ms.
     fn default() -> QueueParameters {
         QueueParameters {
             request_sectors_max: 1024,
@@ -44,55 +44,55 @@ impl Default for QueueParameters {
     }
 }
 
-/// What became of a bio.
+/// The result of adding a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
-    /// It is a request of its own.
+    /// The bio started a request.
     New,
-    /// It was put behind this request.
+    /// The bio was appended to this request.
     Back(Tag),
-    /// It was put in front of this request.
+    /// The bio was prepended to this request.
     Front(Tag),
 }
 
-/// What a queue has counted in one direction.
+/// Counters of a queue in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionCounts {
-    /// Bios that came, without the rests of those that were split.
+    /// Bios added, without the rests of split ones.
     pub bios: u64,
-    /// Rests of bios that were split.
+    /// Rests of split bios.
     pub splits: u64,
-    /// Bios put behind a request.
+    /// Bios appended to a request.
     pub back_merges: u64,
-    /// Bios put in front of a request.
+    /// Bios prepended to a request.
     pub front_merges: u64,
     /// Requests absorbed by another one.
     pub request_merges: u64,
-    /// Requests given to the device.
+    /// Requests issued to the device.
     pub issued: u64,
-    /// Requests done by the device.
+    /// Requests completed by the device.
     pub completed: u64,
 }
 
 impl DirectionCounts {
-    /// Merges of all three kinds.
+    /// Returns the number of merges of all three kinds.
     pub fn merges(&self) -> u64 {
         self.back_merges + self.front_merges + self.request_merges
     }
 
-    /// Requests that are neither absorbed nor issued yet: bios - merges + splits - issued. Without
-    /// any, issued = bios - merges + splits.
+    /// Returns the number of requests that are neither absorbed nor issued: bios - merges +
+    /// splits - issued. When there are none, issued = bios - merges + splits.
     pub fn queued(&self) -> u64 {
         self.bios + self.splits - self.merges() - self.issued
     }
 }
 
-/// What a queue has counted.
+/// Counters of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Of reads.
+    /// Counters of reads.
     pub reads: DirectionCounts,
-    /// Of writes.
+    /// Counters of writes.
     pub writes: DirectionCounts,
 }
 
@@ -104,7 +104,7 @@ impl Counts {
         }
     }
 
-    /// Requests in the queue, of both directions.
+    /// Returns the number of requests in the queue, of both directions.
     pub fn queued(&self) -> u64 {
         self.reads.queued() + self.writes.queued()
     }
@@ -117,17 +117,18 @@ pub struct Queue {
     parameters: QueueParameters,
     requests: Requests,
     list: DispatchList,
-    /// Waiting requests by the sector behind them, per direction: where a bio may be put behind.
+    /// Waiting requests by the sector behind them, per direction, to find the request that a bio
+    /// can be appended to.
     ends: [Sorted; 2],
-    /// The request that took the last bio, which is tried first.
+    /// The request that the last bio was merged into, which is tried first.
     last_merge: Option<Tag>,
-    /// Until when the device is kept waiting.
+    /// The time until which the device is kept idle.
     plugged_until_ns: Option<u64>,
     counts: Counts,
 }
 
 impl Queue {
-    /// A queue for bios with tags below `tags`, over a scheduler built for as many.
+    /// Creates a queue for bios with tags below `tags`, over a scheduler built for the same number.
     pub fn new(scheduler: Box<dyn Scheduler>, tags: usize, parameters: QueueParameters) -> Queue {
         Queue {
             scheduler,
@@ -141,11 +142,11 @@ impl Queue {
         }
     }
 
-    /// Takes `bio` under `tag`. A bio longer than a request may be is the caller's to
-    /// [split](Bio::split).
+    /// Adds `bio` under `tag`. The caller must [split](Bio::split) a bio longer than the maximum
+    /// length of a request.
     ///
     /// # Panics
-    /// If the tag is in use, or the bio is empty, too long, or passes the last sector there can be.
+    /// If the tag is in use, or the bio is empty, too long, or exceeds the largest possible sector.
     pub fn add(&mut self, tag: Tag, bio: Bio, now_ns: u64) -> Added {
         let fits = (1..=self.parameters.request_sectors_max).contains(&bio.sectors);
         assert!(fits, "a bio of {} sectors", bio.sectors);
@@ -169,7 +170,7 @@ impl Queue {
         added
     }
 
-    /// The next request for the device, if one is to go now.
+    /// Returns the next request for the device, if one should be issued now.
     pub fn next(&mut self, now_ns: u64) -> Option<Tag> {
         if self.plugged_until_ns.is_some_and(|until| now_ns < until) {
             return None;
@@ -189,11 +190,11 @@ impl Queue {
         Some(tag)
     }
 
-    /// The device has done the request `tag`; appends its bios to `out` in ascending order of
-    /// sector, whose tags are free from now on.
+    /// Completes the request `tag`; appends its bios to `out` in ascending order of sector, and
+    /// frees their tags.
     ///
     /// # Panics
-    /// If the device does not have it.
+    /// If the request is not with the device.
     pub fn complete(&mut self, tag: Tag, now_ns: u64, out: &mut Vec<Tag>) {
         self.requests.step(tag, State::Issued, State::Merged);
         self.counts.of(self.requests[tag].bio.direction).completed += 1;
@@ -201,38 +202,39 @@ impl Queue {
         self.requests.free(tag, out);
     }
 
-    /// Somebody waits: the device is not kept waiting any longer.
+    /// Unplugs the queue, because a task waits.
     pub fn unplug(&mut self) {
         self.plugged_until_ns = None;
     }
 
-    /// When to ask for the next request although nothing has come or was completed.
+    /// Returns the time at which to ask for the next request, even if no bio has arrived and no
+    /// request has completed.
     pub fn wake_at_ns(&self) -> Option<u64> {
         self.plugged_until_ns
             .or_else(|| self.scheduler.wake_at_ns())
     }
 
-    /// `task` will ask for nothing any more.
+    /// Records that `task` will make no more requests.
     pub fn task_exited(&mut self, task: Task) {
         self.scheduler.task_exited(task);
     }
 
-    /// The request that the bio `tag` started, as it is now.
+    /// Returns the request that the bio `tag` started, as it is now.
     pub fn request(&self, tag: Tag) -> &Request {
         &self.requests[tag]
     }
 
-    /// The bios of the request `tag`, in ascending order of sector.
+    /// Returns the bios of the request `tag`, in ascending order of sector.
     pub fn bios(&self, tag: Tag) -> Bios<'_> {
         self.requests.bios(tag)
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// The name of the scheduler.
+    /// Returns the name of the scheduler.
     pub fn scheduler(&self) -> &'static str {
         self.scheduler.name()
     }
@@ -254,7 +256,7 @@ impl Queue {
         }
     }
 
-    /// What the scheduler has let go is not merged with any more.
+    /// Excludes the requests that the scheduler has dispatched from further merges.
     fn note_listed(&mut self) {
         assert!(!self.list.is_empty(), "a dispatch of nothing");
         while let Some(tag) = self.list.take_new() {
@@ -277,9 +279,9 @@ impl Queue {
         );
     }
 
-    /// Makes the bio part of a request that waits, if there is one for it: first the one that took
-    /// the last bio, then the one that ends where it starts, then the one that starts where it
-    /// ends.
+    /// Merges the bio into a waiting request, if one fits. The candidates are, in this order, the
+    /// request that the last bio was merged into, the one that ends where the bio starts, and the
+    /// one that starts where the bio ends.
     fn merge(&mut self, tag: Tag, bio: &Bio) -> Option<Added> {
         let (into, behind) = self.merge_candidate(bio)?;
         if self.is_too_large(into, bio.sectors) {
@@ -294,7 +296,7 @@ impl Queue {
         }
     }
 
-    /// The request and whether the bio goes behind it.
+    /// Returns the candidate request, and whether the bio would be appended to it.
     fn merge_candidate(&self, bio: &Bio) -> Option<(Tag, bool)> {
         let allowed = |into: &Tag| self.may_merge(*into, bio);
         if let Some(last) = self.last_merge.filter(allowed) {
@@ -321,7 +323,7 @@ impl Queue {
             && self.scheduler.may_merge(into, bio, &self.requests)
     }
 
-    /// True if the request would become too long; nothing is tried with it again then.
+    /// Returns true if the request would become too long; it is then excluded from further merges.
     fn is_too_large(&mut self, into: Tag, sectors: u32) -> bool {
         let sectors = self.requests[into].bio.sectors.saturating_add(sectors);
         let too_large = sectors > self.parameters.request_sectors_max;
@@ -336,7 +338,7 @@ impl Queue {
         self.requests.close(tag);
     }
 
-    /// Takes the request out of the places where a bio looks for one to join.
+    /// Removes the request from the indexes in which a bio looks for a merge.
     fn forget_end(&mut self, tag: Tag) {
         let bio = self.requests[tag].bio;
         self.ends[bio.direction as usize].remove(bio.end_sector(), tag);
@@ -369,7 +371,7 @@ impl Queue {
         }
     }
 
-    /// Makes two requests one, if the second begins where the first ends.
+    /// Merges two requests, if the second begins where the first ends.
     fn merge_requests(&mut self, first: Tag, second: Tag) {
         let (a, b) = (self.requests[first], self.requests[second]);
         let meet = a.bio.direction == b.bio.direction && a.bio.end_sector() == b.bio.start_sector;

@@ -1,9 +1,9 @@
-//! The requests of a queue, one place for each tag, and the bios that each is made of.
+//! The requests of a queue, one slot for each tag, and the bios that each consists of.
 
 use super::{Tag, Task};
 use crate::lists::NONE;
 
-/// Which way data goes.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// From the device.
@@ -15,16 +15,16 @@ pub enum Direction {
 /// The I/O priority of a task, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Before everything else; level 0 is the most urgent, 7 the least.
+    /// Before all other classes; level 0 is the most urgent, 7 the least.
     RealTime(u8),
-    /// As most are; levels as above.
+    /// The usual class; levels as above.
     BestEffort(u8),
-    /// When nobody else wants the device.
+    /// Only when no other class wants the device.
     Idle,
 }
 
 impl Priority {
-    /// What a task has that asked for nothing else: best effort, level 4.
+    /// The default priority of a task: best effort, level 4.
     pub const NORMAL: Priority = Priority::BestEffort(4);
 }
 
@@ -34,29 +34,29 @@ impl Default for Priority {
     }
 }
 
-/// A piece of I/O as it comes from above: sectors of 512 bytes, all read or all written.
+/// A unit of I/O from the upper layers: sectors of 512 bytes, all read or all written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bio {
     /// First sector.
     pub start_sector: u64,
     /// Length, at least 1.
     pub sectors: u32,
-    /// Which way.
+    /// The direction of the transfer.
     pub direction: Direction,
-    /// Somebody waits for it. Reads always count as such.
+    /// True when a task waits for it. Reads always count as such.
     pub sync: bool,
-    /// It is the file system's own data.
+    /// True for the file system's own metadata.
     pub metadata: bool,
-    /// Who asks.
+    /// The task that submitted it.
     pub task: Task,
-    /// How urgent that task is.
+    /// The priority of that task.
     pub priority: Priority,
-    /// It is the rest of a bio that was split, and counts as a split and not as a bio.
+    /// True for the rest of a bio that was split, which counts as a split and not as a bio.
     pub continued: bool,
 }
 
 impl Bio {
-    /// A read of `task` at normal priority.
+    /// Returns a read of `task` at normal priority.
     pub fn read(task: Task, start_sector: u64, sectors: u32) -> Bio {
         Bio {
             start_sector,
@@ -70,7 +70,7 @@ impl Bio {
         }
     }
 
-    /// A write of `task` at normal priority that nobody waits for.
+    /// Returns a write of `task` at normal priority that no task waits for.
     pub fn write(task: Task, start_sector: u64, sectors: u32) -> Bio {
         Bio {
             direction: Direction::Write,
@@ -79,17 +79,17 @@ impl Bio {
         }
     }
 
-    /// The first sector behind it.
+    /// Returns the first sector behind the bio.
     pub fn end_sector(&self) -> u64 {
         self.start_sector + u64::from(self.sectors)
     }
 
-    /// True if somebody waits for it.
+    /// Returns true if a task waits for the bio.
     pub fn is_sync(&self) -> bool {
         self.sync || self.direction == Direction::Read
     }
 
-    /// The first `sectors_max` sectors, and what is left, if anything is, to be given in turn.
+    /// Returns the first `sectors_max` sectors, and the rest, if any, to be added in turn.
     pub fn split(&self, sectors_max: u32) -> (Bio, Option<Bio>) {
         let sectors = self.sectors.min(sectors_max.max(1));
         let rest = Bio {
@@ -103,33 +103,35 @@ impl Bio {
     }
 }
 
-/// Where a tag's bio is.
+/// The state of a tag and its bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The tag is not in use.
     Free,
-    /// It started a request that waits in the scheduler.
+    /// The bio started a request that waits in the scheduler.
     Waiting,
-    /// Its request is on the list for the device.
+    /// The bio's request is on the list for the device.
     Listed,
-    /// Its request is with the device.
+    /// The bio's request is with the device.
     Issued,
-    /// It is part of another tag's request.
+    /// The bio is part of another tag's request.
     Merged,
 }
 
-/// What the device is given at once: one bio or several that follow each other.
+/// The unit of work for the device: one bio, or several consecutive ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// All of it, with the marks of the bio that started it.
+    /// The whole range, with the other attributes of the bio that started the request.
     pub bio: Bio,
-    /// When it was added, or when the oldest request was that it has absorbed.
+    /// The time when the request was added, or the earliest such time of the requests it has
+    /// absorbed.
     pub arrived_ns: u64,
-    /// Its bios in order of sector: the first and the last.
+    /// The first and the last of its bios in order of sector.
     first: Tag,
     last: Tag,
     pub(super) state: State,
-    /// No bio and no request may be merged with it any more: a merge would have been too large.
+    /// True when no bio and no request may be merged with it any more, because a merge would have
+    /// been too large.
     pub(super) complete: bool,
 }
 
@@ -137,12 +139,12 @@ pub struct Request {
 #[derive(Clone, Debug)]
 pub struct Requests {
     slots: Vec<Request>,
-    /// Of each bio, the next one of its request.
+    /// For each bio, the next one of its request.
     next: Vec<Tag>,
 }
 
 impl Requests {
-    /// Places for `tags` bios.
+    /// Creates slots for `tags` bios.
     pub(super) fn new(tags: usize) -> Requests {
         let free = Request {
             bio: Bio::read(0, 0, 0),
@@ -158,12 +160,12 @@ impl Requests {
         }
     }
 
-    /// Tags there are.
+    /// Returns the number of tags.
     pub fn tags(&self) -> usize {
         self.slots.len()
     }
 
-    /// The bios of a request, in ascending order of sector.
+    /// Returns the bios of a request, in ascending order of sector.
     pub fn bios(&self, tag: Tag) -> Bios<'_> {
         Bios {
             requests: self,
@@ -171,7 +173,7 @@ impl Requests {
         }
     }
 
-    /// Takes a bio under a free tag. It has no request yet.
+    /// Stores a bio under a free tag. It has no request yet.
     pub(super) fn take(&mut self, tag: Tag, bio: Bio) {
         let slot = &mut self.slots[tag as usize];
         assert_eq!(slot.state, State::Free, "tag {tag} is in use");
@@ -180,7 +182,7 @@ impl Requests {
         self.next[tag as usize] = NONE;
     }
 
-    /// Makes a request of the bio `tag`.
+    /// Starts a request with the bio `tag`.
     pub(super) fn start(&mut self, tag: Tag, now_ns: u64) {
         let slot = &mut self.slots[tag as usize];
         (slot.first, slot.last) = (tag, tag);
@@ -189,7 +191,7 @@ impl Requests {
         slot.complete = false;
     }
 
-    /// Puts the bio `bio` behind the request `tag`.
+    /// Appends the bio `bio` to the request `tag`.
     pub(super) fn append(&mut self, tag: Tag, bio: Tag) {
         let sectors = self[bio].bio.sectors;
         let last = self[tag].last;
@@ -199,7 +201,7 @@ impl Requests {
         slot.bio.sectors += sectors;
     }
 
-    /// Puts the bio `bio` in front of the request `tag`.
+    /// Prepends the bio `bio` to the request `tag`.
     pub(super) fn prepend(&mut self, tag: Tag, bio: Tag) {
         let front = self[bio].bio;
         self.next[bio as usize] = self[tag].first;
@@ -209,7 +211,7 @@ impl Requests {
         slot.bio.sectors += front.sectors;
     }
 
-    /// Makes the request `tag` one with the request `absorbed` behind it.
+    /// Merges the request `absorbed`, which follows the request `tag`, into that.
     pub(super) fn absorb(&mut self, tag: Tag, absorbed: Tag) {
         let other = self[absorbed];
         let last = self[tag].last;
@@ -221,19 +223,19 @@ impl Requests {
         self.slots[absorbed as usize].state = State::Merged;
     }
 
-    /// Says that the request `tag` goes from one state to the next.
+    /// Moves the request `tag` from one state to the next.
     pub(super) fn step(&mut self, tag: Tag, from: State, to: State) {
         let slot = &mut self.slots[tag as usize];
         assert_eq!(slot.state, from, "tag {tag} is not there");
         slot.state = to;
     }
 
-    /// Nothing is merged with the request `tag` any more.
+    /// Prevents further merges with the request `tag`.
     pub(super) fn close(&mut self, tag: Tag) {
         self.slots[tag as usize].complete = true;
     }
 
-    /// Appends the tags of the request's bios to `out`, which are free from now on.
+    /// Appends the tags of the request's bios to `out`, and frees them.
     pub(super) fn free(&mut self, tag: Tag, out: &mut Vec<Tag>) {
         let from = out.len();
         out.extend(self.bios(tag));

@@ -1,20 +1,20 @@
 //! Requests in ascending order of sector, where the kernel has a red-black tree.
 //!
-//! There are never more than the caller's tags, a few hundred, so an array that is searched by
-//! halves is smaller and faster than a tree and allocates nothing once it has grown. Requests at
+//! There are never more requests than the caller's tags, a few hundred, so an array with binary
+//! search is smaller and faster than a tree and allocates nothing once it has grown. Requests at
 //! the same sector are in order of their tags.
 
 use super::Tag;
 use crate::lists::take_at;
 
-/// Requests with the sectors under which they are filed.
+/// Requests with the sectors that they are sorted by.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sorted {
     entries: Vec<(u64, Tag)>,
 }
 
 impl Sorted {
-    /// Room for `requests` of them.
+    /// Creates an empty array with room for `requests` requests.
     pub(super) fn with_capacity(requests: usize) -> Sorted {
         Sorted {
             entries: Vec::with_capacity(requests),
@@ -29,24 +29,24 @@ impl Sorted {
         self.entries.is_empty()
     }
 
-    /// Files `tag`, which is not here, under `sector`.
+    /// Inserts `tag`, which is not in the array, at `sector`.
     pub(super) fn insert(&mut self, sector: u64, tag: Tag) {
         let at = self.lower_bound((sector, tag));
         self.entries.insert(at, (sector, tag));
     }
 
-    /// Takes `tag` out, filed under `sector`; false if it is not here.
+    /// Removes `tag` at `sector`; returns false if it is not in the array.
     pub(super) fn remove(&mut self, sector: u64, tag: Tag) -> bool {
         let found = self.entries.binary_search(&(sector, tag));
         found.map(|at| take_at(&mut self.entries, at)).is_ok()
     }
 
-    /// The first request.
+    /// Returns the first request.
     pub(super) fn first(&self) -> Option<Tag> {
         self.entries.first().map(|entry| entry.1)
     }
 
-    /// The request after `tag`, filed under `sector`; neither need be here any more.
+    /// Returns the request after the position of `tag` at `sector`, which need not be in the array.
     pub(super) fn after(&self, sector: u64, tag: Tag) -> Option<Tag> {
         let at = self
             .entries
@@ -54,19 +54,20 @@ impl Sorted {
         self.entries.get(at).map(|entry| entry.1)
     }
 
-    /// The request before `tag`, filed under `sector`; neither need be here any more.
+    /// Returns the request before the position of `tag` at `sector`, which need not be in the
+    /// array.
     pub(super) fn before(&self, sector: u64, tag: Tag) -> Option<Tag> {
         let at = self.lower_bound((sector, tag)).checked_sub(1)?;
         Some(self.entries[at].1)
     }
 
-    /// The first request filed under `sector` or above.
+    /// Returns the first request at `sector` or above.
     pub(super) fn from(&self, sector: u64) -> Option<Tag> {
         let entry = self.entries.get(self.lower_bound((sector, 0)))?;
         Some(entry.1)
     }
 
-    /// The first request filed under exactly `sector`.
+    /// Returns the first request at exactly `sector`.
     pub(super) fn at(&self, sector: u64) -> Option<Tag> {
         let entry = self.entries.get(self.lower_bound((sector, 0)))?;
         (entry.0 == sector).then_some(entry.1)

@@ -9,22 +9,22 @@ use super::wire::{
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// See [`request_flag`].
     pub flags: u8,
-    /// Names the request in its response.
+    /// Identifies the request in its response.
     pub tag: u32,
     /// First byte of the range.
     pub offset_bytes: u64,
     /// Length of the range.
     pub length_bytes: u32,
-    /// CRC-32C of the data of a write, where checks were agreed on.
+    /// CRC-32C of the data of a write, if checks were negotiated.
     pub check: u32,
 }
 
 impl Request {
-    /// A request without flags, tag and check.
+    /// Creates a request without flags, tag and check.
     pub fn new(op: Op, offset_bytes: u64, length_bytes: u32) -> Request {
         Request {
             op,
@@ -36,7 +36,7 @@ impl Request {
         }
     }
 
-    /// Bytes of data that travel with it.
+    /// Returns the number of data bytes that the request carries.
     pub fn data_bytes(&self) -> u32 {
         if self.op == Op::Write {
             self.length_bytes
@@ -45,13 +45,14 @@ impl Request {
         }
     }
 
-    /// The byte behind the range. A request that was not validated may end anywhere.
+    /// Returns the end of the range (exclusive). The range of a request that was not validated may
+    /// end anywhere.
     pub fn end_bytes(&self) -> u64 {
         self.offset_bytes
             .saturating_add(u64::from(self.length_bytes))
     }
 
-    /// Whether it may be one of several in a command.
+    /// Whether the request may be one of several in a command.
     pub fn may_merge(&self) -> bool {
         self.op.may_merge(self.length_bytes)
     }
@@ -113,7 +114,7 @@ pub fn encode_command(
     outbound.frame(out, head, &entries, data_bytes as u32);
 }
 
-/// Checks what the head of a command says by itself, and gives the length of its entries.
+/// Checks the head of a command by itself, and returns the length of its entries.
 pub(super) fn entries_bytes(head: &Head, merge: bool) -> Result<usize, ProtocolError> {
     head.entries_bytes(REQUEST_BYTES, merge, command_flag::IN_TURN)
 }

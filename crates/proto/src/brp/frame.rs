@@ -1,37 +1,38 @@
-//! The head of a frame, and the two things that hold from frame to frame: the sequence and the
-//! check (section "Transport and bytes").
+//! The head of a frame, and the two properties that span frames: the sequence number and the check
+//! (section "Transport and bytes").
 
 use super::wire::{
     DATA_BYTES_MAX, ENTRIES_MAX, HEAD_BYTES, ProtocolError, feature, kind, u16_at, u32_at,
 };
 
-/// CRC-32C of bytes.
+/// Returns the CRC-32C of bytes.
 pub fn check_of(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
-/// CRC-32C of bytes behind others whose CRC is known.
+/// Continues a CRC-32C: `check` is that of the preceding bytes.
 pub fn check_appended(check: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(check, bytes)
 }
 
-/// The head of a frame as received; only its lengths against each other are not checked yet.
+/// The head of a frame as received. Whether its lengths agree with each other has not been checked
+/// yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What the frame is, see [`kind`].
+    /// Kind of the frame, see [`kind`].
     pub kind: u8,
-    /// Entries in the body.
+    /// Number of entries in the body.
     pub count: u8,
-    /// Bits of this frame.
+    /// Flags of the frame.
     pub flags: u16,
-    /// Length of what is behind the head.
+    /// Length of the body, which follows the head.
     pub body_bytes: u32,
     sequence: u32,
     check: u32,
 }
 
 impl Head {
-    /// Reads the head at the start of `bytes`, if it is all there.
+    /// Decodes the head at the start of `bytes`, if it is complete.
     pub fn decode(bytes: &[u8]) -> Option<Head> {
         let bytes = bytes.first_chunk::<HEAD_BYTES>()?;
         Some(Head {
@@ -44,13 +45,13 @@ impl Head {
         })
     }
 
-    /// True for a frame that carries requests or results.
+    /// Whether the frame carries requests or results.
     pub fn has_entries(&self) -> bool {
         matches!(self.kind, kind::COMMAND | kind::RESPONSE)
     }
 
-    /// Checks the number of entries and the flags of a command or a response, and gives the length
-    /// of its entries of `entry_bytes` each.
+    /// Checks the number of entries and the flags of a command or a response, and returns the
+    /// length of its entries of `entry_bytes` each.
     pub(super) fn entries_bytes(
         &self,
         entry_bytes: usize,
@@ -83,7 +84,7 @@ impl Head {
     }
 }
 
-/// The frames of one direction, in the order in which they are sent.
+/// Encoder for the frames of one direction, in the order in which they are sent.
 #[derive(Clone, Debug, Default)]
 pub struct Outbound {
     sequence: u32,
@@ -91,12 +92,12 @@ pub struct Outbound {
 }
 
 impl Outbound {
-    /// Before the first frame.
+    /// Creates the encoder in its state before the first frame.
     pub fn new() -> Outbound {
         Outbound::default()
     }
 
-    /// The connection has become a path with these features.
+    /// Records that the connection has become a path with these features.
     pub fn open(&mut self, features: u32) {
         self.crc = features & feature::CRC != 0;
     }
@@ -106,8 +107,8 @@ impl Outbound {
         self.crc
     }
 
-    /// Appends a frame. `checked` is the body of a control frame, or the entries, behind which
-    /// `data_bytes` follow from elsewhere.
+    /// Appends a frame. `checked` is the body of a control frame, or the entries. The caller sends
+    /// the `data_bytes` bytes of data behind them itself.
     pub fn frame(
         &mut self,
         out: &mut Vec<u8>,
@@ -138,7 +139,7 @@ impl Outbound {
     }
 }
 
-/// The sequence of one direction at its receiver.
+/// Sequence state of one direction at its receiver.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Order {
     sequence: u32,
@@ -146,8 +147,8 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Takes the next frame: `bytes` begins with its head, and `checked_bytes` of its body are
-    /// checked.
+    /// Accepts the next frame: `bytes` begins with its head, and `checked_bytes` bytes of its body
+    /// are covered by the check.
     pub(super) fn take(
         &mut self,
         head: &Head,

@@ -9,16 +9,16 @@ use super::wire::{
     WORDS_BYTES_MAX, id_at, kind, right, text, u16_at, u32_at, u64_at,
 };
 
-/// What an initiator wants of a connection.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A list of the exports.
+    /// To get a list of the exports.
     List,
-    /// A path to one.
+    /// To open a path to an export.
     Open,
 }
 
-/// Who asks for what.
+/// The greeting of an initiator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The lowest version the initiator speaks.
@@ -27,13 +27,13 @@ pub struct Hello {
     pub version_max: u16,
     /// See [`feature`](super::wire::feature).
     pub features: u32,
-    /// The session.
+    /// Identifier of the session.
     pub session: [u8; 16],
     /// The number of this connection in the session, from 1.
     pub path: u32,
-    /// What for.
+    /// Purpose of the connection.
     pub purpose: Purpose,
-    /// The export; empty for the default one.
+    /// Name of the export; empty for the default one.
     pub name: String,
 }
 
@@ -60,7 +60,7 @@ impl Hello {
         outbound.control(out, kind::HELLO, &body);
     }
 
-    /// True when `body` asks for versions above this one only; its rest is then unknown.
+    /// Whether `body` offers only versions above this one. The rest of its layout is then unknown.
     pub(super) fn is_later(body: &[u8]) -> bool {
         body.len() >= 12 && body[..8] == HELLO_MAGIC && u16_at(body, 8) > VERSION
     }
@@ -107,28 +107,28 @@ impl Hello {
     }
 }
 
-/// The volume as it is.
+/// The target's description of the volume and the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// The features that hold on this path.
+    /// The features that were agreed on for this path.
     pub features: u32,
-    /// Drawn when the target started.
+    /// Random identifier of the target's process, drawn when it started.
     pub instance: [u8; 16],
-    /// The same as long as the target's machine has not started anew.
+    /// Identifier of the target's machine that changes when the machine reboots.
     pub host: [u8; 16],
-    /// Size of the volume.
+    /// Size of the volume in bytes.
     pub size_bytes: u64,
-    /// Offsets and lengths are multiples of it.
+    /// Alignment of offsets and lengths in bytes.
     pub block_bytes: u32,
-    /// Suits the volume best.
+    /// Request size that suits the volume best, in bytes.
     pub preferred_bytes: u32,
-    /// The longest read or write.
+    /// Maximum length of a read or write in bytes.
     pub transfer_bytes_max: u32,
-    /// The longest other range.
+    /// Maximum length of any other range in bytes.
     pub range_bytes_max: u32,
-    /// Requests that the target works on for a path.
+    /// Maximum number of requests that the target has in progress for a path.
     pub requests_max: u32,
-    /// Their data.
+    /// Maximum number of data bytes of these requests.
     pub data_bytes_max: u32,
     /// See [`right`].
     pub rights: u32,
@@ -187,10 +187,10 @@ impl Welcome {
         Ok(welcome)
     }
 
-    /// Holds the fields against their limits.
+    /// Checks the fields against their limits.
     ///
     /// # Errors
-    /// The first field outside of them.
+    /// The first field outside its limits.
     pub fn check(&self) -> Result<(), ProtocolError> {
         let block = self.block_bytes;
         let wrong = if !block.is_power_of_two() || block > MERGED_BYTES_MAX {
@@ -221,13 +221,13 @@ impl Welcome {
         self.rights & right != 0
     }
 
-    /// Whether a feature holds.
+    /// Whether a feature was agreed on.
     pub fn agreed(&self, feature: u32) -> bool {
         self.features & feature != 0
     }
 
-    /// Whether a request may be carried out (section "Commands"). The target asks before it carries
-    /// it out, the initiator before it sends it.
+    /// Checks whether a request may be carried out (section "Commands"). The target checks before
+    /// it carries the request out, and the initiator before it sends it.
     ///
     /// # Errors
     /// The status to answer with.
@@ -261,7 +261,7 @@ impl Welcome {
     }
 }
 
-/// Why a target does not take a connection.
+/// Reason why a target refuses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum RefusalCode {
@@ -273,21 +273,21 @@ pub enum RefusalCode {
     Full = 3,
     /// The session has seen this path number, or a higher one.
     StalePath = 4,
-    /// The target is about to end.
+    /// The target is shutting down.
     Shutdown = 5,
 }
 
-/// A refusal with words for people.
+/// A refusal with a message for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Why.
+    /// Reason of the refusal.
     pub code: RefusalCode,
-    /// The same for people.
+    /// Message for people.
     pub words: String,
 }
 
 impl Refusal {
-    /// A refusal.
+    /// Creates a refusal.
     pub fn new(code: RefusalCode, words: &str) -> Refusal {
         Refusal {
             code,
@@ -295,7 +295,7 @@ impl Refusal {
         }
     }
 
-    /// Appends the frame; words beyond the limit are left out.
+    /// Appends the frame. A message beyond the limit is truncated.
     pub fn encode(&self, outbound: &mut Outbound, out: &mut Vec<u8>) {
         let words = match self.words.char_indices().map(|(at, _)| at) {
             _ if self.words.len() <= WORDS_BYTES_MAX => self.words.as_str(),
@@ -337,9 +337,9 @@ pub struct Listed {
     pub size_bytes: u64,
     /// See [`right`].
     pub rights: u32,
-    /// The name to ask for.
+    /// The name by which clients request the export.
     pub name: String,
-    /// Words for people.
+    /// Description for people.
     pub description: String,
 }
 
@@ -368,7 +368,7 @@ impl Listed {
         outbound.control(out, kind::LISTING, &[]);
     }
 
-    /// An export, or the end of the list.
+    /// Decodes an export, or the end of the list (`None`).
     pub(super) fn decode(body: &[u8]) -> Result<Option<Listed>, ProtocolError> {
         if body.is_empty() {
             return Ok(None);

@@ -1,9 +1,9 @@
-//! Where one message ends and what may come when, at either end (section "States").
+//! Message boundaries and the permitted order of messages, at both ends (section "States").
 //!
-//! Both readers look at what has been received and not been taken. They answer with a message and
-//! how many bytes it was, or that it is not all there; the data of commands and responses is not
-//! part of the message and stands behind it. They keep nothing of the bytes, so that how a stream
-//! was cut cannot make a difference.
+//! Both readers look at the bytes that have been received and not yet consumed. They return a
+//! message and its length, or report that it is not complete. The data of commands and responses is
+//! not part of the message and follows it. The readers keep none of the bytes, so the fragmentation
+//! of a stream cannot make a difference.
 
 use super::command::{self, Request};
 use super::frame::{Head, Order};
@@ -14,42 +14,42 @@ use super::wire::{
     command_flag, feature, kind, u32_at,
 };
 
-/// What the target receives.
+/// A message that the target receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToTarget {
     /// The greeting.
     Hello(Hello),
-    /// A greeting of versions that are not known here.
+    /// A greeting that offers only versions unknown here.
     LaterVersion,
-    /// Requests, which have been put where the caller said; their data follows.
+    /// Requests, which have been put into the caller's vector; their data follows.
     Command {
-        /// They are to be handled one after another.
+        /// Whether the requests are to be handled one at a time.
         in_turn: bool,
     },
-    /// A path must end.
+    /// Request to fence the path of this number.
     Fence(u32),
-    /// The path ends in order.
+    /// Orderly end of the path.
     Close,
 }
 
-/// What the initiator receives.
+/// A message that the initiator receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToInitiator {
-    /// The connection is a path.
+    /// The connection has become a path.
     Welcome(Welcome),
-    /// It is none.
+    /// The connection was refused.
     Refused(Refusal),
-    /// One export.
+    /// One export of a list.
     Listed(Listed),
     /// The list is complete.
     ListEnd,
-    /// A path has ended.
+    /// The fenced path of this number has ended.
     Fenced(u32),
-    /// Results, which have been put where the caller said; their data follows.
+    /// Results, which have been put into the caller's vector; their data follows.
     Response,
 }
 
-/// A control frame that is all there: its head and its length with the head.
+/// Accepts a control frame if it is complete, and returns its length including the head.
 fn control(order: &mut Order, head: &Head, unread: &[u8]) -> Result<Option<usize>, ProtocolError> {
     let body_bytes = head.body_bytes as usize;
     if head.count != 0 || head.flags != 0 {
@@ -76,7 +76,7 @@ fn fence(body: &[u8]) -> Result<u32, ProtocolError> {
     Ok(u32_at(body, 0))
 }
 
-/// The frames of an initiator, at the target.
+/// Reader of an initiator's frames, at the target.
 #[derive(Clone, Debug, Default)]
 pub struct TargetInbound {
     order: Order,
@@ -85,12 +85,12 @@ pub struct TargetInbound {
 }
 
 impl TargetInbound {
-    /// Before the first byte.
+    /// Creates the reader in its state before the first byte.
     pub fn new() -> TargetInbound {
         TargetInbound::default()
     }
 
-    /// The connection has become a path with these features.
+    /// Records that the connection has become a path with these features.
     pub fn open(&mut self, features: u32) {
         self.open = true;
         self.merge = features & feature::MERGE != 0;
@@ -149,7 +149,7 @@ impl TargetInbound {
     }
 }
 
-/// The frames of a target, at the initiator.
+/// Reader of a target's frames, at the initiator.
 #[derive(Clone, Debug, Default)]
 pub struct InitiatorInbound {
     order: Order,
@@ -161,7 +161,7 @@ pub struct InitiatorInbound {
 }
 
 impl InitiatorInbound {
-    /// Before the first byte of the answer to a greeting that offered these features.
+    /// Creates the reader in its state before the answer to a greeting that offered these features.
     pub fn new(offered: u32) -> InitiatorInbound {
         InitiatorInbound {
             offered,
@@ -169,10 +169,10 @@ impl InitiatorInbound {
         }
     }
 
-    /// Notes that a fence was sent.
+    /// Records that a fence was sent.
     ///
     /// # Panics
-    /// When more than [`FENCES_MAX`] are under way.
+    /// When more than [`FENCES_MAX`] fences are unanswered.
     pub fn expect_fenced(&mut self) {
         self.fenced += 1;
         assert!(self.fenced <= FENCES_MAX, "fences have a bound");

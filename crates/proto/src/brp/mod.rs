@@ -3,16 +3,17 @@
 //! The source is `docs/brp.md` of this repository; item documentation names its sections.
 //!
 //! - [`wire`]: numbers and small types of the wire, limits, [`ProtocolError`];
-//! - [`frame`]: the head that every frame has, and its sequence and check at either end;
-//! - [`greeting`]: who asks for what, and what a target answers;
+//! - [`frame`]: the head of every frame, and its sequence number and check at either end;
+//! - [`greeting`]: the initiator's greeting and the target's answers to it;
 //! - [`command`] and [`response`]: requests and results, alone and merged;
-//! - [`inbound`]: what may come when, and where one message ends;
-//! - [`Sessions`]: what a target knows of sessions, paths and fences;
-//! - [`Initiator`]: a session from the other end: order, merging, replay.
+//! - [`inbound`]: the permitted order of messages, and where each message ends;
+//! - [`Sessions`]: the target's state of sessions, paths and fences;
+//! - [`Initiator`]: a session at the initiator: order, merging, replay.
 //!
-//! A [`ProtocolError`] always means: end the connection. What can be answered is answered with a
-//! [`Status`] or a [`Refusal`] and is no `ProtocolError`. No length is believed, and no memory
-//! taken for it, before it has been held against its limit.
+//! A [`ProtocolError`] always means that the connection must end. An error that can be answered
+//! within the protocol is answered with a [`Status`] or a [`Refusal`], and is not a
+//! `ProtocolError`. Every length is checked against its limit before it is used and before memory
+//! is allocated for it.
 
 pub mod command;
 pub mod frame;

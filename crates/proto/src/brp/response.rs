@@ -1,4 +1,4 @@
-//! Results: one to a frame, or all that have finished merged (section "Responses").
+//! Results: one per frame, or all finished ones merged into one frame (section "Responses").
 
 use super::command::Request;
 use super::frame::{Head, Outbound};
@@ -7,16 +7,16 @@ use super::wire::{
     kind, u32_at,
 };
 
-/// How one request ended.
+/// The result of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The request.
+    /// Tag of the request.
     pub tag: u32,
-    /// How it ended.
+    /// Status of the request.
     pub status: Status,
-    /// Length of its data.
+    /// Length of the response data in bytes.
     pub length_bytes: u32,
-    /// CRC-32C of that, where checks were agreed on.
+    /// CRC-32C of the response data, if checks were negotiated.
     pub check: u32,
 }
 
@@ -41,7 +41,7 @@ impl Completion {
         })
     }
 
-    /// Holds the result against the request that it answers.
+    /// Checks the result against the request that it answers.
     ///
     /// # Errors
     /// [`ProtocolError::WrongLength`] when the data has a length that the request cannot have.
@@ -79,7 +79,7 @@ pub fn encode_response(outbound: &mut Outbound, out: &mut Vec<u8>, completions: 
     outbound.frame(out, head, &entries, data_bytes as u32);
 }
 
-/// Checks what the head of a response says by itself, and gives the length of its entries.
+/// Checks the head of a response by itself, and returns the length of its entries.
 pub(super) fn entries_bytes(head: &Head, merge: bool) -> Result<usize, ProtocolError> {
     head.entries_bytes(COMPLETION_BYTES, merge, 0)
 }
@@ -109,11 +109,11 @@ pub(super) fn decode_entries(
 pub struct Run {
     /// Length of the run.
     pub length_bytes: u32,
-    /// True when it holds data, false when it is a hole that reads as zeroes.
+    /// Whether the run holds data; otherwise it is a hole that reads as zeroes.
     pub data: bool,
 }
 
-/// The data of an extents response; what is beyond [`RUNS_MAX`] is left out.
+/// Encodes the data of an extents response. Runs beyond [`RUNS_MAX`] are left out.
 pub fn encode_runs(runs: &[Run]) -> Vec<u8> {
     let mut out = Vec::with_capacity(runs.len().min(RUNS_MAX) * RUN_BYTES);
     for run in runs.iter().take(RUNS_MAX) {
@@ -123,10 +123,11 @@ pub fn encode_runs(runs: &[Run]) -> Vec<u8> {
     out
 }
 
-/// Reads the data of an extents response.
+/// Decodes the data of an extents response.
 ///
 /// # Errors
-/// A length that no such data has; empty runs, runs of no known kind, or more than was asked about.
+/// A length that such data cannot have; an empty run; a run of unknown kind; runs beyond the
+/// requested range.
 pub fn decode_runs(request: &Request, data: &[u8]) -> Result<Vec<Run>, ProtocolError> {
     let count = data.len() / RUN_BYTES;
     if !(1..=RUNS_MAX).contains(&count) || count * RUN_BYTES != data.len() {

@@ -1,8 +1,9 @@
-//! What a target knows of the sessions: their paths, what each path has under way, and which of
-//! them are fenced (section "Sessions, fences and replay").
+//! The target's state of the sessions: their paths, the requests in progress on each path, and the
+//! fenced paths (section "Sessions, fences and replay").
 //!
-//! It must never say that a path has ended while a request that came over it has not, and never
-//! take a request from a path that was fenced: a newer change could then be undone by an older one.
+//! This module must never report that a path has ended while a request that came over it is still
+//! in progress. It must never accept a request from a fenced path: an older change could then
+//! overwrite a newer one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,8 +27,8 @@ impl Path {
         self.number
     }
 
-    /// Counts a request that is about to be started; false when it must not be, because the path is
-    /// fenced or closed.
+    /// Counts a request that is about to be started. Returns false if it must not be started
+    /// because the path is fenced or closed.
     #[must_use = "a request of a fenced path must not be started"]
     pub fn start(&self) -> bool {
         if self.fenced.get() || self.closed.get() {
@@ -37,27 +38,27 @@ impl Path {
         true
     }
 
-    /// A request has ended, whether or not anybody hears of it.
+    /// Records that a request has ended, whether or not its result is delivered.
     ///
     /// # Panics
-    /// When more ended than were started.
+    /// When more requests ended than were started.
     pub fn end(&self) {
         let left = self.under_way.get().checked_sub(1);
         self.under_way
             .set(left.expect("a request that ends was started"));
     }
 
-    /// True when no further request is taken from the path.
+    /// Whether the path is fenced, so that no further request is accepted from it.
     pub fn is_fenced(&self) -> bool {
         self.fenced.get()
     }
 
-    /// Requests that have not ended.
+    /// Returns the number of requests that have not ended.
     pub fn under_way(&self) -> u32 {
         self.under_way.get()
     }
 
-    /// True when no request of the path is or can come under way.
+    /// Whether no request of the path is in progress or can start any more.
     pub fn is_over(&self) -> bool {
         (self.fenced.get() || self.closed.get()) && self.under_way.get() == 0
     }
@@ -79,7 +80,7 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// No session yet, and never more than so many paths to one.
+    /// Creates the state without sessions; each session may have at most `paths_max` paths.
     pub fn new(paths_max: usize) -> Sessions {
         Sessions {
             sessions: RefCell::default(),
@@ -87,7 +88,7 @@ impl Sessions {
         }
     }
 
-    /// Takes a connection as a path of a session.
+    /// Adds a connection to a session as a path.
     ///
     /// # Errors
     /// The refusal to answer with.
@@ -114,8 +115,9 @@ impl Sessions {
         Ok(path)
     }
 
-    /// Fences a path of the same session as `asker`. `None` when there is no such path: it has
-    /// ended. The caller cuts what it gets and waits until it [is over](Path::is_over).
+    /// Fences a path of the session that `asker` belongs to. Returns `None` when there is no such
+    /// path: it has ended. The caller must cut the returned path and wait until it [is
+    /// over](Path::is_over).
     pub fn fence(&self, asker: &Path, number: u32) -> Option<Rc<Path>> {
         let sessions = self.sessions.borrow();
         let known = sessions.get(&asker.session)?;
@@ -124,11 +126,11 @@ impl Sessions {
         Some(Rc::clone(path))
     }
 
-    /// Nothing more comes over a path, and everything that came has ended: it is forgotten, and
-    /// with the last path its session.
+    /// Closes a path whose connection has ended and whose requests have all ended. The path is
+    /// removed, and with the last path its session.
     ///
     /// # Panics
-    /// When a request of the path is under way.
+    /// When a request of the path is still in progress.
     pub fn close(&self, path: &Path) {
         path.closed.set(true);
         assert!(path.is_over(), "a path is closed when it is over");
@@ -141,12 +143,12 @@ impl Sessions {
         }
     }
 
-    /// Sessions that have a path.
+    /// Returns the number of sessions that have a path.
     pub fn len(&self) -> usize {
         self.sessions.borrow().len()
     }
 
-    /// True when no session has a path.
+    /// Whether no session has a path.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,63 +1,63 @@
-//! Numbers of the wire, limits, and the ways in which a peer can break the protocol.
+//! Numbers of the wire, limits, and the protocol violations that a peer can commit.
 
 /// The version of `docs/brp.md` that is spoken here.
 pub const VERSION: u16 = 1;
 /// The first bytes of a `HELLO`'s body.
 pub const HELLO_MAGIC: [u8; 8] = *b"BRPhello";
 
-/// Head of every frame.
+/// Size of the head of every frame in bytes.
 pub const HEAD_BYTES: usize = 16;
-/// One request in a command.
+/// Size of one request in a command in bytes.
 pub const REQUEST_BYTES: usize = 24;
-/// One result in a response.
+/// Size of one result in a response in bytes.
 pub const COMPLETION_BYTES: usize = 16;
-/// One run in the data of an extents response.
+/// Size of one run in the data of an extents response in bytes.
 pub const RUN_BYTES: usize = 8;
-/// Fixed part of a `HELLO`'s body.
+/// Size of the fixed part of a `HELLO`'s body in bytes.
 pub const HELLO_BYTES: usize = 40;
-/// Body of a `WELCOME`.
+/// Size of the body of a `WELCOME` in bytes.
 pub const WELCOME_BYTES: usize = 80;
-/// Fixed part of a `LISTING`'s body.
+/// Size of the fixed part of a `LISTING`'s body in bytes.
 pub const LISTING_BYTES: usize = 16;
-/// Body of a `FENCE` and a `FENCED`.
+/// Size of the body of a `FENCE` and a `FENCED` in bytes.
 pub const FENCE_BYTES: usize = 8;
 
-/// Requests in a command and results in a response, at most.
+/// Maximum number of requests in a command and of results in a response.
 pub const ENTRIES_MAX: usize = 64;
-/// The longest request that may be merged with others.
+/// Maximum length of a request that may be merged with others, in bytes.
 pub const MERGED_BYTES_MAX: u32 = 4096;
-/// Data of one frame, at most; so the longest read or write.
+/// Maximum data of one frame in bytes, and so the maximum length of a read or write.
 pub const DATA_BYTES_MAX: u32 = 32 << 20;
-/// The longest range of a request without data, at most.
+/// Maximum range of a request without data, in bytes.
 pub const RANGE_BYTES_MAX: u32 = 1 << 31;
-/// Names and descriptions, at most.
+/// Maximum length of names and descriptions in bytes.
 pub const NAME_BYTES_MAX: usize = 1024;
-/// Words of a refusal, at most.
+/// Maximum length of the message of a refusal in bytes.
 pub const WORDS_BYTES_MAX: usize = 512;
-/// Body of a control frame, at most.
+/// Maximum length of the body of a control frame in bytes.
 pub const CONTROL_BYTES_MAX: usize = 2088;
-/// Exports in a list, at most.
+/// Maximum number of exports in a list.
 pub const LISTED_MAX: usize = 4096;
-/// Runs in an extents response, at most.
+/// Maximum number of runs in an extents response.
 pub const RUNS_MAX: usize = 4096;
-/// Fences under way on one path, at most.
+/// Maximum number of unanswered fences on one path.
 pub const FENCES_MAX: usize = 16;
 
-/// What a frame is (section "Transport and bytes").
+/// Kinds of frames (section "Transport and bytes").
 pub mod kind {
-    /// Who asks for what.
+    /// Greeting of an initiator.
     pub const HELLO: u8 = 1;
-    /// The volume as it is.
+    /// Acceptance, with a description of the volume.
     pub const WELCOME: u8 = 2;
-    /// Why not.
+    /// Refusal of a connection.
     pub const REFUSED: u8 = 3;
     /// One export, or the end of the list.
     pub const LISTING: u8 = 4;
-    /// A path must end.
+    /// Request to fence a path.
     pub const FENCE: u8 = 5;
-    /// A path has ended.
+    /// Notification that a fenced path has ended.
     pub const FENCED: u8 = 6;
-    /// The path ends in order.
+    /// Orderly end of the path.
     pub const CLOSE: u8 = 7;
     /// Requests.
     pub const COMMAND: u8 = 16;
@@ -71,29 +71,29 @@ pub mod feature {
     pub const CRC: u32 = 1;
     /// Frames may have more than one entry.
     pub const MERGE: u32 = 2;
-    /// The target handles the requests of the path one after another.
+    /// The target handles the requests of the path one at a time.
     pub const SERIAL: u32 = 4;
-    /// Those this version knows.
+    /// The features that this version knows.
     pub const ALL: u32 = CRC | MERGE | SERIAL;
 }
 
 /// Rights and properties of an export (section "Greeting").
 pub mod right {
-    /// Changes are refused.
+    /// Requests that change the volume are refused.
     pub const READ_ONLY: u32 = 1;
-    /// What no flush has covered ends with the target's process.
+    /// Changes that no flush has covered are lost with the target's process.
     pub const VOLATILE: u32 = 2;
-    /// Everything ends with the target's process.
+    /// All content is lost with the target's process.
     pub const EPHEMERAL: u32 = 4;
-    /// The medium moves heads.
+    /// The medium is rotational.
     pub const ROTATIONAL: u32 = 8;
-    /// What was discarded reads as zeroes.
+    /// Discarded ranges read as zeroes.
     pub const DISCARD_ZEROES: u32 = 16;
 }
 
 /// Flags of a command frame.
 pub mod command_flag {
-    /// Its requests are handled one after another.
+    /// The requests of the frame are handled one at a time.
     pub const IN_TURN: u16 = 1;
 }
 
@@ -105,21 +105,21 @@ pub mod request_flag {
     pub const KEEP_ALLOCATED: u8 = 2;
 }
 
-/// What a request does (section "Commands").
+/// Operation of a request (section "Commands").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
-    /// Gives the bytes of the range.
+    /// Returns the bytes of the range.
     Read = 1,
     /// Stores bytes.
     Write = 2,
-    /// Makes what was answered durable.
+    /// Makes all answered changes durable.
     Flush = 3,
-    /// The content is no longer needed.
+    /// Declares that the content of the range is no longer needed.
     Discard = 4,
     /// Makes the range read as zeroes.
     WriteZeroes = 5,
-    /// Says what holds data.
+    /// Reports which parts of the range hold data.
     Extents = 6,
 }
 
@@ -134,17 +134,17 @@ impl Op {
         Op::Extents,
     ];
 
-    /// The operation of a number of the wire.
+    /// Returns the operation of a wire number.
     pub fn from_wire(number: u8) -> Option<Op> {
         Op::ALL.into_iter().find(|op| *op as u8 == number)
     }
 
-    /// True when it changes content.
+    /// Whether the operation changes content.
     pub fn changes(self) -> bool {
         matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)
     }
 
-    /// The flags it takes, see [`request_flag`].
+    /// Returns the flags that the operation permits, see [`request_flag`].
     pub fn flags(self) -> u8 {
         match self {
             Op::Write | Op::Discard => request_flag::FUA,
@@ -159,33 +159,33 @@ impl Op {
     }
 }
 
-/// How a request ended (section "Responses").
+/// Result of a request (section "Responses").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// Done.
+    /// The request succeeded.
     Ok = 0,
-    /// These blocks cannot be read or written.
+    /// The medium cannot read or write these blocks.
     Medium = 1,
     /// No space is left.
     NoSpace = 2,
-    /// The request is not a valid one.
+    /// The request is invalid.
     Invalid = 3,
-    /// The range leaves the volume.
+    /// The range exceeds the volume.
     OutOfRange = 4,
-    /// Changes are refused.
+    /// The export is read-only.
     ReadOnly = 5,
-    /// The device cannot do this.
+    /// The device does not support the operation.
     Unsupported = 6,
     /// A limit of the target was reached.
     Resource = 7,
-    /// The data is known to be wrong.
+    /// The data is corrupt.
     Corrupt = 8,
-    /// The device behind the target is not there.
+    /// The device behind the target is offline.
     Offline = 9,
     /// The device did not answer; a write may still happen.
     Timeout = 10,
-    /// Not carried out: the target is about to end.
+    /// The request was not carried out because the target is shutting down.
     Shutdown = 11,
 }
 
@@ -206,7 +206,7 @@ impl Status {
         Status::Shutdown,
     ];
 
-    /// The status of a number of the wire.
+    /// Returns the status of a wire number.
     pub fn from_wire(number: u8) -> Option<Status> {
         Status::ALL.into_iter().find(|s| *s as u8 == number)
     }
@@ -218,15 +218,15 @@ pub enum ProtocolError {
     /// The stream does not begin as a BRP connection does.
     #[error("not a BRP peer")]
     NotBrp,
-    /// A frame that may not come here.
+    /// A frame whose kind is not permitted here.
     #[error("frame of kind {0} where none may be")]
     UnexpectedFrame(u8),
-    /// A frame was lost or came twice.
+    /// A frame was lost or duplicated.
     #[error("frame {got} came where {expected} was due")]
     OutOfSequence {
-        /// The number that was due.
+        /// The sequence number that was expected.
         expected: u32,
-        /// The number that came.
+        /// The sequence number that was received.
         got: u32,
     },
     /// The check of a frame or of data does not match.
@@ -235,16 +235,16 @@ pub enum ProtocolError {
     /// Lengths that contradict each other or a limit.
     #[error("a frame of {0} bytes that cannot be")]
     BadLength(u32),
-    /// The number of entries is none that may be.
+    /// The number of entries is not permitted.
     #[error("{0} entries in a frame")]
     BadCount(u8),
-    /// A field holds what it may not.
+    /// A field holds a value that is not permitted.
     #[error("bad {0}")]
     BadField(&'static str),
-    /// A request that may not be merged was.
+    /// A merged request that may not be merged.
     #[error("a request that may not be merged")]
     NotMergeable,
-    /// A response to what was not asked over this path.
+    /// A response to a request that is not in flight on this path.
     #[error("a response to tag {0}, which is not under way here")]
     UnknownTag(u32),
     /// A response of the wrong length.
@@ -253,12 +253,12 @@ pub enum ProtocolError {
     /// A path that asks for too many fences, or that fences itself.
     #[error("a fence that may not be")]
     BadFence,
-    /// A list without end.
+    /// A list with too many entries.
     #[error("a list without end")]
     EndlessList,
 }
 
-/// The little-endian number at a place of a record whose length is known.
+/// Decodes the little-endian number at an offset of a record whose length is known.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
@@ -273,14 +273,14 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// The 16 bytes at a place of a record whose length is known.
+/// Returns the 16 bytes at an offset of a record whose length is known.
 pub(super) fn id_at(bytes: &[u8], at: usize) -> [u8; 16] {
     let mut id = [0; 16];
     id.copy_from_slice(&bytes[at..at + 16]);
     id
 }
 
-/// Text of the wire: UTF-8 without NUL.
+/// Decodes text of the wire: UTF-8 without NUL.
 pub(super) fn text(bytes: &[u8]) -> Result<String, ProtocolError> {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains('\0') => Ok(text.to_owned()),

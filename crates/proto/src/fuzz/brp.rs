@@ -15,7 +15,7 @@ use crate::brp::wire::{
 };
 
 const SIZE_BYTES: u64 = 1 << 20;
-/// What is held at most of a frame that is not all here.
+/// Maximum number of bytes that may be held of an incomplete frame.
 const UNREAD_BYTES_MAX: usize = HEAD_BYTES
     + if CONTROL_BYTES_MAX > ENTRIES_MAX * REQUEST_BYTES {
         CONTROL_BYTES_MAX
@@ -39,9 +39,9 @@ fn welcome(features: u32, instance: u8, rights: u32) -> Welcome {
     }
 }
 
-/// A target over what an initiator sends: the greeting and what follows it. Most of a stream is
-/// forged from the bytes, with sound sequence numbers and checks, so that not everything ends at
-/// those.
+/// Fuzzes a target with the stream of an initiator: the greeting and the messages after it. Most of
+/// the stream is built from the bytes with valid sequence numbers and checks, so that not every
+/// input is rejected there.
 pub fn brp_target(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -89,7 +89,7 @@ fn initiator_stream(input: &mut Input<'_>, features: u32) -> Vec<u8> {
     stream
 }
 
-/// A command whose lengths agree with each other, most of the time.
+/// Appends a command whose lengths are usually consistent.
 fn command(input: &mut Input<'_>, outbound: &mut Outbound, stream: &mut Vec<u8>) {
     let count = 1 + input.below(3);
     let (mut entries, mut data_bytes) = (Vec::new(), 0);
@@ -116,7 +116,7 @@ fn command(input: &mut Input<'_>, outbound: &mut Outbound, stream: &mut Vec<u8>)
     stream.extend(vec![0x5a; data_bytes as usize]);
 }
 
-/// What a target took from a stream: messages, requests and what became of them, and the end.
+/// Result of a target for a stream: its messages, its requests with their validity, and its end.
 type Taken = (
     Vec<ToTarget>,
     Vec<(Request, bool)>,
@@ -169,7 +169,8 @@ fn take(stream: &[u8], fragment_bytes: usize) -> Taken {
     (messages, taken_requests, end)
 }
 
-/// A command that was taken keeps the rules of its frame, and what passes lies in the volume.
+/// Checks that an accepted command follows the rules of its frame, and that valid requests lie in
+/// the volume.
 fn check_command(requests: &[Request], path: &Welcome) -> u64 {
     let data_bytes = requests.iter().map(|r| u64::from(r.data_bytes())).sum();
     assert!((1..=ENTRIES_MAX).contains(&requests.len()) && data_bytes <= u64::from(DATA_BYTES_MAX));
@@ -186,9 +187,9 @@ fn check_command(requests: &[Request], path: &Welcome) -> u64 {
     data_bytes
 }
 
-/// A session over what its targets send: paths that come and go, answers to what was asked and to
-/// what was not, fences, and instances that die. Everything that it sends is taken by a target's
-/// reader.
+/// Fuzzes a session with the messages of its targets: paths that come and go, expected and
+/// unexpected answers, fences, and instances that die. A target's reader must accept everything
+/// that the session sends.
 pub fn brp_initiator(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -207,7 +208,7 @@ pub fn brp_initiator(data: &[u8]) {
     }
 }
 
-/// The data of writes, of which nothing is needed here.
+/// The data of writes, whose content does not matter here.
 #[derive(Clone, Default)]
 struct Nothing;
 
@@ -217,7 +218,7 @@ impl Data for Nothing {
     }
 }
 
-/// One path: what its target receives and sends, and what the session reads of that.
+/// One path: both ends' frame state, and the fences that its target was asked for.
 struct Line {
     target: TargetInbound,
     outbound: Outbound,
@@ -233,9 +234,9 @@ struct SessionOf {
     instance: u8,
     next_path: u32,
     lines: BTreeMap<u32, Line>,
-    /// What targets may be at work on, by tag, with the path that carried it.
+    /// Requests that may be in progress at targets, each with the path that carried it.
     under_way: Vec<(u32, Request)>,
-    /// Submitted and not answered.
+    /// Tags of requests that were submitted and not answered.
     waiting: BTreeSet<u32>,
 }
 
@@ -314,7 +315,7 @@ impl SessionOf {
         let given_up = self.initiator.path_up(number, &said, ours);
         let given_up = given_up.expect("the export is the same one");
         if instance != self.instance {
-            // What the old instance was asked ended with it.
+            // The requests at the old instance ended with it.
             self.instance = instance;
             self.under_way.clear();
         }
@@ -385,7 +386,7 @@ impl SessionOf {
         }
     }
 
-    /// One send, as a target reads it.
+    /// Makes one send, and reads it as a target.
     fn send_over(&mut self, path: u32) -> bool {
         let mut sending = Sending::default();
         if !self.initiator.next_send(path, &mut sending) {
@@ -416,7 +417,7 @@ impl SessionOf {
         true
     }
 
-    /// Answers something over a path: mostly what it carried.
+    /// Answers a request over a path, usually one that the path carried.
     fn respond(&mut self, input: &mut Input<'_>) {
         let Some(path) = self.path(input) else {
             return;
@@ -461,8 +462,7 @@ impl SessionOf {
         }
     }
 
-    /// A FENCED over a path, as it was asked or not. Where it was, the path that it names has
-    /// ended.
+    /// Sends a FENCED over a path, expected or not. If it is expected, the fenced path has ended.
     fn fenced(&mut self, input: &mut Input<'_>) {
         let Some(path) = self.path(input) else {
             return;
@@ -480,7 +480,7 @@ impl SessionOf {
         }
     }
 
-    /// Any bytes over a path, which hardly any path outlives.
+    /// Sends arbitrary bytes over a path, which few paths survive.
     fn noise(&mut self, input: &mut Input<'_>) {
         let Some(path) = self.path(input) else {
             return;
@@ -499,7 +499,7 @@ impl SessionOf {
         });
     }
 
-    /// What a driver does with bytes that were received.
+    /// Processes received bytes as a driver does.
     fn receive(&mut self, path: u32, bytes: &[u8]) -> Result<(), ProtocolError> {
         let mut completions = Vec::new();
         let line = self.lines.get_mut(&path).expect("it is up");

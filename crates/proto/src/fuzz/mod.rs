@@ -1,11 +1,11 @@
-//! What the fuzzers of `fuzz/` give their bytes to: one function for each end of each protocol.
+//! Entry points of the fuzzers in `fuzz/`: one function for each end of each protocol.
 //!
-//! Built for the tests of this crate, which run the same functions over bytes from seeds, and with
-//! the feature `fuzzing`; no program has it. Each function returns whatever the bytes are, or
-//! panics because something is wrong: a panic of a codec, memory beyond its bound, a request that
-//! may not pass, an end that is not for good, or a stream that means something else when it is cut
-//! differently. It must never make fewer inputs of what the fuzzer gives: every choice comes from
-//! the bytes.
+//! The functions are built with the feature `fuzzing`, and for the tests of this crate, which run
+//! them over seeded random bytes; no program contains them. Each function returns for all valid
+//! behaviour and panics on an error: a panic of a codec, memory beyond its bound, acceptance of an
+//! invalid request, an end that is not permanent, or a stream whose meaning depends on its
+//! fragmentation. The functions must never narrow the fuzzer's input: every choice comes from the
+//! bytes.
 
 mod brp;
 mod nbd;
@@ -15,7 +15,7 @@ mod tests;
 pub use brp::{brp_initiator, brp_target};
 pub use nbd::{nbd_client, nbd_server};
 
-/// Bytes that choices are made of, one after the other; zeroes when they are used up.
+/// Bytes from which choices are made in order; zeroes when they are used up.
 struct Input<'a> {
     rest: &'a [u8],
 }
@@ -39,7 +39,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Below `limit`, which is at most 256.
+    /// Returns a number below `limit`, which is at most 256.
     fn below(&mut self, limit: usize) -> usize {
         usize::from(self.byte()) % limit
     }
@@ -48,7 +48,7 @@ impl<'a> Input<'a> {
         u32::from_le_bytes(std::array::from_fn(|_| self.byte()))
     }
 
-    /// A number that is small, one of blocks, about to overflow, or any.
+    /// Returns a number that is small, a multiple of a block, close to overflow, or arbitrary.
     fn any_number(&mut self) -> u64 {
         match self.below(4) {
             0 => u64::from(self.byte()),
@@ -58,7 +58,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// So many bytes, or as many as there are.
+    /// Takes `len` bytes, or the remaining ones if there are fewer.
     fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.rest.split_at(len.min(self.rest.len()));
         self.rest = rest;
@@ -66,8 +66,9 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Feeds a stream in fragments of `fragment_bytes`. `step` looks at what is here and not taken: it
-/// says how much it has taken, or `None` when it wants more, or that it is over.
+/// Feeds a stream in fragments of `fragment_bytes`. `step` gets the bytes that have arrived and
+/// were not consumed. It returns the number of bytes that it has consumed, `None` when it needs
+/// more, or an error when the stream is over.
 fn in_fragments<E>(
     stream: &[u8],
     fragment_bytes: usize,

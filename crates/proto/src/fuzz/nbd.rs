@@ -17,11 +17,11 @@ use crate::nbd::{
 };
 
 const SIZE_BYTES: u64 = 1 << 20;
-/// The most that one option can be answered with here: each export's name and description with
-/// their heads, or the information of one.
+/// Maximum size of the answer to one option here: the name and description of each export with
+/// their heads, or the information of one export.
 const ANSWER_BYTES_MAX: usize = 1024;
 
-/// Two exports, the second for readers.
+/// Directory of two exports; the second one is read-only.
 struct Two;
 
 impl ExportDirectory for Two {
@@ -42,7 +42,7 @@ impl ExportDirectory for Two {
     }
 }
 
-/// What a server made of a stream.
+/// Result of a server for a stream.
 #[derive(Debug, PartialEq)]
 struct Served {
     out: Vec<u8>,
@@ -51,9 +51,9 @@ struct Served {
     end: Result<(), ProtocolError>,
 }
 
-/// A server over what a client sends: the handshake, with or without TLS that has to begin first,
-/// and the requests behind it. Most of a stream is forged from the bytes: options and requests with
-/// sound heads, so that not everything ends at the first wrong byte.
+/// Fuzzes a server with the stream of a client: the handshake, with or without mandatory TLS, and
+/// the requests behind it. Most of the stream is built from the bytes as options and requests with
+/// valid heads, so that not every input is rejected at the first wrong byte.
 pub fn nbd_server(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -91,7 +91,7 @@ fn client_stream(input: &mut Input<'_>) -> Vec<u8> {
     stream
 }
 
-/// A request with a sound magic, and some of its data.
+/// Appends a request with a valid magic, and some of its data.
 fn request(input: &mut Input<'_>, stream: &mut Vec<u8>) {
     let (flags, command) = (input.byte() & 0x3f, input.below(9) as u8);
     stream.extend([0x25, 0x60, 0x95, 0x13, 0, flags, 0, command]);
@@ -160,7 +160,7 @@ fn serve(stream: &[u8], fragment_bytes: usize, requires_tls: bool) -> Served {
     }
 }
 
-/// Takes one request, or some of the data that belongs to the one before.
+/// Takes one request, or some of the data that belongs to the previous one.
 fn transmission(
     unread: &[u8],
     session: &ServerSession,
@@ -186,7 +186,7 @@ fn transmission(
     Ok(Some(REQUEST_BYTES))
 }
 
-/// What passes lies in the export, and changes only what may be changed.
+/// Checks that a valid request lies in the export and does not change a read-only export.
 fn check_valid(request: &Request, command: Command, session: &ServerSession) {
     if command == Command::Disconnect {
         return;
@@ -202,7 +202,7 @@ fn check_valid(request: &Request, command: Command, session: &ServerSession) {
     assert!(command != Command::BlockStatus || selected);
 }
 
-/// What a client made of a stream.
+/// Result of a client for a stream.
 #[derive(Debug, PartialEq)]
 struct Asked {
     out: Vec<u8>,
@@ -211,8 +211,8 @@ struct Asked {
     end: Result<(), ProtocolError>,
 }
 
-/// A client over what a server sends: the handshake, and replies to one request each, whose kind
-/// comes from the bytes as well.
+/// Fuzzes a client with the stream of a server: the handshake, and replies to one request each,
+/// whose kind also comes from the bytes.
 pub fn nbd_client(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -234,8 +234,8 @@ pub fn nbd_client(data: &[u8]) {
 fn server_stream(input: &mut Input<'_>, choice: u8, request: &Request) -> Vec<u8> {
     let mut stream = b"NBDMAGICIHAVEOPT\0\x03".to_vec();
     if choice & 1 != 0 {
-        // The way into transmission, so that replies are reached: structured replies, no context,
-        // GO.
+        // The options that lead into transmission, so that replies are reached: structured replies,
+        // no context, GO.
         let mut reply = |option: u32, kind: u32, data: &[u8]| {
             stream.extend(OPTION_REPLY_MAGIC.to_be_bytes());
             stream.extend(option.to_be_bytes());
@@ -273,7 +273,7 @@ fn server_stream(input: &mut Input<'_>, choice: u8, request: &Request) -> Vec<u8
     stream
 }
 
-/// A chunk with a sound magic, near the request that it answers.
+/// Appends a chunk with a valid magic, close to the request that it answers.
 fn chunk(input: &mut Input<'_>, request: &Request, stream: &mut Vec<u8>) {
     let kind = [0_u16, 1, 2, 5, 0x8001, 0x8002, 6, 0x8003][input.below(8)];
     let offset = request.offset_bytes + u64::from(input.byte() & 0x3f);
@@ -298,7 +298,7 @@ struct Replies {
     decoder: ReplyDecoder,
     negotiated: Negotiated,
     coverage: ReadCoverage,
-    /// Of a chunk whose payload is not all here: how much, and what is done with it.
+    /// For a chunk whose payload is incomplete: the length of the payload, and the chunk's body.
     pending: Option<(usize, ReplyBody)>,
     seen: usize,
 }
@@ -333,7 +333,7 @@ fn ask(stream: &[u8], fragment_bytes: usize, choice: u8, request: &Request) -> A
                 assert_eq!(taken, unread.len());
                 return Ok((taken > 0).then_some(taken));
             }
-            // What comes inside TLS is taken from the same bytes.
+            // The messages inside TLS come from the same bytes.
             ClientProgress::StartTls => machine.secured(&mut out),
             ClientProgress::Transmission(ref session) => {
                 replies = Some(Replies::new(session, request));

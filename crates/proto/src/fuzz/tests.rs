@@ -1,4 +1,4 @@
-//! What the fuzzers run, over bytes from seeds, so that it runs wherever the tests do.
+//! Runs the fuzzers over seeded random bytes, so that they run wherever the tests do.
 
 /// Numbers from a seed (SplitMix64).
 struct Draw(u64);
@@ -12,7 +12,7 @@ impl Draw {
         mixed ^ (mixed >> 31)
     }
 
-    /// Bytes that are all alike, few and small, or any: each finds something else.
+    /// Returns bytes that are all equal, all small, or arbitrary: each kind finds different errors.
     fn bytes(&mut self, len_max: u64) -> Vec<u8> {
         let len = self.number() % len_max;
         match self.number() % 4 {

@@ -1,9 +1,10 @@
-//! The client's end of the handshake.
+//! The client's side of the handshake.
 //!
-//! One fixed plan: TLS where it is wished for, structured replies, then the `base:allocation`
-//! context, then `GO` with a request for the block sizes; `EXPORT_NAME` where the server does not
-//! know `GO` or fixed newstyle. What the server refuses on the way is done without, and the outcome
-//! says so. The machine must never enter transmission with block sizes or flags it did not check.
+//! It follows one fixed plan: TLS if it is wanted, structured replies, then the `base:allocation`
+//! context, then `GO` with a request for the block sizes; `EXPORT_NAME` if the server does not know
+//! `GO` or fixed newstyle. The client continues without features that the server refuses, and the
+//! outcome says so. The machine must never enter transmission with block sizes or flags that it did
+//! not check.
 
 use super::fields::{Fields, gather, string};
 use super::request::{ExportInfo, Negotiated};
@@ -14,7 +15,7 @@ use super::wire::{
     transmission_flag,
 };
 
-/// What the client would like to get.
+/// The features that the client wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wishes {
     /// Name of the export, empty for the default one.
@@ -27,19 +28,19 @@ pub struct Wishes {
     pub tls: bool,
 }
 
-/// What the caller has to do after [`ClientHandshake::feed`]. In every case the output is to be
-/// sent first.
+/// The caller's next step after [`ClientHandshake::feed`]. In every case the output must be sent
+/// first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientProgress {
     /// Receive more bytes.
     NeedMore,
-    /// Speak TLS from here on, and [go on](ClientHandshake::secured) inside it. What is left of the
-    /// input came outside of it and must not be used: then the server is not sound, or somebody is
-    /// in between.
+    /// Begin TLS, and [continue](ClientHandshake::secured) inside it. The rest of the input came
+    /// outside of TLS and must not be used: either the server violates the protocol, or an attacker
+    /// is in between.
     StartTls,
     /// Send requests; the rest of the input belongs to the replies.
     Transmission(ClientSession),
-    /// Close: the server refused, and the output takes leave of it.
+    /// Close the connection: the server refused. The output contains the abort option.
     Refused(Refusal),
 }
 
@@ -52,11 +53,11 @@ pub struct ClientSession {
     pub info: ExportInfo,
     /// Whether the server advertised its block sizes.
     pub block_sizes_advertised: bool,
-    /// What else was agreed.
+    /// The other negotiated features.
     pub negotiated: Negotiated,
 }
 
-/// Why the server did not let the client in.
+/// Reason why the server refused the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The option that was refused.
@@ -205,7 +206,7 @@ impl ClientHandshake {
             OLDSTYLE_MAGIC => return Err(ProtocolError::Oldstyle),
             other => return Err(ProtocolError::BadMagic(other)),
         }
-        // Unknown handshake flags are ignored; known ones are taken up.
+        // Unknown handshake flags are ignored; known ones are accepted.
         let answer = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
         out.extend_from_slice(&u32::from(answer).to_be_bytes());
         self.negotiated.no_zeroes = answer & handshake_flag::NO_ZEROES != 0;
@@ -222,7 +223,7 @@ impl ClientHandshake {
         Ok(None)
     }
 
-    /// TLS is spoken; asks for the rest of the wishes.
+    /// Continues inside TLS: requests the remaining features.
     ///
     /// # Panics
     /// When the last progress was not [`ClientProgress::StartTls`].
@@ -234,7 +235,7 @@ impl ClientHandshake {
         self.ask_first(out);
     }
 
-    /// The first option that may be sent in plain or inside TLS.
+    /// Sends the first option that is permitted in plain text or inside TLS.
     fn ask_first(&mut self, out: &mut Vec<u8>) {
         if self.wishes.structured_replies {
             self.ask(opt::STRUCTURED_REPLY, &[], out);
@@ -324,7 +325,7 @@ impl ClientHandshake {
         }
     }
 
-    /// Goes on without what was refused, or gives up.
+    /// Continues without the refused feature, or ends the handshake.
     fn error_reply(
         &mut self,
         reply_type: u32,
@@ -338,7 +339,7 @@ impl ClientHandshake {
                 None
             }
             opt::SET_META_CONTEXT if !fatal => {
-                // Contexts that were sent ahead of the error do not count.
+                // Contexts that were sent before the error do not count.
                 self.negotiated.base_allocation_id = None;
                 self.ask_go(out);
                 None
@@ -365,7 +366,7 @@ impl ClientHandshake {
         if string(fields.rest()) != Some(BASE_ALLOCATION) {
             return Err(self.malformed(rep::META_CONTEXT));
         }
-        // Only one context was asked for, so there is only one to be had.
+        // Only one context was requested, so a second one is an error.
         match self.negotiated.base_allocation_id.replace(id) {
             None => Ok(()),
             Some(_) => Err(self.unexpected(rep::META_CONTEXT)),
@@ -390,7 +391,7 @@ impl ClientHandshake {
                 };
                 self.block_sizes = Some([min, preferred, max]);
             }
-            // A client has to ignore what it does not understand, and asked for no more.
+            // A client must ignore information that it does not know; it requested nothing else.
             _ => return Ok(()),
         }
         if fields.rest().is_empty() {
@@ -403,12 +404,12 @@ impl ClientHandshake {
     fn export_name_answer(&mut self, message: &[u8]) -> Result<ClientProgress, ProtocolError> {
         let mut fields = Fields::new(message);
         self.export = fields.u64().zip(fields.u16());
-        // What a failed GO may have sent before its error does not count.
+        // Block sizes that a failed GO sent before its error do not count.
         self.block_sizes = None;
         Ok(ClientProgress::Transmission(self.session()?))
     }
 
-    /// The outcome, once the server has told everything.
+    /// Returns the outcome, once the server has sent all information.
     fn session(&self) -> Result<ClientSession, ProtocolError> {
         let (size_bytes, flags) = self.export.ok_or(self.unexpected(rep::ACK))?;
         if flags & transmission_flag::HAS_FLAGS == 0 {

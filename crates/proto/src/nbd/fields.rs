@@ -1,7 +1,7 @@
-//! Reading big-endian fields from a message of which no length is believed yet.
+//! Decodes big-endian fields of a message whose lengths have not been checked.
 //!
-//! Every method returns `None` instead of reading past the end, so that a malformed length can
-//! only ever end in a refusal.
+//! Every method returns `None` instead of reading past the end, so that a malformed length can only
+//! lead to a refusal.
 
 /// The unread rest of a message.
 pub(super) struct Fields<'a>(&'a [u8]);

@@ -29,11 +29,11 @@ pub struct ReplyHeader {
     ///
     /// A simple reply does not say; there it is 0, see [`simple_payload_bytes`].
     pub payload_bytes: u32,
-    /// What the message says.
+    /// Content of the message.
     pub body: ReplyBody,
 }
 
-/// What a reply message says.
+/// Content of a reply message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyBody {
     /// A simple reply: success (`None`) or failure of the request.
@@ -70,12 +70,13 @@ pub enum ReplyBody {
 
 /// Decodes the fixed part of a reply at the start of `input`.
 ///
-/// Returns it with its size, or `None` if `input` is too short; at most
-/// [`REPLY_HEADER_MAX_BYTES`] are ever needed. `structured_replies` is what was negotiated.
+/// Returns the header with its size, or `None` if `input` is too short; at most
+/// [`REPLY_HEADER_MAX_BYTES`] are ever needed. `structured_replies` tells whether structured
+/// replies were negotiated.
 ///
 /// # Errors
-/// A wrong magic, a chunk that was not negotiated, of unknown type, or of a length or content that
-/// its type does not allow (section "Structured reply types").
+/// A wrong magic; a chunk that was not negotiated, is of unknown type, or has a length or content
+/// that its type does not allow (section "Structured reply types").
 pub fn decode_reply_header(
     input: &[u8],
     structured_replies: bool,
@@ -370,10 +371,10 @@ pub fn extents(request: &Request, payload: &[u8]) -> Result<Vec<Extent>, Protoco
     Ok(extents)
 }
 
-/// Which parts of a structured read have arrived.
+/// Record of the parts of a structured read that have arrived.
 ///
-/// A server may send content in any order but not twice, and may declare success only when
-/// nothing is missing; without this check a buffer's old bytes could pass for the export's.
+/// A server may send content in any order but not twice, and may declare success only when nothing
+/// is missing. Without this check, old bytes in a buffer could pass for data of the export.
 #[derive(Clone, Debug)]
 pub struct ReadCoverage {
     request: Request,

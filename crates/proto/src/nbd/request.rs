@@ -56,7 +56,7 @@ impl ExportInfo {
         }
     }
 
-    /// The same export with the flags that may stand given what was negotiated.
+    /// Returns the same export with only those flags that the negotiated features permit.
     ///
     /// `HAS_FLAGS` is always set, `SEND_DF` needs structured replies, and `SEND_FAST_ZERO` needs
     /// `SEND_WRITE_ZEROES` (section "Transmission flags").
@@ -77,7 +77,7 @@ impl ExportInfo {
     }
 }
 
-/// What the handshake agreed on beside the export.
+/// Features that the handshake negotiated, besides the export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Negotiated {
     /// Reads are answered with structured replies.

@@ -33,16 +33,16 @@ pub trait ExportDirectory {
     fn export(&self, index: usize) -> Option<Export<'_>>;
 }
 
-/// What the caller has to do after [`ServerHandshake::feed`].
+/// The caller's next step after [`ServerHandshake::feed`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerProgress {
     /// Receive more bytes.
     NeedMore,
     /// One option was answered: send the output, then feed the rest of the input.
     Answered,
-    /// Send the output, then begin TLS, and go on with the machine inside of it. Input that is left
-    /// must not be fed: a client has nothing to say before TLS, so somebody else has put it there.
-    /// End the connection instead.
+    /// Send the output, then begin TLS, and continue with the machine inside it. If input is left,
+    /// do not feed it, but end the connection: a client sends nothing before TLS, so an attacker
+    /// has injected it.
     StartTls,
     /// Send the output, then serve requests; the rest of the input belongs to them.
     Transmission(ServerSession),
@@ -59,7 +59,7 @@ pub struct ServerSession {
     pub export_name: String,
     /// The export as it was described to the client.
     pub info: ExportInfo,
-    /// What else was agreed.
+    /// The other negotiated features.
     pub negotiated: Negotiated,
 }
 
@@ -95,14 +95,14 @@ enum Phase {
     Over,
 }
 
-/// Whether TLS is spoken (NBD, section "TLS support").
+/// TLS state of the handshake (NBD, section "TLS support").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tls {
-    /// It is not known here: the document's NOTLS mode.
+    /// TLS is not supported: the document's NOTLS mode.
     Off,
-    /// Nothing is done before it has begun: the document's FORCEDTLS mode.
+    /// TLS must begin before anything else: the document's FORCEDTLS mode.
     Required,
-    /// It has begun.
+    /// TLS has begun.
     Begun,
 }
 
@@ -129,7 +129,7 @@ impl ServerHandshake {
         Self::begin(Tls::Off, out)
     }
 
-    /// The same for a server that does nothing before TLS has begun.
+    /// Begins a handshake of a server that requires TLS before anything else.
     pub fn start_requiring_tls(out: &mut Vec<u8>) -> Self {
         Self::begin(Tls::Required, out)
     }
@@ -160,11 +160,12 @@ impl ServerHandshake {
 
     /// Takes bytes from the client and appends answers to `out`.
     ///
-    /// Returns how many bytes of `input` were taken and how to go on. At most one option is
-    /// answered per call, which bounds the output of a call by the size of one answer.
+    /// Returns the number of bytes of `input` that were taken, and the caller's next step. At most
+    /// one option is answered per call, which bounds the output of a call by the size of one
+    /// answer.
     ///
     /// # Errors
-    /// Any error ends the handshake; `out` is as it was, and there is nothing to be sent.
+    /// Any error ends the handshake; `out` is unchanged, and there is nothing to be sent.
     ///
     /// # Panics
     /// If the directory holds an export whose [`ExportInfo`] is not allowed on the wire.
@@ -274,7 +275,7 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// The same where TLS has to begin first.
+    /// As `receive_option`, while TLS has to begin first.
     fn receive_without_tls(option: u32, length_bytes: u32) -> Result<Phase, ProtocolError> {
         match option {
             opt::STARTTLS | opt::ABORT => Self::receive_option(option, length_bytes),
@@ -373,8 +374,8 @@ impl ServerHandshake {
         Ok(self.conclude(option, verdict, out))
     }
 
-    /// Lets TLS begin. Of what was agreed before, nothing holds any more: nobody has vouched for
-    /// it. The flags of the client are all that there can be, and they stay.
+    /// Starts TLS. Anything negotiated before would be unauthenticated and must not count; the
+    /// assertion checks that there is nothing. The client's handshake flags stay.
     fn start_tls(&mut self, out: &mut Vec<u8>) -> ServerProgress {
         put_reply(out, opt::STARTTLS, rep::ACK, &[]);
         assert!(
@@ -510,7 +511,7 @@ impl ServerHandshake {
         Ok(ACK)
     }
 
-    /// What transmission on `export` would be like as of now.
+    /// Returns the session that transmission on `export` would have now.
     fn session(&self, index: usize, export: &Export<'_>) -> ServerSession {
         let info = export.info.negotiated(self.structured_replies);
         assert!(
@@ -532,7 +533,7 @@ impl ServerHandshake {
     }
 }
 
-/// Takes a string with its 32-bit length in front.
+/// Takes a string that is preceded by its 32-bit length.
 fn take_string<'a>(data: &mut Fields<'a>) -> Result<&'a str, Verdict> {
     let length_bytes = data.u32().ok_or(MALFORMED)? as usize;
     let bytes = data.bytes(length_bytes).ok_or(MALFORMED)?;
@@ -542,7 +543,7 @@ fn take_string<'a>(data: &mut Fields<'a>) -> Result<&'a str, Verdict> {
     string(bytes).ok_or(MALFORMED)
 }
 
-/// All exports in order.
+/// Iterates over all exports in order, with their indexes.
 fn all(exports: &dyn ExportDirectory) -> impl Iterator<Item = (usize, Export<'_>)> {
     (0..).map_while(|index| exports.export(index).map(|export| (index, export)))
 }

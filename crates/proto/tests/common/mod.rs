@@ -1,5 +1,5 @@
-//! What several test files share: a directory of two exports and writers for messages, which
-//! spell the protocol's layouts and numbers out again instead of using the crate's constants.
+//! Helpers that several test files share: a directory of two exports, and writers of messages,
+//! which define the protocol's layouts and numbers independently of the crate's constants.
 
 use bimetal_proto::nbd::{
     Export, ExportDirectory, ExportInfo, ProtocolError, ServerHandshake, ServerProgress,
@@ -42,7 +42,7 @@ impl ExportDirectory for Two {
     }
 }
 
-/// No exports at all.
+/// A directory without exports.
 pub struct Empty;
 
 impl ExportDirectory for Empty {
@@ -109,8 +109,8 @@ pub fn types(bytes: &[u8]) -> Vec<u32> {
     replies(bytes).into_iter().map(|reply| reply.1).collect()
 }
 
-/// What became of a conversation: the server's output behind its greeting, the bytes it left in
-/// the input, and its last word.
+/// The outcome of a conversation: the server's output behind its greeting, the input bytes
+/// that it left, and its last progress or error.
 #[derive(Debug, PartialEq)]
 pub struct Outcome {
     pub out: Vec<u8>,
@@ -118,7 +118,7 @@ pub struct Outcome {
     pub end: Result<ServerProgress, ProtocolError>,
 }
 
-/// Feeds a server in fragments of `fragment_bytes` until it ends or wants more than there is.
+/// Feeds a server in fragments of `fragment_bytes` until it ends or the input is used up.
 pub fn serve_with(exports: &dyn ExportDirectory, input: &[u8], fragment_bytes: usize) -> Outcome {
     let mut out = Vec::new();
     let mut server = ServerHandshake::start(&mut out);

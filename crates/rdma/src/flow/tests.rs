@@ -1,4 +1,4 @@
-//! One end by hand, and two ends over a wire in memory under any schedule.
+//! Tests of one end step by step, and of two ends over an in-memory wire under any schedule.
 
 use std::collections::VecDeque;
 
@@ -26,12 +26,12 @@ fn data_is_cut_to_the_smaller_buffer_and_takes_a_credit_each() {
     assert_eq!(flow.next_message(0), None);
     assert_eq!(flow.next_message(5000), message(0, 4096));
     assert_eq!(flow.next_message(904), message(1, 904));
-    // There is a buffer, and no credit: nothing that was sent would help.
+    // There is a buffer but no credit: no completed send would help.
     assert_eq!(flow.next_message(1), None);
     assert!(!flow.waits_for_sent(true) && !flow.is_settled());
     flow.sent(0);
     assert_eq!(flow.next_message(1), None);
-    // The other end gives both back.
+    // The other end gives both credits back.
     assert_eq!(flow.arrive(9, 0, Some(2)), Ok(Some(9)));
     assert_eq!(flow.next_message(1), message(0, 1));
     assert_eq!(flow.next_message(1), message(2, 1));
@@ -116,14 +116,14 @@ fn breaches_are_found() {
     assert_eq!(flow.arrive(0, 1, Some(0)), Ok(None));
     assert_eq!(flow.arrive(1, 1, Some(0)), Ok(None));
     assert_eq!(flow.arrive(2, 1, Some(0)), Err(Breach::NoCredit));
-    // Taking it is not enough: the other end has to be told.
+    // Taking the data is not enough: the other end must get the credit.
     assert_eq!(flow.take(1), Some(0));
     assert_eq!(flow.arrive(2, 1, Some(0)), Err(Breach::NoCredit));
     assert_eq!(flow.next_message(1).unwrap().word, 1);
     assert_eq!(flow.arrive(2, 1, Some(0)), Ok(None));
 }
 
-/// A message on the wire; data as the numbers of its first and last byte plus one.
+/// A message on the wire. `start` and `bytes` identify its data by stream offset.
 #[derive(Clone, Copy, Debug)]
 struct OnWire {
     slot: Option<u16>,
@@ -132,22 +132,23 @@ struct OnWire {
     word: u32,
 }
 
-/// One end with what a device would hold for it.
+/// One end, with the state that a device would hold for it.
 struct End {
     flow: Flow,
-    /// Receives that are posted, oldest first.
+    /// Posted receives, oldest first.
     posted: VecDeque<u16>,
-    /// Bytes the program still wants to send, has handed over, and has read.
+    /// Bytes that the program still wants to send, has handed over, and has read.
     wants_bytes: u64,
     sent_bytes: u64,
     read_bytes: u64,
-    /// Numbers of the first bytes in receive buffers, by slot.
+    /// Stream offsets of the first bytes in the receive buffers, by slot.
     starts: Vec<u64>,
-    /// On their way to the other end, in order, and those that have arrived and are not
+    /// Messages in flight to the other end, in order, and messages that have arrived but are not
     /// acknowledged.
     wire: VecDeque<OnWire>,
     unacknowledged: VecDeque<OnWire>,
-    /// What the device has received, and in which buffer, and the program has not looked at.
+    /// Messages that the device has received, with their buffers, and the program has not
+    /// processed.
     completed: VecDeque<(u16, OnWire)>,
 }
 
@@ -166,7 +167,7 @@ impl End {
         }
     }
 
-    /// Sends one message if it may; a message without data only when none with data goes.
+    /// Sends one message if it may; a message without data only if none with data can be sent.
     fn send(&mut self) -> bool {
         let left = (self.wants_bytes - self.sent_bytes) as usize;
         let on_wire = match self.flow.next_message(left) {
@@ -197,7 +198,7 @@ impl End {
         true
     }
 
-    /// The device hears that its oldest message has arrived.
+    /// Completes the oldest send: the device learns that the message has arrived.
     fn acknowledge(&mut self) -> bool {
         let Some(message) = self.unacknowledged.pop_front() else {
             return false;
@@ -209,7 +210,7 @@ impl End {
         true
     }
 
-    /// The device takes a message off the wire of `from`. An error where no receive is posted.
+    /// Takes a message off the wire of `from` into the device. Fails if no receive is posted.
     fn receive(&mut self, from: &mut End) -> Result<bool, String> {
         let Some(message) = from.wire.pop_front() else {
             return Ok(false);
@@ -220,7 +221,7 @@ impl End {
         Ok(true)
     }
 
-    /// The program looks at what the device has received.
+    /// Processes one message that the device has received.
     fn look(&mut self) -> Result<bool, String> {
         let Some((slot, message)) = self.completed.pop_front() else {
             return Ok(false);
@@ -233,7 +234,7 @@ impl End {
         Ok(true)
     }
 
-    /// The program reads at most `bytes`.
+    /// Reads at most `bytes` bytes as the program.
     fn read(&mut self, bytes: usize) -> bool {
         let Some(first) = self.flow.first() else {
             return false;
@@ -247,7 +248,8 @@ impl End {
     }
 }
 
-/// Runs a schedule, then goes on fairly until nothing moves. `receives` is added to what is posted.
+/// Runs a schedule, then continues fairly until nothing moves. `extra` is added to the number of
+/// posted receives.
 fn run(shape: Shape, schedule: &[u8], extra: i32) -> Result<(), String> {
     let (a, b) = (
         terms(shape.credits.0, 4096),
@@ -340,7 +342,7 @@ proptest! {
         for (bytes, word, reads) in arrivals {
             let Ok(again) = flow.arrive(0, bytes, word) else { break };
             held += u16::from(again.is_none());
-            // More than the credits are never held, whoever says what.
+            // The end never holds more messages than the credits, whatever the other end sends.
             prop_assert!(held <= own.credits);
             if let Some(first) = flow.first().filter(|_| reads) {
                 flow.take(first.end - first.start);
@@ -356,7 +358,7 @@ proptest! {
     }
 }
 
-/// The tests above would see it if an end posted a receive less than it does.
+/// Checks that the tests above would detect an end that posts one receive too few.
 #[test]
 fn every_receive_is_needed() {
     let shape = Shape {
@@ -365,10 +367,10 @@ fn every_receive_is_needed() {
         buffer_bytes: 4096,
         wants: (2 * 4096, 2 * 4096),
     };
-    // Even numbers are of the first end: 0 it sends, 4 its device receives, 10 it looks, 0xfc it
-    // reads. Both send all they have; then the first one reads a message and gives its credit back
-    // without data, twice. Its four messages are received while the program of the second one is
-    // busy elsewhere: 5.
+    // Even numbers are actions of the first end: 0 sends, 4 receives in its device, 10 processes,
+    // 0xfc reads. Both ends send all they have. Then the first end reads a message and gives its
+    // credit back without data, twice. Its four messages are received while the program of the
+    // second end is busy elsewhere: 5.
     let schedule = [0, 0, 1, 1, 4, 4, 10, 0xfc, 0, 10, 0xfc, 0, 5, 5, 5, 5];
     assert_eq!(run(shape, &schedule, 0), Ok(()));
     let overrun = Err("no receive is posted".to_owned());

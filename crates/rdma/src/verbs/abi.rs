@@ -1,18 +1,18 @@
 //! The structures that libibverbs and librdmacm share with their callers, as far as they are used
 //! here: the application binary interface of rdma-core (`infiniband/verbs.h`, `rdma/rdma_cma.h`),
 //! which has been stable since its version 1.1 of 2007. Where only the first fields of a structure
-//! are needed, only those are written down, and the structure is never made nor moved here.
+//! are needed, only those are declared, and the structure is never created or moved here.
 
 use std::ffi::{c_int, c_uint, c_void};
 
-/// `struct ibv_context`, its beginning.
+/// The first fields of `struct ibv_context`.
 #[repr(C)]
 pub(super) struct Context {
     _device: *mut c_void,
     pub(super) ops: ContextOps,
 }
 
-/// `struct ibv_context_ops`: what the header calls without a symbol of the library.
+/// `struct ibv_context_ops`: the functions that the header calls without a symbol of the library.
 #[repr(C)]
 pub(super) struct ContextOps {
     _before_poll: [*mut c_void; 11],
@@ -25,25 +25,25 @@ pub(super) struct ContextOps {
         unsafe extern "C" fn(*mut Qp, *mut ReceiveRequest, *mut *mut ReceiveRequest) -> c_int,
 }
 
-/// `struct ibv_cq`, its beginning.
+/// The first fields of `struct ibv_cq`.
 #[repr(C)]
 pub(super) struct Cq {
     pub(super) context: *mut Context,
 }
 
-/// `struct ibv_qp`, its beginning.
+/// The first fields of `struct ibv_qp`.
 #[repr(C)]
 pub(super) struct Qp {
     pub(super) context: *mut Context,
 }
 
-/// `struct ibv_pd`, of which nothing is needed.
+/// `struct ibv_pd`; none of its fields is needed.
 #[repr(C)]
 pub(super) struct Pd {
     _context: *mut Context,
 }
 
-/// `struct ibv_comp_channel`, its beginning.
+/// The first fields of `struct ibv_comp_channel`.
 #[repr(C)]
 pub(super) struct CompletionChannel {
     _context: *mut Context,
@@ -71,7 +71,7 @@ pub(super) struct Sge {
     pub(super) lkey: u32,
 }
 
-/// `struct ibv_send_wr`. Behind the immediate data are unions for operations that are not used
+/// `struct ibv_send_wr`. The immediate data is followed by unions for operations that are not used
 /// here.
 #[repr(C)]
 pub(super) struct SendRequest {
@@ -81,7 +81,7 @@ pub(super) struct SendRequest {
     pub(super) num_sge: c_int,
     pub(super) opcode: c_uint,
     pub(super) send_flags: c_uint,
-    /// In the order of the network.
+    /// In network byte order.
     pub(super) imm_data: u32,
     pub(super) unused: [u64; 11],
 }
@@ -104,7 +104,7 @@ pub(super) struct Completion {
     pub(super) opcode: c_uint,
     pub(super) vendor_err: u32,
     pub(super) byte_len: u32,
-    /// In the order of the network.
+    /// In network byte order.
     pub(super) imm_data: u32,
     pub(super) qp_num: u32,
     pub(super) src_qp: u32,
@@ -137,7 +137,7 @@ pub(super) struct CmChannel {
     pub(super) fd: c_int,
 }
 
-/// `struct rdma_cm_id`, its beginning.
+/// The first fields of `struct rdma_cm_id`.
 #[repr(C)]
 pub(super) struct CmId {
     pub(super) verbs: *mut Context,
@@ -160,7 +160,7 @@ pub(super) struct ConnParam {
     pub(super) qp_num: u32,
 }
 
-/// `struct rdma_cm_event`; of the union at its end only the part of connections.
+/// `struct rdma_cm_event`; of the union at its end, only the part for connections.
 #[repr(C)]
 pub(super) struct CmEvent {
     pub(super) id: *mut CmId,
@@ -193,8 +193,8 @@ mod tests {
 
     use super::*;
 
-    /// Sizes and places as a C compiler gives them for the headers of rdma-core, on a machine of 64
-    /// bits.
+    /// Sizes and offsets as a C compiler computes them from the headers of rdma-core, on a 64-bit
+    /// machine.
     #[test]
     fn the_layout_is_that_of_the_headers() {
         assert_eq!(size_of::<SendRequest>(), 128);

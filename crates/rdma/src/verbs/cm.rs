@@ -13,59 +13,59 @@ use super::abi::{self, ConnParam, PS_TCP};
 use super::checked;
 use super::library::{Library, the_library};
 
-/// How long the fabric is asked for the way to an address.
+/// Timeout in milliseconds of the address and route resolution.
 const RESOLVE_MS: c_int = 4000;
-/// Transport retries before a connection is broken; the most there are.
+/// Number of transport retries before a connection breaks: the maximum.
 const RETRIES: u8 = 7;
-/// Retries of a message that finds no receive posted. Credits see to it that there is always one,
-/// so the first is a fault of an end.
+/// Number of retries of a message that finds no receive posted. The credits ensure that one is
+/// always posted, so the first such event is an error of an end.
 const RNR_RETRIES: u8 = 0;
-/// Private data that RDMA CM can hand out, at most.
+/// Maximum length of the private data that RDMA CM can deliver, in bytes.
 const PRIVATE_BYTES_MAX: usize = 255;
 
-/// Where events come from.
+/// The source of events.
 pub(crate) struct CmChannel {
     library: &'static Library,
     raw: NonNull<abi::CmChannel>,
 }
 
-/// What an event says.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Happened {
     /// The address belongs to a device.
     AddressResolved,
-    /// The way is known.
+    /// The route is resolved.
     RouteResolved,
-    /// Somebody wants to connect.
+    /// A client requests a connection.
     Request,
-    /// The connection is made.
+    /// The connection is established.
     Established,
-    /// The other end has ended it, or is gone.
+    /// The other end has ended the connection, or is gone.
     Disconnected,
-    /// The other end does not want it, or nobody listens there.
+    /// The other end rejected the connection, or has no listener there.
     Rejected,
-    /// It has failed.
+    /// The connection or its setup has failed.
     Failed,
-    /// Nothing that matters here.
+    /// An event that is irrelevant here.
     Other,
 }
 
 /// An event.
 pub(crate) struct CmEvent {
     pub(crate) happened: Happened,
-    /// The event in words.
+    /// Description of the event.
     pub(crate) words: String,
-    /// What the other end said of itself.
+    /// Private data of the other end.
     pub(crate) private: Vec<u8>,
-    /// Who wants to connect, of a request.
+    /// For a connection request, the identifier of the new connection.
     pub(crate) request: Option<CmId>,
 }
 
 impl CmChannel {
-    /// A new channel.
+    /// Creates a channel.
     ///
     /// # Errors
-    /// `Unsupported` without the libraries; where the machine has no RDMA, what the kernel says.
+    /// `Unsupported` without the libraries; the kernel's error if the machine has no RDMA.
     pub(crate) fn new() -> io::Result<Rc<CmChannel>> {
         let library = the_library()?;
         // SAFETY: takes nothing; the result is checked.
@@ -82,13 +82,13 @@ impl CmChannel {
         Ok(Rc::new(channel))
     }
 
-    /// The descriptor that is readable when there is an event.
+    /// Returns the descriptor that is readable when there is an event.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel lives as long as `self`, and its descriptor as long as it.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
     }
 
-    /// The next event, if there is one.
+    /// Takes the next event, if there is one.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -111,7 +111,7 @@ impl CmChannel {
         Ok(Some(seen))
     }
 
-    /// What an event says.
+    /// Converts an event of the library.
     ///
     /// # Safety
     /// The event is one that the library has just given.
@@ -123,7 +123,7 @@ impl CmChannel {
             8 => Happened::Rejected,
             9 => Happened::Established,
             10 => Happened::Disconnected,
-            // Of the address, the route, the connection; unreachable; the device is taken away.
+            // Errors of the address, the route or the connection; unreachable; device removal.
             1 | 3 | 6 | 7 | 11 => Happened::Failed,
             _ => Happened::Other,
         };
@@ -133,7 +133,7 @@ impl CmChannel {
         let name = name.trim_start_matches("RDMA_CM_EVENT_");
         let words = match event.status {
             0 => name.to_lowercase(),
-            // Errors come as negative numbers, the reasons of the fabric for a rejection as others.
+            // Errors are negative numbers; the fabric's reasons for a rejection are positive ones.
             status if status < 0 => {
                 let error = io::Error::from_raw_os_error(-status);
                 format!("{}: {error}", name.to_lowercase())
@@ -171,14 +171,14 @@ impl Drop for CmChannel {
     }
 }
 
-/// An identifier: what listens, connects, or is connected.
+/// An RDMA CM identifier, which listens, connects, or is connected.
 pub(crate) struct CmId {
     channel: Rc<CmChannel>,
     raw: NonNull<abi::CmId>,
 }
 
 impl CmId {
-    /// A new one, whose events come from `channel`.
+    /// Creates an identifier whose events come from `channel`.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -199,12 +199,12 @@ impl CmId {
         self.channel.library
     }
 
-    /// Where its events come from.
+    /// Returns the channel that its events come from.
     pub(crate) fn channel(&self) -> &Rc<CmChannel> {
         &self.channel
     }
 
-    /// The identifier for calls, and its device once it is known.
+    /// Returns the raw identifier for calls, and its device once that is known.
     pub(super) fn raw(&self) -> (*mut abi::CmId, *mut abi::Context) {
         // SAFETY: the identifier lives as long as `self`.
         (self.raw.as_ptr(), unsafe { self.raw.as_ref().verbs })
@@ -225,13 +225,13 @@ impl CmId {
         checked(listens, "cannot listen")
     }
 
-    /// The port that it is bound to.
+    /// Returns the port that it is bound to.
     pub(crate) fn port(&self) -> u16 {
         // SAFETY: the identifier is alive and has been bound.
         u16::from_be(unsafe { (self.library().rdma_get_src_port)(self.raw.as_ptr()) })
     }
 
-    /// Begins to find the device that leads to an address.
+    /// Starts to resolve the device that leads to an address.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -244,7 +244,7 @@ impl CmId {
         checked(result, "cannot resolve the address")
     }
 
-    /// Begins to find the way.
+    /// Starts to resolve the route.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -254,7 +254,7 @@ impl CmId {
         checked(result, "cannot resolve the route")
     }
 
-    /// Begins to connect; its queues have been made.
+    /// Starts to connect. The queues of the identifier have been created.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -265,7 +265,7 @@ impl CmId {
         checked(result, "cannot connect")
     }
 
-    /// Takes a request; its queues have been made.
+    /// Accepts a connection request. The queues of the identifier have been created.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -276,20 +276,20 @@ impl CmId {
         checked(result, "cannot accept")
     }
 
-    /// Refuses a request. Whoever asked may be gone already, which is as good.
+    /// Rejects a connection request. An error only means that the client is already gone.
     pub(crate) fn reject(&self) {
         // SAFETY: the identifier is alive; there is no private data.
         unsafe { (self.library().rdma_reject)(self.raw.as_ptr(), ptr::null(), 0) };
     }
 
-    /// Ends the connection: everything that is posted is flushed, and the other end is told. The
-    /// only error says that there is no connection any more.
+    /// Ends the connection: all posted work requests are flushed, and the other end is notified. An
+    /// error only means that there is no connection any more.
     pub(crate) fn disconnect(&self) {
         // SAFETY: the identifier is alive.
         unsafe { (self.library().rdma_disconnect)(self.raw.as_ptr()) };
     }
 
-    /// Has its events come from a channel of its own.
+    /// Moves its events to a channel of its own.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -313,7 +313,7 @@ impl Drop for CmId {
     }
 }
 
-/// How a connection is to be. The private data is only pointed at.
+/// Returns the parameters of a connection. They point to the private data without copying it.
 fn conn_param(private: &[u8]) -> ConnParam {
     assert!(private.len() <= PRIVATE_BYTES_MAX, "the words are short");
     ConnParam {
@@ -329,7 +329,7 @@ fn conn_param(private: &[u8]) -> ConnParam {
     }
 }
 
-/// An address as C has it.
+/// Converts an address to its C form.
 fn socket_address(address: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: all-zero is a valid `sockaddr_storage` of no family.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! The two libraries, opened when they are first needed. So a program with this transport runs
+//! The two RDMA libraries, opened at first use. A program with this transport therefore also runs
 //! where they are not installed, and is built without their headers.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -9,7 +9,7 @@ use super::abi::{
     CmChannel, CmEvent, CmId, CompletionChannel, ConnParam, Context, Cq, Mr, Pd, QpInit,
 };
 
-/// The functions, each under its own name, out of libraries that are never closed.
+/// Declares the functions, each under its own name, of libraries that are never closed.
 macro_rules! functions {
     ($($library:literal { $(fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)* })*) => {
         /// See the module.
@@ -74,7 +74,7 @@ functions! {
     }
 }
 
-/// The libraries.
+/// Returns the libraries.
 ///
 /// # Errors
 /// `Unsupported` where they cannot be opened; the text says which, and what to install.

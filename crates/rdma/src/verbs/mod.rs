@@ -1,8 +1,8 @@
-//! The verbs and RDMA CM, made safe: what a connection needs of them and no more.
+//! Safe wrappers of the verbs and RDMA CM: the part that a connection needs.
 //!
-//! This module may use `unsafe`: it hands memory to a device, through libraries of C. It must never
+//! This module may use `unsafe`: it hands memory to a device, through C libraries. It must never
 //! touch a buffer that the device may touch, nor free one before the queue pair that knows of it is
-//! gone. It knows nothing of credits nor of streams.
+//! gone. It knows nothing of credits or streams.
 
 mod abi;
 mod cm;
@@ -14,7 +14,7 @@ pub(crate) use queues::{Depths, Done, Queues, Work};
 
 use std::io;
 
-/// The result of a function that answers 0, or -1 with `errno`.
+/// Checks the result of a function that returns 0, or -1 with `errno`.
 fn checked(result: i32, what: &str) -> io::Result<()> {
     if result == 0 {
         Ok(())
@@ -23,7 +23,7 @@ fn checked(result: i32, what: &str) -> io::Result<()> {
     }
 }
 
-/// The error of a call that has just failed, with what it was for.
+/// Returns the error of a call that has just failed, with a description of the call.
 fn last_error(what: &str) -> io::Error {
     let error = io::Error::last_os_error();
     let hint = match error.raw_os_error() {

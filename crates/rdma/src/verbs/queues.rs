@@ -1,4 +1,4 @@
-//! The queues of one connection, and the registered memory that its messages come from and go to.
+//! The queues of one connection, and the registered memory that holds its messages.
 
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -13,36 +13,36 @@ use super::cm::CmId;
 use super::last_error;
 use super::library::{Library, the_library};
 
-/// Completions that are taken in one call.
+/// Number of completions that are taken in one call.
 const POLLED: usize = 16;
-/// Pages of registered memory.
+/// Page size of registered memory.
 const PAGE_BYTES: usize = 4096;
-/// Bits of a work request's number: what it is, and the number of its buffer.
+/// Bits of a work request ID: the kind of the request, and the number of its buffer.
 const SEND: u64 = 1 << 32;
 const IDLE_SEND: u64 = 2 << 32;
 const RECEIVE: u64 = 3 << 32;
 
-/// What a connection has of each.
+/// Queue depths and buffer size of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Depths {
-    /// Buffers to receive into.
+    /// Number of receive buffers.
     pub(crate) receives: u16,
-    /// Buffers to send from.
+    /// Number of send buffers.
     pub(crate) sends: u16,
-    /// Messages without data under way.
+    /// Maximum number of messages without data in flight.
     pub(crate) idle_sends: u16,
-    /// Bytes of each buffer, whole pages.
+    /// Size of each buffer in bytes: whole pages.
     pub(crate) buffer_bytes: usize,
 }
 
-/// What a completion is of.
+/// The work that a completion reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// A message from the buffer of this number has been sent to its end.
+    /// The send of a message from the buffer of this number has completed.
     Sent(u16),
-    /// So has a message without data.
+    /// The send of a message without data has completed.
     IdleSent,
-    /// A message has come into the buffer of this number.
+    /// A message has been received into the buffer of this number.
     Received {
         /// The buffer.
         slot: u16,
@@ -53,7 +53,7 @@ pub(crate) enum Work {
     },
 }
 
-/// A completion: what is done, or why it never will be.
+/// A completion: the completed work, or the reason why it failed.
 pub(crate) type Done = Result<Work, String>;
 
 /// Memory that a device reads and writes.
@@ -82,13 +82,13 @@ impl Drop for Region {
     }
 }
 
-/// A queue pair with everything that belongs to it. The buffers to receive into are numbered from
-/// 0, those to send from too.
+/// A queue pair with its resources. Receive buffers and send buffers are each numbered from 0.
 pub(crate) struct Queues {
     library: &'static Library,
     id: CmId,
     depths: Depths,
-    /// What is with the device, first the receives, then the sends.
+    /// Whether each buffer is owned by the device: first the receive buffers, then the send
+    /// buffers.
     lent: RefCell<Vec<bool>>,
     region: Region,
     pd: NonNull<Pd>,
@@ -98,7 +98,7 @@ pub(crate) struct Queues {
     qp: NonNull<abi::Qp>,
 }
 
-/// What has been made so far, to be given back when the rest fails.
+/// The resources created so far, which are released if the rest fails.
 struct Parts {
     library: &'static Library,
     pd: *mut Pd,
@@ -129,10 +129,10 @@ impl Drop for Parts {
 }
 
 impl Queues {
-    /// Makes the queues of an identifier whose device is known.
+    /// Creates the queues of an identifier whose device is known.
     ///
     /// # Errors
-    /// What the kernel refuses: mostly locked memory.
+    /// Those of the kernel, mostly about locked memory.
     pub(crate) fn new(id: CmId, depths: Depths) -> io::Result<Queues> {
         let library = the_library()?;
         let (raw_id, context) = id.raw();
@@ -168,7 +168,7 @@ impl Queues {
                 return Err(last_error("cannot make a queue pair"));
             }
             let qp = NonNull::new((*raw_id).qp).expect("it has just been made");
-            // From here on it is `Queues` that gives everything back.
+            // From here on, `Queues` releases all resources.
             std::mem::forget(parts);
             let queues = Queues {
                 library,
@@ -187,20 +187,21 @@ impl Queues {
         }
     }
 
-    /// The identifier.
+    /// Returns the identifier.
     pub(crate) fn id(&self) -> &CmId {
         &self.id
     }
 
-    /// The descriptor that is readable when the queue that was [armed](Self::arm) has something.
+    /// Returns the descriptor that is readable when the [armed](Self::arm) queue has a new
+    /// completion.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel lives as long as `self`, and its descriptor as long as it.
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
-    /// Asks for one notice when there is a new completion, of receives alone or of everything; a
-    /// failure is always noticed, for it flushes the receives. What has come before may not be
-    /// noticed.
+    /// Requests one notification of a new completion, either of receives alone or of all work
+    /// requests. A failure is always notified, because it flushes the receives. Completions from
+    /// before this call may not be notified.
     ///
     /// # Errors
     /// Those of the device.
@@ -214,7 +215,7 @@ impl Queues {
         posted(result, "cannot ask for a notice")
     }
 
-    /// Takes a notice; false when there is none.
+    /// Takes a notification. Returns false when there is none.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -235,10 +236,11 @@ impl Queues {
         Ok(true)
     }
 
-    /// Looks at what has completed and hands it out, oldest first; false when there was nothing.
+    /// Polls for completions and passes them to `each`, oldest first. Returns false when there was
+    /// none.
     ///
     /// # Errors
-    /// When the device says that it is broken.
+    /// When the device reports that it is broken.
     pub(crate) fn poll(&self, mut each: impl FnMut(Done)) -> io::Result<bool> {
         let mut entries = [Completion::default(); POLLED];
         let cq = self.cq.as_ptr();
@@ -256,7 +258,7 @@ impl Queues {
         Ok(count > 0)
     }
 
-    /// What a completion says; its buffer comes back.
+    /// Decodes a completion, and takes its buffer back from the device.
     fn done(&self, entry: &Completion) -> Done {
         let (kind, slot) = (entry.wr_id & !0xffff, entry.wr_id as u16);
         match kind {
@@ -286,13 +288,13 @@ impl Queues {
         usize::from(self.depths.receives) + usize::from(slot)
     }
 
-    /// Notes whether a buffer is with the device.
+    /// Records whether the device owns a buffer.
     fn lend(&self, index: usize, lent: bool) {
         let before = std::mem::replace(&mut self.lent.borrow_mut()[index], lent);
         assert_ne!(before, lent, "a buffer goes to the device and comes back");
     }
 
-    /// The address of a buffer. It is not with the device, so nobody else touches it.
+    /// Returns the address of a buffer that the device does not own, so no other party touches it.
     fn buffer(&self, index: usize) -> *mut u8 {
         assert!(!self.lent.borrow()[index], "the device has this buffer");
         // SAFETY: the region has a buffer for each place of `lent`.
@@ -333,7 +335,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Copies what a completed receive has put into a buffer, from the byte `from` on.
+    /// Copies the data of a completed receive out of its buffer, from offset `from` on.
     ///
     /// # Panics
     /// When the buffer is posted, or shorter.
@@ -349,13 +351,13 @@ impl Queues {
         unsafe { ptr::copy_nonoverlapping(start.add(from), out.as_mut_ptr(), out.len()) };
     }
 
-    /// Fills the first `bytes` of a buffer and sends them with an immediate word.
+    /// Fills the first `bytes` bytes of a buffer and sends them with an immediate word.
     ///
     /// # Errors
     /// Those of the device.
     ///
     /// # Panics
-    /// When the buffer is under way, or shorter.
+    /// When the buffer is in flight, or shorter.
     pub(crate) fn send(
         &self,
         slot: u16,
@@ -433,7 +435,7 @@ fn made<T>(raw: *mut T, what: &str) -> io::Result<NonNull<T>> {
     NonNull::new(raw).ok_or_else(|| last_error(what))
 }
 
-/// The result of a function that answers 0 or an error's number.
+/// Checks the result of a function that returns 0 or an error number.
 fn posted(result: i32, what: &str) -> io::Result<()> {
     if result == 0 {
         return Ok(());
@@ -452,7 +454,7 @@ fn qp_init(cq: *mut abi::Cq, depths: Depths) -> QpInit {
         max_recv_wr: u32::from(depths.receives),
         max_send_sge: 1,
         max_recv_sge: 1,
-        // Small sends inside of the request fail on soft RoCE.
+        // Inline sends fail on soft RoCE.
         max_inline_data: 0,
         qp_type: abi::QPT_RC,
         sq_sig_all: 0,

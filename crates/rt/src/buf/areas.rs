@@ -1,37 +1,38 @@
-//! Memory for what stays: pieces of one size, out of areas that the kernel may back with huge
-//! pages.
+//! Memory for long-lived content: pieces of one size, carved from areas that the kernel may back
+//! with huge pages.
 //!
-//! The content of a device in memory is touched at random. On small pages nearly every touch misses
-//! the processor's table of pages, and pieces of the heap have the counts of their handles strewn
-//! between them. An area is one huge page of x86-64 and is mapped when its first piece is wanted,
-//! so memory that was never written takes none, but for the rest of one area.
+//! The content of a device in memory is accessed at random. On small pages nearly every access
+//! misses the TLB, and pieces on the heap have the reference counts of their handles scattered
+//! between them. An area is one huge page of x86-64 and is mapped when its first piece is needed,
+//! so content that was never written takes no memory, except for the rest of one area.
 //!
-//! It must never give back an area of which a piece is in use.
+//! The allocator must never unmap an area of which a piece is in use.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
-/// An area, and its alignment.
+/// Size and alignment of an area in bytes.
 const AREA_BYTES: usize = 2 << 20;
 
-/// A piece that nobody has.
+/// A piece that is not in use.
 #[derive(Clone, Copy)]
 struct Free {
     start: NonNull<u8>,
-    /// Nobody has had it: it is all zeroes.
+    /// True when the piece has never been used, so that it is all zeroes.
     is_new: bool,
 }
 
-/// See the module.
+/// An allocator of pieces; see the module.
 pub(super) struct Areas {
     piece_bytes: usize,
     free: Vec<Free>,
-    /// Pieces in use, of each area by its address.
+    /// Number of pieces in use in each area, by the area's address.
     used: BTreeMap<usize, usize>,
 }
 
 impl Areas {
-    /// Of pieces of `piece_bytes`, a power of two and a part of an area.
+    /// Creates an allocator of pieces of `piece_bytes`, a power of two from [`super::ALIGNMENT`] to
+    /// the size of an area.
     pub(super) fn new(piece_bytes: usize) -> Areas {
         assert!(
             piece_bytes.is_power_of_two() && (super::ALIGNMENT..=AREA_BYTES).contains(&piece_bytes),
@@ -52,7 +53,7 @@ impl Areas {
         AREA_BYTES / self.piece_bytes
     }
 
-    /// A piece of zeroes; `None` when the kernel has no memory.
+    /// Takes a piece filled with zeroes; returns `None` when the kernel has no memory.
     pub(super) fn take(&mut self) -> Option<NonNull<u8>> {
         if self.free.is_empty() {
             self.map()?;
@@ -60,13 +61,13 @@ impl Areas {
         let Free { start, is_new } = self.free.pop()?;
         *self.used_of(start) += 1;
         if !is_new {
-            // SAFETY: the piece is inside an area, and was given back by the only one who had it.
+            // SAFETY: the piece is inside an area, and its only user has returned it.
             unsafe { start.write_bytes(0, self.piece_bytes) };
         }
         Some(start)
     }
 
-    /// Takes a piece back. Nobody has a handle to it any more.
+    /// Returns a piece to the allocator. The caller must have no handle to it any more.
     pub(super) fn give_back(&mut self, start: NonNull<u8>) {
         self.free.push(Free {
             start,
@@ -75,7 +76,8 @@ impl Areas {
         let used = self.used_of(start);
         *used -= 1;
         let is_empty = *used == 0;
-        // An area more than is needed is kept, so that one piece that comes and goes maps nothing.
+        // Keep one area more than needed, so that a single piece that is taken and returned
+        // repeatedly maps no area.
         if is_empty && self.free.len() >= 2 * self.pieces_of_area() {
             self.unmap(area_of(start));
         }
@@ -89,7 +91,7 @@ impl Areas {
     fn map(&mut self) -> Option<()> {
         let area = map_aligned()?;
         let piece_bytes = self.piece_bytes;
-        // The last one is taken first, so that addresses ascend.
+        // The last piece is taken first, so that addresses ascend.
         let pieces = (0..self.pieces_of_area()).rev().map(|place| Free {
             // SAFETY: the pieces of an area are inside it.
             start: unsafe { area.add(place * piece_bytes) },
@@ -111,7 +113,7 @@ impl Areas {
 impl Drop for Areas {
     fn drop(&mut self) {
         for (area, used) in std::mem::take(&mut self.used) {
-            // Every block holds the pool that holds this.
+            // Every block holds the pool, which holds this allocator, so no piece is in use.
             assert_eq!(used, 0, "nobody has a piece of the area");
             unmap(area, AREA_BYTES);
         }
@@ -122,7 +124,7 @@ fn area_of(start: NonNull<u8>) -> usize {
     start.as_ptr() as usize / AREA_BYTES * AREA_BYTES
 }
 
-/// A new area, on a huge page if the kernel has one.
+/// Maps a new area, on a huge page if the kernel has one.
 fn map_aligned() -> Option<NonNull<u8>> {
     // SAFETY: a fresh private mapping, no address asked for; the result is checked.
     let start = unsafe {
@@ -142,18 +144,18 @@ fn map_aligned() -> Option<NonNull<u8>> {
     let area = start.next_multiple_of(AREA_BYTES);
     unmap(start, area - start);
     unmap(area + AREA_BYTES, end - area - AREA_BYTES);
-    // SAFETY: the area is what is left of the mapping. It is a hint: a kernel without huge pages
-    // refuses, and small ones do.
+    // SAFETY: the area is the remaining part of the mapping. The call is a hint: a kernel without
+    // huge pages refuses it, and small pages work too.
     unsafe { libc::madvise(area as *mut libc::c_void, AREA_BYTES, libc::MADV_HUGEPAGE) };
     NonNull::new(area as *mut u8)
 }
 
-/// Gives back a part of a mapping of this module, in which nobody has anything.
+/// Unmaps a part of a mapping of this module that is not in use.
 fn unmap(start: usize, bytes: usize) {
     if bytes == 0 {
         return;
     }
-    // SAFETY: the caller says so.
+    // SAFETY: the caller guarantees that the part is not in use.
     let result = unsafe { libc::munmap(start as *mut libc::c_void, bytes) };
     assert_eq!(result, 0, "unmapping memory failed");
 }
@@ -166,7 +168,7 @@ mod tests {
     const OF_AREA: usize = AREA_BYTES / PIECE;
 
     fn byte(start: NonNull<u8>, at: usize) -> u8 {
-        // SAFETY: within a piece that the test has.
+        // SAFETY: the byte is within a piece that the test holds.
         unsafe { start.add(at).read() }
     }
 
@@ -174,7 +176,7 @@ mod tests {
     fn a_piece_is_zeroes_also_when_somebody_has_written_to_it() {
         let mut areas = Areas::new(PIECE);
         let first = areas.take().unwrap();
-        // SAFETY: the piece is the test's.
+        // SAFETY: the test holds the piece.
         unsafe { first.write_bytes(7, PIECE) };
         areas.give_back(first);
         let again = areas.take().unwrap();
@@ -196,7 +198,7 @@ mod tests {
             areas.give_back(piece);
         }
         assert_eq!((areas.used.len(), areas.free.len()), (1, OF_AREA));
-        // What is left is given out again.
+        // The remaining area is used again.
         let piece = areas.take().unwrap();
         assert_eq!(areas.used.len(), 1);
         areas.give_back(piece);

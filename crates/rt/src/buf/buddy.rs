@@ -1,33 +1,36 @@
 //! A binary buddy allocator over page numbers. It knows no addresses and owns no memory.
 //!
-//! Single pages, which most requests take, are not merged the moment they come back: a few lie
-//! ready to be taken again, the last first, while the processor still has them. They are merged
-//! when a block is wanted that is not there.
+//! Single pages, which most requests use, are not merged at once when they are freed: a few are
+//! kept in a ready list and reused, the last one first, while the processor's caches still hold
+//! them. They are merged when no free block satisfies an allocation.
 
 const NONE: u32 = u32::MAX;
 
-/// The state of the block that starts at a page: free of an order, or not the start of a free one.
+/// The state of a page at which no free block starts; other states are the order of the free block
+/// that starts there.
 const NOT_FREE: u8 = u8::MAX;
-/// The state of a page that lies ready.
+/// The state of a page in the ready list.
 const READY: u8 = NOT_FREE - 1;
-/// Pages that lie ready at most.
+/// Maximum number of pages in the ready list.
 const READY_MAX: usize = 128;
 
 /// Free blocks of each order in doubly linked lists threaded through per-page links, so that
 /// taking, freeing and merging cost a few array accesses.
 pub(super) struct Buddy {
-    /// `free_order[page]`: the order of the free block starting there, or `NOT_FREE`.
+    /// The state of each page: the order of the free block that starts there, `NOT_FREE` or
+    /// `READY`.
     free_order: Vec<u8>,
     next: Vec<u32>,
     previous: Vec<u32>,
     heads: Vec<u32>,
-    /// Single pages that are free and not in the lists.
+    /// The ready list: single pages that are free and not in the lists.
     ready: Vec<u32>,
     used: usize,
 }
 
 impl Buddy {
-    /// `pages` pages in blocks of at most `block_pages_max`, a power of two that divides `pages`.
+    /// Creates an allocator of `pages` pages in blocks of at most `block_pages_max`, a power of two
+    /// that divides `pages`.
     pub(super) fn new(pages: usize, block_pages_max: usize) -> Buddy {
         assert!(block_pages_max.is_power_of_two() && pages.is_multiple_of(block_pages_max));
         assert!(pages < NONE as usize, "page numbers fit 32 bits");
@@ -46,7 +49,7 @@ impl Buddy {
         buddy
     }
 
-    /// Takes a block of `pages` pages, a power of two; `None` when there is none.
+    /// Allocates a block of `pages` pages, a power of two; returns `None` when there is none.
     pub(super) fn alloc(&mut self, pages: usize) -> Option<usize> {
         let page = match self.ready.pop() {
             Some(page) if pages == 1 => {
@@ -65,7 +68,7 @@ impl Buddy {
         Some(page)
     }
 
-    /// Takes a block out of the lists.
+    /// Takes a block from the lists, and splits a larger one if necessary.
     fn split(&mut self, pages: usize) -> Option<usize> {
         let wanted = pages.trailing_zeros() as usize;
         let found = (wanted..self.heads.len()).find(|&order| self.heads[order] != NONE)?;
@@ -77,7 +80,7 @@ impl Buddy {
         Some(page)
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     pub(super) fn free(&mut self, page: usize, pages: usize) {
         assert!(pages <= self.used, "more pages come back than were lent");
         self.used -= pages;
@@ -90,7 +93,7 @@ impl Buddy {
         }
     }
 
-    /// Puts what lies ready into the lists.
+    /// Moves the pages of the ready list into the lists of free blocks.
     fn merge_ready(&mut self) {
         while let Some(page) = self.ready.pop() {
             self.free_order[page as usize] = NOT_FREE;
@@ -113,7 +116,7 @@ impl Buddy {
         self.link(page, order);
     }
 
-    /// Pages lent out.
+    /// Returns the number of allocated pages.
     pub(super) fn used(&self) -> usize {
         self.used
     }
@@ -177,7 +180,8 @@ mod tests {
         for (page, size) in held {
             buddy.free(page, size);
         }
-        // All merged: exactly pages / top of the largest blocks can be had again.
+        // All blocks are merged: exactly `pages / top` of the largest blocks can be allocated
+        // again.
         assert!((0..pages / top).all(|_| buddy.alloc(top).is_some()));
         assert!(buddy.alloc(1).is_none());
     }

@@ -1,9 +1,9 @@
-//! Bytes that belong to no pool, so that they may go to another thread.
+//! Buffers that belong to no pool, so that they can move to another thread.
 //!
-//! A [`Buf`](super::Buf) counts its handles and knows its pool without locks, which ties it to its
-//! thread. What crosses between threads is copied once, into memory of the heap that has one owner
-//! and nothing else that points to it; the other thread's pool takes that memory over as it is.
-//! Aligned as every buffer, so direct I/O reads and writes it.
+//! A [`Buf`](super::Buf) counts its handles and refers to its pool without locks, which ties it to
+//! its thread. Data that crosses between threads is copied once, into heap memory with a single
+//! owner and no other reference; the other thread's pool takes that memory over without a copy. The
+//! memory is aligned like every buffer, so direct I/O can use it.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -11,24 +11,23 @@ use std::rc::Rc;
 
 use super::{Block, BufMut, BufPool, Home, Payload, heap_bytes, heap_layout};
 
-/// A buffer of the heap with one owner, and no pool.
+/// A buffer on the heap with one owner, and no pool.
 pub struct DetachedBuf {
     start: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: it is the only handle to memory of the global allocator, which any thread may use and
-// give back; there is no pool, no count of handles and no operation of a ring that knows this
-// memory.
+// free; no pool, no count of handles and no operation of a ring refers to this memory.
 unsafe impl Send for DetachedBuf {}
 
 impl DetachedBuf {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when there are no bytes.
+    /// Returns true when the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -38,7 +37,7 @@ impl Drop for DetachedBuf {
     fn drop(&mut self) {
         let layout = heap_layout(heap_bytes(self.len));
         // SAFETY: allocated by `DetachedBuf::gather` with the layout of the same length, which
-        // never changes, and `BufPool::attach` keeps those from getting here that it takes over.
+        // never changes; `BufPool::attach` prevents the drop of buffers that it takes over.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) };
     }
 }
@@ -50,12 +49,12 @@ impl std::fmt::Debug for DetachedBuf {
 }
 
 impl DetachedBuf {
-    /// A copy of bytes; `None` when there is no memory.
+    /// Copies bytes; returns `None` when no memory can be allocated.
     pub fn copy_of(bytes: &[u8]) -> Option<DetachedBuf> {
         DetachedBuf::gather(bytes.len(), std::iter::once(bytes))
     }
 
-    /// A copy of slices that are `len` bytes together.
+    /// Copies slices whose total length is `len` bytes.
     fn gather<'a>(len: usize, slices: impl Iterator<Item = &'a [u8]>) -> Option<DetachedBuf> {
         // SAFETY: the layout has a size above zero.
         let start = unsafe { std::alloc::alloc(heap_layout(heap_bytes(len))) };
@@ -63,32 +62,33 @@ impl DetachedBuf {
         let mut at = 0;
         for slice in slices {
             assert!(slice.len() <= len - at, "the slices are as long as all");
-            // SAFETY: what was just allocated has `len` bytes or more, of which those from `at` on
-            // have room for the slice, and nobody else has them.
+            // SAFETY: the new allocation has at least `len` bytes, of which those from `at` on have
+            // room for the slice, and no other code refers to it.
             unsafe {
                 let to = start.as_ptr().add(at);
                 std::ptr::copy_nonoverlapping(slice.as_ptr(), to, slice.len());
             }
             at += slice.len();
         }
-        // What is not written must never be read.
+        // Bytes that were not written must never be read.
         assert_eq!(at, len, "the slices are as long as all");
         Some(DetachedBuf { start, len })
     }
 }
 
 impl Payload {
-    /// A copy of the bytes in one piece that may go to another thread; `None` when there is no
-    /// memory.
+    /// Copies the bytes into one buffer that may move to another thread; returns `None` when no
+    /// memory can be allocated.
     pub fn detached(&self) -> Option<DetachedBuf> {
         DetachedBuf::gather(self.len(), self.slices().iter().map(|slice| &slice[..]))
     }
 }
 
 impl BufPool {
-    /// Makes it a buffer of this thread, without a copy. It counts as one from the heap.
+    /// Turns `detached` into a buffer of this thread, without a copy. The buffer counts as one from
+    /// the heap.
     pub fn attach(&self, detached: DetachedBuf) -> BufMut {
-        // Its memory has another owner from here on.
+        // The block below owns the memory from here on.
         let detached = ManuallyDrop::new(detached);
         let capacity = heap_bytes(detached.len);
         self.0.heap_bytes.set(self.0.heap_bytes.get() + capacity);

@@ -1,18 +1,18 @@
 //! Buffers for direct I/O: aligned, pooled, shared without copying, and safe to hand to the kernel.
 //!
-//! A [`BufMut`] is the only handle to its bytes and may be filled; freezing it gives a [`Buf`],
-//! an immutable slice that clones by counting. A [`Payload`] is a list of such slices, so that a
-//! layer can split, merge and keep data without touching it. All of these stay on their thread;
-//! a [`DetachedBuf`] is a copy that may leave it.
+//! A [`BufMut`] is the only handle to its bytes and may be filled; freezing it gives a [`Buf`], an
+//! immutable slice that is cloned by reference counting. A [`Payload`] is a list of such slices, so
+//! that a layer can split, merge and keep data without copying it. All of these stay on their
+//! thread; a [`DetachedBuf`] is a copy that may leave it.
 //!
-//! The pool carves power-of-two blocks out of one region that is registered with the ring (a
-//! buddy allocator). [`BufPool::alloc_now`] never waits and overflows to the heap: the edges
-//! reserve memory for a request's data before they admit it, so the need of what is inside is
-//! bounded by the requests that were admitted. A layer that waited for memory while holding some
-//! could wait for itself. [`BufPool::alloc`] waits for room; it is for edges that hold nothing.
+//! The pool allocates power-of-two blocks from one region that is registered with the ring (a buddy
+//! allocator). [`BufPool::alloc_now`] never waits and falls back to the heap. The edges reserve
+//! memory for a request's data before they admit it, so the memory used inside is bounded by the
+//! admitted requests; a layer that waited for memory while holding some could wait for itself.
+//! [`BufPool::alloc`] waits for room; it is for edges that hold no buffers.
 //!
-//! This module may use `unsafe`: it owns raw memory. It must never hand out two ways to write
-//! the same bytes, and never give memory back while an operation still owns it.
+//! This module may use `unsafe`: it owns raw memory. It must never hand out two handles that can
+//! write the same bytes, and never free memory while an operation still owns it.
 
 mod areas;
 mod buddy;
@@ -31,21 +31,22 @@ use buddy::Buddy;
 pub use detached::DetachedBuf;
 pub use payload::Payload;
 
-/// The alignment of every buffer and the smallest block of the pool: one page, which satisfies
-/// the direct-I/O alignment of every device with 512-byte or 4-KiB sectors.
+/// Alignment of every buffer and size of the pool's smallest block: one page, which satisfies the
+/// direct-I/O alignment of every device with 512-byte or 4-KiB sectors.
 pub const ALIGNMENT: usize = 4096;
 
-/// The largest block the pool carves out of its region; larger buffers come from the heap.
+/// Size of the largest block that the pool allocates from its region; larger buffers come from the
+/// heap.
 pub const BLOCK_BYTES_MAX: usize = 4 << 20;
 
-/// The region, the allocator over it, and what is lent out.
+/// The region, its allocator, and the amount of memory in use.
 struct PoolState {
     /// Start of the region; dangling when there is none.
     region: NonNull<u8>,
     region_bytes: usize,
     buddy: RefCell<Buddy>,
     heap_bytes: Cell<usize>,
-    /// Where blocks of one size come from in place of the heap.
+    /// The allocator of blocks of one size, which replaces the heap for them.
     areas: Option<RefCell<Areas>>,
     /// The edges that wait for room in the region.
     waiting: WaitQueue,
@@ -62,11 +63,11 @@ impl Drop for PoolState {
     }
 }
 
-/// A pool of aligned buffers. Cloning gives another handle to the same pool.
+/// A pool of aligned buffers. A clone is another handle to the same pool.
 #[derive(Clone)]
 pub struct BufPool(Rc<PoolState>);
 
-/// One block of memory, lent out by the pool or taken from the heap.
+/// One block of memory, allocated from the pool's region, the heap or an area.
 struct Block {
     start: NonNull<u8>,
     capacity: usize,
@@ -74,7 +75,7 @@ struct Block {
     home: Home,
 }
 
-/// Where the memory of a block came from.
+/// The origin of a block's memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Home {
     Region,
@@ -113,7 +114,7 @@ fn heap_layout(bytes: usize) -> std::alloc::Layout {
 }
 
 impl BufPool {
-    /// A pool over a region of `bytes`, rounded up to whole [`BLOCK_BYTES_MAX`].
+    /// Creates a pool over a region of `bytes`, rounded up to a multiple of [`BLOCK_BYTES_MAX`].
     ///
     /// # Errors
     /// When the kernel refuses the memory.
@@ -122,7 +123,7 @@ impl BufPool {
         if bytes == 0 {
             return Ok(BufPool::unregistered());
         }
-        // SAFETY: a fresh private mapping, no address asked for; the result is checked.
+        // SAFETY: a fresh private mapping at no requested address; the result is checked.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -140,13 +141,13 @@ impl BufPool {
         Ok(BufPool::over(region, bytes, None))
     }
 
-    /// A pool without a region: every buffer comes from the heap.
+    /// Creates a pool without a region: every buffer comes from the heap.
     pub fn unregistered() -> BufPool {
         BufPool::over(NonNull::dangling(), 0, None)
     }
 
-    /// A pool for content that stays: buffers of `bytes`, a power of two of up to 2 MiB, come from
-    /// memory that the kernel may back with huge pages. Others come from the heap.
+    /// Creates a pool for long-lived content: buffers of `bytes`, a power of two of up to 2 MiB,
+    /// come from memory that the kernel may back with huge pages. Other buffers come from the heap.
     pub fn for_content(bytes: usize) -> BufPool {
         BufPool::over(NonNull::dangling(), 0, Some(Areas::new(bytes)))
     }
@@ -165,8 +166,9 @@ impl BufPool {
         }))
     }
 
-    /// A buffer of `len` bytes, waiting for room in the region, in order of arrival: a large buffer
-    /// is not starved by small ones that are asked for later. For the edges only.
+    /// Allocates a buffer of `len` bytes, and waits for room in the region, in order of arrival:
+    /// later requests for small buffers do not starve an earlier one for a large buffer. For the
+    /// edges only.
     pub async fn alloc(&self, len: usize) -> BufMut {
         if self.0.region_bytes == 0 || block_bytes(len) > BLOCK_BYTES_MAX {
             return self.alloc_now(len);
@@ -174,14 +176,14 @@ impl BufPool {
         self.0.waiting.in_turn(|| self.try_alloc(len)).await
     }
 
-    /// A buffer of `len` bytes from the region, if there is room.
+    /// Allocates a buffer of `len` bytes from the region, if there is room.
     pub fn try_alloc(&self, len: usize) -> Option<BufMut> {
         let capacity = block_bytes(len);
         if capacity > BLOCK_BYTES_MAX {
             return None;
         }
         let page = self.0.buddy.borrow_mut().alloc(capacity / ALIGNMENT)?;
-        // SAFETY: the allocator answers with a page inside the region.
+        // SAFETY: the allocator returns a page inside the region.
         let start = unsafe { self.0.region.add(page * ALIGNMENT) };
         let block = Block {
             start,
@@ -195,42 +197,42 @@ impl BufPool {
         })
     }
 
-    /// A buffer of `len` bytes, from the heap when the region is full. The content is unspecified
-    /// but initialised: bytes of an earlier use, or zeroes.
+    /// Allocates a buffer of `len` bytes, from the heap when the region is full. The content is
+    /// unspecified but initialised: bytes of an earlier use, or zeroes.
     pub fn alloc_now(&self, len: usize) -> BufMut {
         self.try_alloc(len).unwrap_or_else(|| self.heap_block(len))
     }
 
-    /// A buffer of `len` zeroes.
+    /// Returns a buffer of `len` zeroes.
     pub fn zeroed(&self, len: usize) -> Buf {
         let mut buf = self.alloc_now(len);
         buf.fill(0);
         buf.freeze()
     }
 
-    /// A buffer holding a copy of `bytes`.
+    /// Returns a buffer with a copy of `bytes`.
     pub fn copy_of(&self, bytes: &[u8]) -> Buf {
         let mut buf = self.alloc_now(bytes.len());
         buf.copy_from_slice(bytes);
         buf.freeze()
     }
 
-    /// Bytes lent out from the region.
+    /// Returns the number of bytes allocated from the region.
     pub fn region_bytes_used(&self) -> usize {
         self.0.buddy.borrow().used() * ALIGNMENT
     }
 
-    /// Bytes lent out from the heap.
+    /// Returns the number of bytes allocated outside the region, from the heap and from areas.
     pub fn heap_bytes_used(&self) -> usize {
         self.0.heap_bytes.get()
     }
 
-    /// Size of the region in bytes.
+    /// Returns the size of the region in bytes.
     pub fn region_bytes(&self) -> usize {
         self.0.region_bytes
     }
 
-    /// The region as the kernel wants it for registration.
+    /// Returns the region in the form that the kernel takes for registration.
     pub(crate) fn region_iovec(&self) -> Option<libc::iovec> {
         (self.0.region_bytes > 0).then(|| libc::iovec {
             iov_base: self.0.region.as_ptr().cast(),
@@ -238,8 +240,8 @@ impl BufPool {
         })
     }
 
-    /// What buffers for `len` bytes take of memory, in bytes, where they are cut into pieces of
-    /// [`BLOCK_BYTES_MAX`]: each piece takes a power of two, and at least one page.
+    /// Returns the memory in bytes that buffers for `len` bytes take when they are split into
+    /// pieces of [`BLOCK_BYTES_MAX`]: each piece takes a power of two, and at least one page.
     pub fn footprint_bytes(len: u64) -> u64 {
         let whole = len / BLOCK_BYTES_MAX as u64 * BLOCK_BYTES_MAX as u64;
         let rest = (len - whole) as usize;
@@ -256,7 +258,7 @@ impl BufPool {
             .unwrap_or_else(|| std::alloc::handle_alloc_error(heap_layout(heap_bytes(len))))
     }
 
-    /// A buffer of `len` zeroes from the heap, if there is memory.
+    /// Allocates a buffer of `len` zeroes from the heap or from areas, if there is memory.
     pub fn try_heap(&self, len: usize) -> Option<BufMut> {
         let capacity = heap_bytes(len);
         let areas = self.0.areas.as_ref();
@@ -284,19 +286,19 @@ impl BufPool {
     }
 }
 
-/// What a buffer of `len` bytes takes of the heap.
+/// Returns the size of the heap allocation for a buffer of `len` bytes.
 fn heap_bytes(len: usize) -> usize {
     len.max(1).next_multiple_of(ALIGNMENT)
 }
 
-/// The block that holds `len` bytes.
+/// Returns the size of the block that holds `len` bytes.
 fn block_bytes(len: usize) -> usize {
     len.max(ALIGNMENT)
         .checked_next_power_of_two()
         .unwrap_or(usize::MAX)
 }
 
-/// The only handle to a buffer; may be written.
+/// The only handle to a buffer; it may write the bytes.
 pub struct BufMut {
     block: Rc<Block>,
     len: usize,
@@ -316,7 +318,7 @@ impl BufMut {
     /// Shortens the buffer to `len` bytes.
     ///
     /// # Panics
-    /// When `len` is more than it has.
+    /// When `len` exceeds the buffer's length.
     pub fn truncate(&mut self, len: usize) {
         assert!(len <= self.len, "a buffer cannot grow");
         self.len = len;
@@ -330,8 +332,8 @@ impl BufMut {
 impl Deref for BufMut {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the block is at least `len` long, initialised when it was mapped or allocated,
-        // and lives as long as this handle; nobody writes through another one.
+        // SAFETY: the block is at least `len` long, was initialised when it was mapped or
+        // allocated, and lives as long as this handle; no other handle writes to it.
         unsafe { std::slice::from_raw_parts(self.block.start.as_ptr(), self.len) }
     }
 }
@@ -353,10 +355,10 @@ pub struct Buf {
 }
 
 impl Buf {
-    /// A part of this slice, sharing its memory.
+    /// Returns a part of this slice, which shares its memory.
     ///
     /// # Panics
-    /// When the range leaves the slice.
+    /// When the range exceeds the slice.
     pub fn slice(&self, range: Range<usize>) -> Buf {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -369,7 +371,7 @@ impl Buf {
         }
     }
 
-    /// The bytes, to be changed, where no other slice shares their memory.
+    /// Returns the bytes for modification, if no other slice shares their memory.
     pub fn unshared(&mut self) -> Option<&mut [u8]> {
         let block = Rc::get_mut(&mut self.block)?;
         // SAFETY: `slice` keeps the range inside the block, and no other handle to it exists.
@@ -379,7 +381,7 @@ impl Buf {
         }
     }
 
-    /// The address of the first byte, for the kernel.
+    /// Returns the address of the first byte, for the kernel.
     pub(crate) fn start(&self) -> *const u8 {
         self.as_ptr()
     }

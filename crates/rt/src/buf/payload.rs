@@ -1,4 +1,4 @@
-//! A list of buffer slices that stand for one run of bytes.
+//! A list of buffer slices that represent one run of bytes.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ pub struct Payload {
     len: usize,
 }
 
-/// One slice is the common case and needs no list.
+/// The slices; a single slice is the common case and needs no list.
 #[derive(Clone, Debug, Default)]
 enum Slices {
     #[default]
@@ -21,22 +21,22 @@ enum Slices {
 }
 
 impl Payload {
-    /// No bytes.
+    /// Returns a payload without bytes.
     pub fn empty() -> Payload {
         Payload::default()
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when there are no bytes.
+    /// Returns true when the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The slices in order.
+    /// Returns the slices in order.
     pub fn slices(&self) -> &[Buf] {
         match &self.slices {
             Slices::None => &[],
@@ -70,10 +70,10 @@ impl Payload {
         }
     }
 
-    /// A part of the payload, sharing its memory.
+    /// Returns a part of the payload, which shares its memory.
     ///
     /// # Panics
-    /// When the range leaves the payload.
+    /// When the range exceeds the payload.
     pub fn slice(&self, range: Range<usize>) -> Payload {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -92,7 +92,7 @@ impl Payload {
         part
     }
 
-    /// Copies the bytes out.
+    /// Copies the bytes to `out`.
     ///
     /// # Panics
     /// When `out` is not exactly as long as the payload.
@@ -105,7 +105,7 @@ impl Payload {
         }
     }
 
-    /// The bytes in one slice: the slice itself where there is only one, else a copy.
+    /// Returns the bytes in one slice: the slice itself if there is only one, otherwise a copy.
     pub fn contiguous(&self, pool: &BufPool) -> Buf {
         if let [only] = self.slices() {
             return only.clone();
@@ -115,7 +115,7 @@ impl Payload {
         whole.freeze()
     }
 
-    /// The bytes as a vector, for tests and control paths.
+    /// Returns the bytes as a vector, for tests and control paths.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         self.copy_to(&mut bytes);

@@ -1,4 +1,4 @@
-//! Who puts letters in from the tasks of an executor: all of one turn at once.
+//! A sender for the tasks of an executor, which sends all messages of one turn in one batch.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::Sender;
 use crate::sync::Event;
 
-/// Letters of this turn of the executor, to be sent together by [`carry`](Self::carry). Who puts
-/// them in bounds them.
+/// The messages of this turn of the executor, to be sent in one batch by [`carry`](Self::carry).
+/// The tasks that put messages in must bound their number.
 pub struct Outbox<T> {
     letters: RefCell<Vec<T>>,
     filled: Event,
@@ -15,7 +15,7 @@ pub struct Outbox<T> {
 }
 
 impl<T> Outbox<T> {
-    /// Nothing yet, for whoever takes letters out of `to`.
+    /// Creates an empty outbox for the receiver of `to`.
     pub fn new(to: Arc<Sender<T>>) -> Outbox<T> {
         Outbox {
             letters: RefCell::new(Vec::new()),
@@ -24,7 +24,7 @@ impl<T> Outbox<T> {
         }
     }
 
-    /// Puts a letter in, which [`carry`](Self::carry) or [`send`](Self::send) will send.
+    /// Adds a message, which [`carry`](Self::carry) or [`send`](Self::send) will send.
     pub fn put(&self, letter: T) {
         let is_first = {
             let mut letters = self.letters.borrow_mut();
@@ -36,8 +36,8 @@ impl<T> Outbox<T> {
         }
     }
 
-    /// Sends what is there. Tasks run in the order in which they became ready, so this comes behind
-    /// all that had something to say in the same turn.
+    /// Sends each batch, for ever. Tasks run in the order in which they became ready, so this task
+    /// runs after all that added messages in the same turn.
     pub async fn carry(&self) {
         loop {
             self.filled
@@ -47,15 +47,15 @@ impl<T> Outbox<T> {
         }
     }
 
-    /// Sends what is there now.
+    /// Sends the messages added so far.
     pub fn send(&self) {
-        // A mailbox that is closed is of a thread that has ended, which is noticed at its own
-        // mailbox; what is left goes with this one.
+        // If the mailbox is closed, its thread has ended, which is detected at that thread's own
+        // mailbox; the messages are dropped.
         let letters = self.letters.take();
         self.to.send_all(letters);
     }
 
-    /// No more letters will be sent after those that were.
+    /// Closes the mailbox after the messages that were sent.
     pub fn close(&self) {
         self.to.close();
     }

@@ -1,4 +1,5 @@
-//! What has been received over a stream and not been taken. It knows of no protocol.
+//! A receive buffer: bytes that were received over a stream and not yet consumed. It must know of
+//! no protocol.
 
 use std::io;
 
@@ -6,16 +7,16 @@ use super::Stream;
 use crate::buf::BufMut;
 use crate::executor::Rt;
 
-/// Received bytes; those from `start` to `end` have not been taken.
+/// Received bytes; the bytes from `start` to `end` have not been consumed.
 pub struct Inbox {
-    /// Away while the kernel fills it.
+    /// The buffer; `None` while the kernel fills it.
     buf: Option<BufMut>,
     start: usize,
     end: usize,
 }
 
 impl Inbox {
-    /// Nothing yet; at most the buffer's length is held.
+    /// Creates an empty inbox that holds at most the length of `buf`.
     pub fn new(buf: BufMut) -> Inbox {
         Inbox {
             buf: Some(buf),
@@ -24,7 +25,7 @@ impl Inbox {
         }
     }
 
-    /// What has not been taken.
+    /// Returns the bytes that have not been consumed.
     pub fn unread(&self) -> &[u8] {
         let buf = self
             .buf
@@ -33,10 +34,10 @@ impl Inbox {
         &buf[self.start..self.end]
     }
 
-    /// Takes the next `count` bytes.
+    /// Consumes the next `count` bytes.
     ///
     /// # Panics
-    /// When so many are not here.
+    /// When fewer than `count` bytes are unread.
     pub fn consume(&mut self, count: usize) {
         self.start += count;
         assert!(self.start <= self.end, "only received bytes are consumed");
@@ -45,10 +46,10 @@ impl Inbox {
         }
     }
 
-    /// Puts what came behind a handshake in front.
+    /// Inserts the bytes that arrived directly after a handshake, before any other data.
     ///
     /// # Panics
-    /// When something has been received already, or it does not fit.
+    /// When there are unread bytes, or when `early` does not fit.
     pub fn put(&mut self, early: &[u8]) {
         assert!(self.unread().is_empty(), "it came before everything else");
         let buf = self
@@ -59,10 +60,10 @@ impl Inbox {
         (self.start, self.end) = (0, early.len());
     }
 
-    /// Receives behind what is unread; false at the end of the stream.
+    /// Receives once and appends to the unread bytes; returns false at the end of the stream.
     ///
     /// # Errors
-    /// Those of `recv(2)`.
+    /// The errors of `recv(2)`.
     ///
     /// # Panics
     /// When the buffer is full of unread bytes.
@@ -79,14 +80,15 @@ impl Inbox {
         Ok(count > 0)
     }
 
-    /// Receives the next header of `bytes` and nothing behind it; false at the end of the stream.
-    /// For a stream of large messages: what follows can then be received into its own buffer.
+    /// Receives at most the next `bytes` bytes, the size of a header, and nothing after them.
+    /// Returns false at the end of the stream. Streams of large messages use this, so that the
+    /// payload can be received directly into its own buffer.
     ///
     /// # Errors
-    /// Those of `recv(2)`.
+    /// The errors of `recv(2)`.
     ///
     /// # Panics
-    /// When something is unread.
+    /// When there are unread bytes.
     pub async fn receive_header(
         &mut self,
         rt: &Rt,
@@ -100,11 +102,12 @@ impl Inbox {
         Ok(count > 0)
     }
 
-    /// Fills `buf` with the next bytes: what is here, and then what comes, straight into it. False
-    /// at the end of the stream before that. `progress` is told of every wait that begins and ends.
+    /// Fills `buf` with the next bytes: first the unread ones, then bytes received straight into
+    /// `buf`. Returns `None` when the stream ends before `buf` is full. Calls `progress` with true
+    /// before each wait and with false after it.
     ///
     /// # Errors
-    /// Those of `recv(2)`.
+    /// The errors of `recv(2)`.
     pub async fn fill(
         &mut self,
         stream: &Stream,

@@ -11,12 +11,12 @@ use crate::executor::Rt;
 use crate::sync::Event;
 use crate::time::Instant;
 
-/// How an in-memory connection behaves.
+/// Options of an in-memory connection.
 #[derive(Clone, Copy, Debug)]
 pub struct PipeOptions {
-    /// Bytes that each direction holds before the sender waits.
+    /// Number of bytes that each direction buffers before the sender waits.
     pub buffer_bytes: usize,
-    /// Time from sending to being receivable.
+    /// Time between the send of a byte and the moment it can be received.
     pub latency: Duration,
 }
 
@@ -50,7 +50,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Two connected ends.
+    /// Returns the two ends of a new connection.
     pub(crate) fn pair(rt: &Rt, options: PipeOptions) -> (Pipe, Pipe) {
         let direction = || Direction {
             chunks: RefCell::new(VecDeque::new()),
@@ -127,7 +127,8 @@ impl Pipe {
 }
 
 impl Direction {
-    /// Moves what has arrived by `now` into `out`, as far as it fits.
+    /// Moves the data that has arrived by `now` into `out`, as far as it fits, and returns the
+    /// number of bytes.
     fn take_into(&self, out: &mut [u8], now: Instant) -> usize {
         let mut chunks = self.chunks.borrow_mut();
         let mut filled = 0;
@@ -189,7 +190,8 @@ mod tests {
         });
         assert!(rt.block_on(sender));
         assert_eq!(received, sent);
-        // 50 chunks of 1000 bytes, one latency each, since the buffer holds one.
+        // There are 50 chunks of 1000 bytes; each waits one latency, since the buffer holds one
+        // chunk.
         assert_eq!(rt.now().as_ns(), 50 * 3_000_000);
     }
 

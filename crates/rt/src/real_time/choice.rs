@@ -1,4 +1,5 @@
-//! Which driver carries operations out, and the words for why it is not `io_uring`.
+//! The choice of the driver that executes operations, and messages that explain why it is not
+//! `io_uring`.
 
 use std::io;
 use std::str::FromStr;
@@ -10,19 +11,20 @@ use super::ring::Ring;
 use super::threads::{THREADS_MAX, Threads};
 use crate::buf::BufPool;
 
-/// Names the driver where [`DriverChoice::Auto`] is asked for: `auto`, `uring` or `threads`.
+/// Environment variable that names the driver when [`DriverChoice::Auto`] is requested: `auto`,
+/// `uring` or `threads`.
 const VARIABLE: &str = "BIMETAL_DRIVER";
 
-/// What is asked for.
+/// A requested driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DriverChoice {
-    /// `io_uring` where it can be had, else threads. The environment variable `BIMETAL_DRIVER`
-    /// decides in its place.
+    /// `io_uring` where it is usable, threads otherwise. The environment variable `BIMETAL_DRIVER`
+    /// overrides this.
     #[default]
     Auto,
-    /// `io_uring`, or an error that says why not.
+    /// `io_uring`, or an error that says why it cannot be used.
     Uring,
-    /// Threads, whether there is `io_uring` or not.
+    /// Threads, even where `io_uring` is usable.
     Threads,
 }
 
@@ -41,7 +43,7 @@ impl FromStr for DriverChoice {
     }
 }
 
-/// Who carries operations out.
+/// A driver that executes operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverKind {
     /// One `io_uring` for each runtime.
@@ -51,7 +53,7 @@ pub enum DriverKind {
 }
 
 impl DriverKind {
-    /// The word of the configuration.
+    /// Returns the driver's name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             DriverKind::Uring => "uring",
@@ -69,19 +71,20 @@ impl From<DriverKind> for DriverChoice {
     }
 }
 
-/// The driver of a runtime.
+/// The driver in use, and the reasons for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Driven {
-    /// Which one it is.
+    /// The kind of the driver.
     pub kind: DriverKind,
-    /// Why it is not `io_uring`, where that was to be used if it could be had.
+    /// The reason that `io_uring` is not used, where it was requested if usable.
     pub refused: Option<String>,
-    /// Why buffers and files could not be registered with the ring, if so.
+    /// The reason that buffers and files could not be registered with the ring, if they could not.
     pub unregistered: Option<String>,
 }
 
 impl Driven {
-    /// One line for the operator where something is less than it could be: why, and what it costs.
+    /// Returns one line for the operator if the runtime is less efficient than possible: the reason
+    /// and the cost.
     pub fn warning(&self) -> Option<String> {
         if let Some(refused) = &self.refused {
             return Some(format!(
@@ -98,7 +101,7 @@ impl Driven {
     }
 }
 
-/// Sets up the driver that is asked for.
+/// Creates the requested driver.
 pub(super) fn choose(
     options: &UringOptions,
     pool: &BufPool,
@@ -150,8 +153,8 @@ fn of_environment() -> io::Result<DriverChoice> {
     }
 }
 
-/// True for an error that says that there is no `io_uring` for this process; others, as of a lack
-/// of descriptors, would meet the other driver as well.
+/// Returns true for an error that means that `io_uring` is unavailable to this process. Other
+/// errors, such as a lack of descriptors, would affect the other driver as well.
 fn is_refusal(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Unsupported
         || matches!(
@@ -160,14 +163,14 @@ fn is_refusal(error: &io::Error) -> bool {
         )
 }
 
-/// What may stand in the way of a ring, as far as the kernel tells.
+/// Settings that may prevent a ring, as far as the kernel reports them.
 #[derive(Clone, Debug, Default)]
 struct Surroundings {
     /// `kernel.io_uring_disabled`, where the kernel has that switch (Linux 6.6).
     disabled: Option<u32>,
-    /// The process is under a filter of system calls.
+    /// True when the process is under a system call filter.
     has_filter: bool,
-    /// `RLIMIT_MEMLOCK` in bytes; nothing when there is no limit.
+    /// `RLIMIT_MEMLOCK` in bytes; `None` when there is no limit.
     locked_bytes_max: Option<u64>,
     /// `RLIMIT_NOFILE`.
     files_max: Option<u64>,
@@ -186,7 +189,7 @@ impl Surroundings {
         }
     }
 
-    /// What is in the way, from the error of a call of `io_uring`.
+    /// Describes the obstacle behind an error of an `io_uring` call.
     fn words(&self, error: &io::Error) -> String {
         if error.kind() == io::ErrorKind::Unsupported && error.raw_os_error().is_none() {
             return "the kernel lacks operations that are needed, Linux 5.6 has them".to_owned();
@@ -210,7 +213,7 @@ impl Surroundings {
         }
     }
 
-    /// Who forbids it.
+    /// Describes the settings that forbid `io_uring`.
     fn forbidden(&self, error: &io::Error) -> String {
         let mut reasons = Vec::new();
         match self.disabled {

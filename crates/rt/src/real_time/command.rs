@@ -1,13 +1,14 @@
-//! Commands that a driver defines for its own files (`IORING_OP_URING_CMD`), and pages that it
-//! shares.
+//! Commands that a kernel driver defines for its own files (`IORING_OP_URING_CMD`), and pages that
+//! it shares.
 //!
-//! A short command has 16 bytes and goes through the runtime's ring, as a read or a write does:
-//! that is the way of requests. A long one has up to 80 bytes and needs a ring with entries of 128
-//! bytes; giving those to everything would cost every operation twice the memory, so a
+//! A short command has 16 bytes and goes through the runtime's ring, as a read or a write does;
+//! requests use short commands. A long command has up to 80 bytes and needs a ring with entries of
+//! 128 bytes. Such entries in the runtime's ring would double the memory of every operation, so a
 //! [`CommandFile`] has a small ring of its own, whose completions the runtime's ring watches for.
-//! That is the way of control.
+//! Control operations use long commands.
 //!
-//! It must never know what a command means: whoever sends one says where the driver may write.
+//! This module must never know what a command means: the caller that sends it specifies where the
+//! driver may write.
 
 use std::cell::RefCell;
 use std::io;
@@ -24,24 +25,25 @@ use crate::buf::BufMut;
 use crate::executor::Rt;
 use crate::sync::Semaphore;
 
-/// Bytes of a long command.
+/// Size of a long command in bytes.
 pub const LONG_COMMAND_BYTES: usize = 80;
-/// One long command is under way at a time; a ring has at least this many entries.
+/// Number of entries of the ring; only one long command is in flight at a time.
 const LONG_COMMANDS: u32 = 2;
 
 impl File {
-    /// Sends a short command: `head`, and behind it the address of `buf`, in the machine's order of
-    /// bytes. The result is what the driver answered; the buffer comes back either way.
+    /// Sends a short command: `head`, followed by the address of `buf` in native byte order.
+    /// Returns the driver's result and, in every case, the buffer.
     ///
-    /// A driver may keep a command for as long as it likes, and may not take a request to cancel
-    /// it: then dropping the future makes an orphan until the driver gives it up.
+    /// A driver may keep a command arbitrarily long and may ignore a request to cancel it. If the
+    /// future is then dropped, the operation stays behind as an orphan until the driver completes
+    /// it.
     ///
     /// # Errors
-    /// Those that the driver answers.
+    /// The errors that the driver returns.
     ///
     /// # Safety
-    /// The driver must touch no memory of this process for this command but the bytes of `buf`, and
-    /// none after it has completed the command.
+    /// The driver must touch no memory of this process for this command except the bytes of `buf`,
+    /// and none after it has completed the command.
     pub async unsafe fn command(
         &self,
         op: u32,
@@ -59,10 +61,10 @@ impl File {
     }
 
     /// Maps pages of a file that a driver writes and this process only reads. `offset` and `len`
-    /// are in bytes; `offset` is a multiple of the page.
+    /// are in bytes; `offset` is a multiple of the page size.
     ///
     /// # Errors
-    /// Those of `mmap(2)`.
+    /// The errors of `mmap(2)`.
     pub fn map_pages(&self, offset: u64, len: usize) -> io::Result<DriverPages> {
         let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: a fresh mapping for reading, at no address in particular; the result is checked.
@@ -91,16 +93,17 @@ pub struct DriverPages {
 }
 
 impl DriverPages {
-    /// A copy of `N` bytes from the byte `at` on, as they are now. Whether they belong together is
-    /// for the protocol with the driver to say.
+    /// Returns a copy of `N` bytes from offset `at`, as they are now. The protocol with the driver
+    /// must decide whether the bytes are consistent with each other.
     ///
     /// # Panics
-    /// When they do not lie in the pages.
+    /// When the bytes do not lie in the pages.
     pub fn read<const N: usize>(&self, at: usize) -> [u8; N] {
         let fits = at.checked_add(N).is_some_and(|end| end <= self.len);
         assert!(fits, "what is read lies in the pages");
         // SAFETY: the bytes lie in the mapping, and bytes have no alignment. The driver may write
-        // them meanwhile, so the read is volatile: it is done once and nothing is assumed of it.
+        // them meanwhile, so the read is volatile: it happens exactly once, and the compiler
+        // assumes nothing about the value.
         unsafe {
             self.start
                 .as_ptr()
@@ -113,30 +116,30 @@ impl DriverPages {
 
 impl Drop for DriverPages {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made with this length, and nobody else knows of it.
+        // SAFETY: the mapping was made with this length, and no other code refers to it.
         let result = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         assert_eq!(result, 0, "unmapping the pages of a driver failed");
     }
 }
 
-/// A file that takes long commands, one after another.
+/// A file that takes long commands, one at a time.
 pub struct CommandFile {
     fd: OwnedFd,
-    /// The ring, as the runtime watches it.
+    /// Watches the descriptor of the small ring with the runtime's ring.
     watch: Watch,
     ring: RefCell<IoUring<squeue::Entry128>>,
-    /// Whose turn it is.
+    /// Admits one command at a time.
     turn: Rc<Semaphore>,
-    /// What the command under way points at, also when nobody waits for it any more.
+    /// The data of the command in flight, kept also after its future has been dropped.
     lent: RefCell<Option<Box<[u8]>>>,
 }
 
 impl CommandFile {
-    /// Opens an existing file for reading and writing. Blocks; for start-up only.
+    /// Opens an existing file for reading and writing. Blocks, so use it at start-up only.
     ///
     /// # Errors
-    /// Those of `open(2)`; `Unsupported` in virtual time, on the driver of threads, and where the
-    /// kernel has no ring with long entries (before Linux 5.19).
+    /// The errors of `open(2)`; `Unsupported` in virtual time, on the driver of threads, and where
+    /// the kernel has no ring with long entries (before Linux 5.19).
     pub fn open(rt: &Rt, path: &Path) -> io::Result<CommandFile> {
         if super::of(rt)?.driven().kind != DriverKind::Uring {
             return Err(io::Error::new(
@@ -165,20 +168,20 @@ impl CommandFile {
         })
     }
 
-    /// Sends a long command and waits for its completion. The address of `data` is put at the byte
-    /// `address_at` of the command, in the machine's order; `data` comes back as the driver left
-    /// it.
+    /// Sends a long command and waits for its completion. The address of `data`, in native byte
+    /// order, is stored at byte `address_at` of the command. Returns `data` as the driver left it.
     ///
-    /// A command whose future is dropped goes on in the kernel, and the next one waits for its end.
+    /// A command whose future is dropped continues in the kernel, and the next command waits for
+    /// its end.
     ///
     /// # Errors
-    /// Those that the driver answers.
+    /// The errors that the driver returns.
     ///
     /// # Panics
-    /// When the address does not fit in at that place.
+    /// When the address does not fit into the command at `address_at`.
     ///
     /// # Safety
-    /// The driver must touch no memory of this process for this command but the bytes of `data`,
+    /// The driver must touch no memory of this process for this command except the bytes of `data`,
     /// and none after it has completed the command.
     pub async unsafe fn command(
         &self,
@@ -206,14 +209,14 @@ impl CommandFile {
 
     fn push(&self, entry: &squeue::Entry128) -> io::Result<()> {
         let mut ring = self.ring.borrow_mut();
-        // SAFETY: the entry points at `lent`, which stays until the completion has been seen, and
-        // beyond the life of the ring where that does not come.
+        // SAFETY: the entry points at `lent`, which is kept until the completion has been seen, and
+        // is leaked when the ring is dropped before that.
         let pushed = unsafe { ring.submission().push(entry) };
         pushed.expect("one command at a time fits in the ring");
         ring.submit().map(|_| ())
     }
 
-    /// The end of the command under way: its result, and what it pointed at.
+    /// Waits for the completion of the command in flight; returns its result and its data.
     async fn completion(&self) -> io::Result<(i32, Box<[u8]>)> {
         loop {
             let completion = self.ring.borrow_mut().completion().next();
@@ -229,8 +232,8 @@ impl CommandFile {
 
 impl Drop for CommandFile {
     fn drop(&mut self) {
-        // The kernel may still write to what a command without an end points at. Waiting for it
-        // here could take forever, so its memory is given up.
+        // The kernel may still write to the data of a command that has not completed. Waiting for
+        // the completion here could take forever, so the memory is leaked.
         if let Some(data) = self.lent.borrow_mut().take() {
             Box::leak(data);
         }
@@ -245,10 +248,10 @@ mod tests {
     use crate::real_time::OpenOptions;
     use crate::{DriverChoice, UringOptions};
 
-    /// The null device takes every command, does nothing and answers 0 (Linux 6.2).
+    /// The null device accepts every command, does nothing and returns 0 (Linux 6.2).
     const NULL: &str = "/dev/null";
 
-    /// Commands are the ring's alone.
+    /// Returns a runtime on the ring, the only driver that supports commands.
     fn real_time() -> Rt {
         runtime(DriverChoice::Uring)
     }
@@ -280,7 +283,7 @@ mod tests {
         assert_eq!(buf.len(), 4096);
     }
 
-    /// A file with 8 KiB, every byte of which is the number of its 16 bytes.
+    /// Creates a file of 8 KiB, in which every byte is the number of its group of 16 bytes.
     fn numbered(name: &str) -> std::path::PathBuf {
         let path = std::env::temp_dir().join(format!("bimetal-{}-{name}", std::process::id()));
         let bytes: Vec<u8> = (0..8192).map(|at| (at / 16) as u8).collect();

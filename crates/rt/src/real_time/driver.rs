@@ -1,8 +1,9 @@
-//! The seam between operations and the two ways to have the kernel carry them out.
+//! The interface between operations and the two drivers that have the kernel execute them.
 //!
-//! What is above this seam (slots, futures, ownership, cancelling, waiting) exists once; a driver
-//! starts operations, sleeps until one ends, and says how each ended. It must never free or reuse
-//! memory that a request names, and must report each operation that it was given exactly once.
+//! The code above this interface (slots, futures, ownership, cancelling, waiting) exists once; a
+//! driver starts operations, sleeps until one completes, and reports their results. A driver must
+//! never free or reuse memory that a request names, and must report each operation that was given
+//! to it exactly once.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Weak;
@@ -10,8 +11,8 @@ use std::time::Duration;
 
 use super::RealTime;
 
-/// What an operation asks of the kernel, with the addresses of memory that its slot owns. The
-/// result of each is that of the system call named, or a negative error number.
+/// A request of an operation to the kernel, with the addresses of memory that the operation's slot
+/// owns. The result of each is the result of the named system call, or a negative error number.
 #[derive(Clone, Copy)]
 pub(crate) enum Request {
     /// `pread(2)`.
@@ -43,7 +44,7 @@ pub(crate) enum Request {
     },
     /// `recv(2)`.
     Receive { start: *mut u8, len: u32 },
-    /// `sendmsg(2)`; the driver may send less than all.
+    /// `sendmsg(2)`; the driver may send only a part.
     Send { message: *const libc::msghdr },
     /// `connect(2)`.
     Connect {
@@ -52,57 +53,59 @@ pub(crate) enum Request {
     },
     /// `accept4(2)`; the result is a descriptor that is closed on `execve(2)`.
     Accept,
-    /// `poll(2)` for something to read, or the end of it.
+    /// `poll(2)` for data to read, or the end of the stream.
     Readable,
     /// A command that the driver of the file defines (`IORING_OP_URING_CMD`).
     Command { op: u32, bytes: [u8; 16] },
 }
 
-/// An end of an operation: its key and its result.
+/// A completion of an operation: its key and its result.
 pub(crate) type Completion = (usize, i32);
 
-/// A way to have operations carried out.
+/// A way to have the kernel execute operations.
 pub(crate) trait Driver {
-    /// Starts an operation. It may end before this returns, and is reported by
-    /// [`reap`](Self::reap) all the same.
+    /// Starts an operation. The operation may complete before this returns, and is then still
+    /// reported by [`reap`](Self::reap).
     fn start(&self, key: usize, file: &Descriptor, request: &Request);
 
-    /// Asks for an early end of an operation that was started and not yet reported. It may end as
-    /// if nobody had asked.
+    /// Requests the cancellation of an operation that was started and not yet reported. The
+    /// operation may still complete normally.
     fn cancel(&self, key: usize, file: &Descriptor);
 
-    /// True when something was started that the kernel has not been given.
+    /// Returns true when an operation was started and has not been submitted to the kernel.
     fn must_enter(&self) -> bool;
 
-    /// Gives the kernel what was started and looks for ends; with `wait` sleeps until there is
-    /// one, but no longer than `at_most`. It may return early without one.
+    /// Submits the started operations to the kernel and checks for completions. With `wait`, sleeps
+    /// until there is one, for at most `at_most`; it may return early without one.
     fn enter(&self, wait: bool, at_most: Option<Duration>);
 
-    /// True when an end can be reaped.
+    /// Returns true when a completion can be reaped.
     fn has_completed(&self) -> bool;
 
-    /// True when looking again could show an end that is not yet seen.
+    /// Returns true when another call of [`enter`](Self::enter) could find a completion that is not
+    /// yet seen.
     fn has_work(&self) -> bool;
 
-    /// Appends the ends that were seen and not yet reported.
+    /// Appends the completions that were seen and not yet reported.
     fn reap(&self, completions: &mut Vec<Completion>);
 
-    /// Prepares for operations on `fd`: the place in the driver's table of files, if it has one.
+    /// Prepares for operations on `fd`; returns its index in the driver's table of files, if the
+    /// driver has one.
     fn register(&self, fd: RawFd) -> Option<u32>;
 
-    /// Forgets `fd`, on which no operation is under way, before it is closed.
+    /// Removes `fd`, on which no operation is in flight, before it is closed.
     fn forget(&self, fd: RawFd, fixed: Option<u32>);
 }
 
-/// An open file, which stays open as long as an operation on it is under way.
+/// An open file, which stays open while an operation on it is in flight.
 ///
-/// Operations name files by number. If one could be closed before its operations have ended, the
-/// number could be given to another file, and a write would go there.
+/// Operations name files by descriptor number. If a file could be closed before its operations have
+/// completed, its number could be reused for another file, and a write would go there.
 pub(crate) struct Descriptor {
     /// Weak, since the slots of operations hold descriptors.
     real_time: Weak<RealTime>,
     fd: OwnedFd,
-    /// Its place in the table of the driver.
+    /// The file's index in the table of the driver.
     fixed: Option<u32>,
 }
 
@@ -117,17 +120,17 @@ impl Descriptor {
         }
     }
 
-    /// The file.
+    /// Returns the owned descriptor.
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// Its number.
+    /// Returns the descriptor's number.
     pub(crate) fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 
-    /// Its place in the table of the driver.
+    /// Returns the file's index in the table of the driver.
     pub(super) fn fixed(&self) -> Option<u32> {
         self.fixed
     }
@@ -135,7 +138,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // Without a runtime the table is gone already.
+        // Without a runtime the table no longer exists.
         if let Some(real_time) = self.real_time.upgrade() {
             real_time.driver().forget(self.raw(), self.fixed);
         }

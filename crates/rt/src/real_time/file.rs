@@ -10,13 +10,13 @@ use super::{Handle, Owned, Request};
 use crate::buf::{BufMut, Payload};
 use crate::executor::Rt;
 
-/// Slices in one vectored write; the kernel's `UIO_MAXIOV`.
+/// Maximum number of slices in one vectored write; the kernel's `UIO_MAXIOV`.
 const VECTORS_MAX: usize = 1024;
 
-/// How to open a [`File`].
+/// Options for opening a [`File`].
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
-    /// Open for writing too.
+    /// Open for writing as well as reading.
     pub write: bool,
     /// Bypass the page cache (`O_DIRECT`): offsets, lengths and buffers are then multiples of the
     /// device's logical block.
@@ -29,22 +29,22 @@ pub struct File {
 }
 
 impl File {
-    /// Opens an existing file. Blocks; for start-up only.
+    /// Opens an existing file. Blocks, so use it at start-up only.
     ///
     /// # Errors
-    /// Those of `open(2)`; `Unsupported` in virtual time.
+    /// The errors of `open(2)`; `Unsupported` in virtual time.
     pub fn open(rt: &Rt, path: &Path, options: OpenOptions) -> io::Result<File> {
         File::open_with(rt, path, options, 0)
     }
 
-    /// Opens an existing block device and claims it (`O_EXCL`): as long as the handle is open, the
-    /// kernel neither mounts the device nor lets another claim it, under any of its names. Blocks;
-    /// for start-up only.
+    /// Opens an existing block device and claims it (`O_EXCL`). While the handle is open, the
+    /// kernel neither mounts the device nor lets another handle claim it, under any of its names.
+    /// Blocks, so use it at start-up only.
     ///
     /// # Errors
-    /// Those of `open(2)`: `EBUSY` when the device is mounted, is swap space, is a part of another
-    /// device, or is claimed by another handle; so it is when that is true of one of its partitions
-    /// or of the disk it is a partition of. `Unsupported` in virtual time.
+    /// The errors of `open(2)`: `EBUSY` when the device, one of its partitions, or the disk of
+    /// which it is a partition is mounted, is swap space, is a part of another device, or is
+    /// claimed by another handle. `Unsupported` in virtual time.
     pub fn open_claimed(rt: &Rt, path: &Path, options: OpenOptions) -> io::Result<File> {
         File::open_with(rt, path, options, libc::O_EXCL)
     }
@@ -63,15 +63,16 @@ impl File {
         })
     }
 
-    /// The descriptor, for calls that are not operations (size, locks).
+    /// Returns the descriptor, for calls that are not operations (size, locks).
     pub fn as_fd(&self) -> &OwnedFd {
         self.handle.fd()
     }
 
-    /// Reads into `buf` from `offset`; the count is smaller than the buffer only at the end.
+    /// Reads from `offset` into `buf`. Returns the number of bytes read, which is smaller than the
+    /// buffer only at the end of the file, and in every case the buffer.
     ///
     /// # Errors
-    /// Those of `pread(2)`. The buffer comes back either way.
+    /// The errors of `pread(2)`.
     pub async fn read_at(&self, offset: u64, mut buf: BufMut) -> (io::Result<usize>, BufMut) {
         let request = Request::Read {
             start: buf.start(),
@@ -84,11 +85,12 @@ impl File {
         }
     }
 
-    /// Writes `payload` at `offset`; the count may be smaller, as with `pwrite(2)`. With `dsync`
-    /// the data is durable when this returns (`RWF_DSYNC`).
+    /// Writes `payload` at `offset` and returns the number of bytes written, which may be smaller
+    /// than the payload, as with `pwrite(2)`. With `dsync` the data is durable when this returns
+    /// (`RWF_DSYNC`).
     ///
     /// # Errors
-    /// Those of `pwritev2(2)`.
+    /// The errors of `pwritev2(2)`.
     pub async fn write_at(&self, offset: u64, payload: Payload, dsync: bool) -> io::Result<usize> {
         let flags = if dsync { libc::RWF_DSYNC } else { 0 };
         let gather = Gather::new(payload, 0, VECTORS_MAX);
@@ -101,18 +103,18 @@ impl File {
         count(self.handle.ask(request, Owned::Gather(gather)).await.0)
     }
 
-    /// Makes everything written so far durable (`fdatasync(2)`).
+    /// Makes all data written so far durable (`fdatasync(2)`).
     ///
     /// # Errors
-    /// Those of `fdatasync(2)`.
+    /// The errors of `fdatasync(2)`.
     pub async fn sync_data(&self) -> io::Result<()> {
         done(self.handle.ask(Request::SyncData, Owned::Nothing).await.0)
     }
 
-    /// Gives a range back to the file system; it reads as zeroes afterwards.
+    /// Deallocates a range in the file system; the range reads as zeroes afterwards.
     ///
     /// # Errors
-    /// Those of `fallocate(2)`; `Unsupported` where the file system cannot do it.
+    /// The errors of `fallocate(2)`; `Unsupported` where the file system does not support it.
     pub async fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
         self.fallocate(
             offset,
@@ -122,10 +124,10 @@ impl File {
         .await
     }
 
-    /// Makes a range read as zeroes, keeping its space.
+    /// Makes a range read as zeroes and keeps its space allocated.
     ///
     /// # Errors
-    /// Those of `fallocate(2)`; `Unsupported` where the file system cannot do it.
+    /// The errors of `fallocate(2)`; `Unsupported` where the file system does not support it.
     pub async fn zero_range(&self, offset: u64, len: u64) -> io::Result<()> {
         self.fallocate(
             offset,
@@ -140,12 +142,12 @@ impl File {
         done(self.handle.ask(request, Owned::Nothing).await.0)
     }
 
-    /// The next change between data and hole at or after `offset`: `(is_data, end)` of the run
-    /// that starts at `offset`, by `lseek(2)`. Does not wait for the device on the file systems
-    /// in use, since the extent map is in memory.
+    /// Returns `(is_data, end)` of the run of data or of hole that starts at `offset`, by
+    /// `lseek(2)`. Does not wait for the device on the file systems in use, since their extent map
+    /// is in memory.
     ///
     /// # Errors
-    /// Those of `lseek(2)`, except for the end of the file, which counts as a hole.
+    /// The errors of `lseek(2)`, except for the end of the file, which counts as a hole.
     pub fn run_at(&self, offset: u64, size_bytes: u64) -> io::Result<(bool, u64)> {
         let data = self.seek(offset, libc::SEEK_DATA)?.unwrap_or(size_bytes);
         if data > offset {
@@ -155,12 +157,12 @@ impl File {
         Ok((true, hole.min(size_bytes)))
     }
 
-    /// The size of the file or block device in bytes.
+    /// Returns the size of the file or block device in bytes.
     ///
     /// # Errors
-    /// Those of `lseek(2)`.
+    /// The errors of `lseek(2)`.
     pub fn size_bytes(&self) -> io::Result<u64> {
-        // Operations name their offsets, so the position this leaves behind means nothing.
+        // Operations name their offsets, so the file position that this changes has no meaning.
         Ok(self.seek(0, libc::SEEK_END)?.unwrap_or(0))
     }
 
@@ -177,11 +179,11 @@ impl File {
         }
     }
 
-    /// Takes the exclusive advisory lock of the file, without waiting: false when another process
-    /// (or another handle of this one) has it. It goes with the handle.
+    /// Takes the exclusive advisory lock of the file without waiting; returns false when another
+    /// process, or another handle of this one, has it. The lock is released with the handle.
     ///
     /// # Errors
-    /// Those of `flock(2)`.
+    /// The errors of `flock(2)`.
     pub fn try_lock_exclusive(&self) -> io::Result<bool> {
         // SAFETY: takes integers; the descriptor is open.
         if unsafe { libc::flock(self.handle.fd().as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0
@@ -195,7 +197,7 @@ impl File {
     }
 }
 
-/// The result of an operation as a byte count.
+/// Converts the result of an operation to a byte count.
 pub(super) fn count(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }

@@ -1,20 +1,21 @@
-//! Limits of the process, in words for the operator: which one it is, its value, what raises it.
+//! Limits of the process, described for the operator: the name of a limit, its value, and the
+//! settings that raise it.
 
 use std::io;
 
-/// A limit that the kernel holds a process to.
+/// A limit that the kernel enforces on a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessLimit {
-    /// Descriptors that can be open at a time: `RLIMIT_NOFILE`.
+    /// Number of descriptors that can be open at a time: `RLIMIT_NOFILE`.
     OpenFiles,
-    /// Bytes that can be locked into memory: `RLIMIT_MEMLOCK`.
+    /// Number of bytes that can be locked into memory: `RLIMIT_MEMLOCK`.
     LockedBytes,
-    /// Where a file must end that the process writes to: `RLIMIT_FSIZE`, in bytes.
+    /// Maximum size in bytes of a file that the process writes to: `RLIMIT_FSIZE`.
     FileBytes,
 }
 
 impl ProcessLimit {
-    /// The limit now; `None` when there is none.
+    /// Returns the current limit; `None` when there is none.
     pub fn value(self) -> Option<u64> {
         let resource = match self {
             ProcessLimit::OpenFiles => libc::RLIMIT_NOFILE,
@@ -30,7 +31,7 @@ impl ProcessLimit {
         (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
     }
 
-    /// The limit that a system call has met which failed with `error`, if it was one.
+    /// Returns the limit that made a system call fail with `error`, if it was a limit.
     pub fn behind(error: &io::Error) -> Option<ProcessLimit> {
         match error.raw_os_error()? {
             libc::EMFILE => Some(ProcessLimit::OpenFiles),
@@ -39,7 +40,8 @@ impl ProcessLimit {
         }
     }
 
-    /// The limit, its value `value` and what raises it, as the end of a sentence.
+    /// Returns the limit, its value `value` and the settings that raise it, as the end of a
+    /// sentence.
     pub fn words(self, value: u64) -> String {
         match self {
             ProcessLimit::OpenFiles => format!(
@@ -60,12 +62,11 @@ impl ProcessLimit {
     }
 }
 
-/// Lets this process open as many files as it may, where it has asked for fewer so far: the lower
-/// of the two limits is there for programs that use `select(2)`. To be called before other threads
-/// are started.
+/// Raises the soft limit of open files to the hard limit: the lower soft limit exists for programs
+/// that use `select(2)`. Call this before other threads are started.
 ///
 /// # Errors
-/// Those of `setrlimit(2)`.
+/// The errors of `setrlimit(2)`.
 pub fn raise_open_files() -> io::Result<()> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -87,7 +88,8 @@ pub fn raise_open_files() -> io::Result<()> {
     }
 }
 
-/// What failed, with the limit that was met if the error is of one: `ERROR: the limit of ...`.
+/// Returns the text of `error`, followed by the limit that caused it, if any:
+/// `ERROR: the limit of ...`.
 pub fn limit_in_words(error: &io::Error) -> String {
     let limit = ProcessLimit::behind(error);
     match limit.and_then(|limit| Some((limit, limit.value()?))) {

@@ -1,4 +1,4 @@
-//! Locks on a part of a file, and claims of block devices. Both go with an open handle, not with a
+//! Locks on a range of a file, and claims of block devices. Both belong to an open handle, not to a
 //! process.
 
 use std::fs::File;
@@ -8,11 +8,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens a block device to read, and claims it as [`File::open_claimed`](super::File::open_claimed)
-/// does; `None` when it cannot be claimed because it is in use. Blocks; for start-up only.
+/// Opens a block device for reading and claims it as
+/// [`File::open_claimed`](super::File::open_claimed) does; returns `None` when the device is in use
+/// and cannot be claimed. Blocks, so use it at start-up only.
 ///
 /// # Errors
-/// Those of `open(2)`.
+/// The errors of `open(2)`.
 pub fn try_claim(path: &Path) -> io::Result<Option<File>> {
     let mut options = File::options();
     options
@@ -25,19 +26,19 @@ pub fn try_claim(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Takes the exclusive advisory lock of a range of bytes (`F_OFD_SETLK` of `fcntl_locking(2)`),
-/// without waiting: false when another handle has a lock on a byte of it. The lock goes with the
-/// handle. A range that ends at `u64::MAX` has no end.
+/// Takes the exclusive advisory lock of a range of bytes (`F_OFD_SETLK` of `fcntl_locking(2)`)
+/// without waiting; returns false when another handle has a lock on a byte of the range. The lock
+/// is released with the handle. A range that ends at `u64::MAX` is unbounded.
 ///
 /// # Errors
-/// Those of `fcntl(2)`: `EBADF` when the file is not open for writing; `InvalidInput` when
-/// the range is empty or begins beyond what `off_t` counts.
+/// The errors of `fcntl(2)`: `EBADF` when the file is not open for writing; `InvalidInput` when the
+/// range is empty or begins beyond the maximum of `off_t`.
 pub fn try_lock_range(file: &File, range: &Range<u64>) -> io::Result<bool> {
     let start = i64::try_from(range.start).map_err(|_| io::ErrorKind::InvalidInput)?;
     if range.is_empty() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // No length stands for every byte up to the largest possible one.
+    // A length of zero means every byte up to the largest possible offset.
     let len = i64::try_from(range.end - range.start).unwrap_or(0);
     let lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
@@ -48,7 +49,7 @@ pub fn try_lock_range(file: &File, range: &Range<u64>) -> io::Result<bool> {
         } else {
             0
         },
-        // The kernel asks for this of locks of this kind.
+        // The kernel requires zero here for locks of this kind.
         l_pid: 0,
     };
     // SAFETY: the call reads one `struct flock`, which lives until it returns; the descriptor is
@@ -58,7 +59,7 @@ pub fn try_lock_range(file: &File, range: &Range<u64>) -> io::Result<bool> {
         return Ok(true);
     }
     match io::Error::last_os_error() {
-        // POSIX lets a system say either.
+        // POSIX permits either error.
         e if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
         e => Err(e),
     }

@@ -1,12 +1,12 @@
-//! Files of drivers that speak in whole messages: a read takes one message, a write gives one
+//! Files of drivers that exchange whole messages: a read takes one message, a write gives one
 //! (`/dev/fuse`).
 //!
-//! A message is read into two parts, so that what comes behind a head of known length lies in an
-//! aligned buffer of the pool and can be handed on without a copy. Buffers are never named as
-//! registered ones here: a driver that copies from and to the pages of a process (as FUSE does)
-//! takes addresses only.
+//! A message is read into two parts, so the data that follows a head of known length lies in an
+//! aligned buffer of the pool and can be passed on without a copy. Requests here never name buffers
+//! as registered ones: a driver that copies from and to the pages of a process (as FUSE does)
+//! accepts addresses only.
 //!
-//! It must never know what a message means.
+//! This module must never know what a message means.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,10 +17,10 @@ use super::{Handle, Owned, Request, set_nonblocking};
 use crate::buf::{BufMut, Payload};
 use crate::executor::Rt;
 
-/// Slices in one vectored write; the kernel's `UIO_MAXIOV`.
+/// Maximum number of slices in one vectored write; the kernel's `UIO_MAXIOV`.
 const VECTORS_MAX: usize = 1024;
 
-/// Where a message is read to.
+/// A buffer that a message is read into.
 pub struct MessageBuf {
     head: Box<[u8]>,
     /// `None` only while it is being replaced.
@@ -29,7 +29,8 @@ pub struct MessageBuf {
 }
 
 impl MessageBuf {
-    /// Room for `head_bytes` of a message, and behind them for as much as `body` has.
+    /// Creates a buffer for the first `head_bytes` of a message, followed by at most the length of
+    /// `body`.
     pub fn new(head_bytes: usize, body: BufMut) -> Box<MessageBuf> {
         let nothing = libc::iovec {
             iov_base: std::ptr::null_mut(),
@@ -42,20 +43,21 @@ impl MessageBuf {
         })
     }
 
-    /// The first bytes.
+    /// Returns the first bytes of the message.
     pub fn head(&self) -> &[u8] {
         &self.head
     }
 
-    /// What comes behind the head.
+    /// Returns the bytes after the head.
     pub fn body(&self) -> &[u8] {
         self.body.as_ref().expect("the buffer has a body")
     }
 
-    /// Takes the body out; nothing can be read before there is [another](Self::put_body).
+    /// Takes the body out; the buffer cannot be read into before [another body](Self::put_body) is
+    /// put in.
     ///
     /// # Panics
-    /// When it was taken already.
+    /// When the body was already taken.
     pub fn take_body(&mut self) -> BufMut {
         self.body.take().expect("the body is there")
     }
@@ -65,7 +67,7 @@ impl MessageBuf {
         self.body = Some(body);
     }
 
-    /// Describes the memory to the kernel; what is described does not move when the box does.
+    /// Describes the memory to the kernel. The described memory stays in place when the box moves.
     fn describe(&mut self) -> *const libc::iovec {
         let body = self.body.as_mut().expect("the buffer has a body");
         self.vectors = [
@@ -82,17 +84,17 @@ impl MessageBuf {
     }
 }
 
-/// An open file of a driver that speaks in messages.
+/// An open file of a driver that exchanges messages.
 pub struct MessageFile {
     handle: Handle,
 }
 
 impl MessageFile {
-    /// Takes an open file over. It is made not to block: the kernel waits by polling then, and
-    /// not in a thread.
+    /// Takes ownership of an open file and makes it nonblocking, so that the kernel waits for it by
+    /// polling and not in a thread.
     ///
     /// # Errors
-    /// Those of `fcntl(2)`; `Unsupported` in virtual time.
+    /// The errors of `fcntl(2)`; `Unsupported` in virtual time.
     pub fn new(rt: &Rt, fd: OwnedFd) -> io::Result<MessageFile> {
         set_nonblocking(fd.as_fd())?;
         Ok(MessageFile {
@@ -100,11 +102,11 @@ impl MessageFile {
         })
     }
 
-    /// Waits for a message and reads it. The count is that of its bytes, which fill the head first;
-    /// the buffer comes back either way.
+    /// Waits for a message and reads it. Returns the number of bytes read, which fill the head
+    /// first, and in every case the buffer.
     ///
     /// # Errors
-    /// Those of `readv(2)`.
+    /// The errors of `readv(2)`.
     pub async fn read(&self, mut buf: Box<MessageBuf>) -> (io::Result<usize>, Box<MessageBuf>) {
         loop {
             let request = Request::ReadMessage {
@@ -119,7 +121,7 @@ impl MessageFile {
             if result != -libc::EAGAIN {
                 return (count(result), buf);
             }
-            // A kernel that does not wait by itself where a file must not block.
+            // This kernel does not wait by itself when a file is nonblocking.
             if let Err(error) = self.readable().await {
                 return (Err(error), buf);
             }
@@ -131,13 +133,13 @@ impl MessageFile {
         count(watched.0).map(|_| ())
     }
 
-    /// Gives a message, in one piece.
+    /// Writes a message with one system call.
     ///
     /// # Errors
-    /// Those of `writev(2)`; `WriteZero` when the driver took less than all.
+    /// The errors of `writev(2)`; `WriteZero` when the driver accepted only a part.
     ///
     /// # Panics
-    /// When the message has more slices than the kernel takes (1,024).
+    /// When the message has more slices than the kernel accepts (1,024).
     pub async fn write(&self, message: Payload) -> io::Result<()> {
         assert!(
             message.slices().len() <= VECTORS_MAX,
@@ -173,7 +175,7 @@ mod tests {
         Rt::real_time(options).unwrap()
     }
 
-    /// Datagrams are messages, too.
+    /// Returns a datagram pair: a datagram is a message, too.
     fn pair(rt: &Rt) -> (MessageFile, UnixDatagram) {
         let (ours, theirs) = UnixDatagram::pair().unwrap();
         (MessageFile::new(rt, ours.into()).unwrap(), theirs)

@@ -1,10 +1,10 @@
-//! Real time: operations on files and sockets that a driver has the kernel carry out.
+//! Real time: operations on files and sockets that a driver has the kernel execute.
 //!
-//! Every operation has a slot that owns what the kernel may touch (see the crate's contract). The
-//! slot is named by a key, which the driver gives back with the result of the operation.
+//! Every operation has a slot that owns the memory the kernel may touch (see the crate's contract).
+//! The slot is identified by a key, which the driver returns with the result of the operation.
 //!
-//! This module may use `unsafe`: it hands memory to the kernel. It must never free or reuse what a
-//! slot owns before the completion of that slot has been seen.
+//! This module may use `unsafe`: it hands memory to the kernel. It must never free or reuse memory
+//! that a slot owns before the completion of that slot has been seen.
 
 mod choice;
 mod command;
@@ -51,31 +51,32 @@ pub use sys::{MemoryLock, keep_memory_resident, set_nonblocking};
 pub(crate) use sys::{begin_thread, boot_id, random_bytes, unix_seconds};
 pub use watch::Watch;
 
-/// Operations in flight at most; further ones wait for a slot, so completions never overflow.
+/// Maximum number of operations in flight; further ones wait for a slot, so the completion queue
+/// never overflows.
 const IN_FLIGHT_MAX: usize = 8192;
 
-/// How a real-time runtime is set up.
+/// Options of a real-time runtime.
 #[derive(Clone, Debug)]
 pub struct UringOptions {
-    /// Size of the region that buffers are carved from and that is registered with the ring.
+    /// Size of the region that buffers are allocated from and that is registered with the ring.
     pub pool_bytes: usize,
     /// The seed of the random numbers.
     pub seed: u64,
-    /// Registers buffers and files with the ring (measured at a fifth less CPU per operation).
-    /// What the locked-memory limit forbids is used unregistered, without an error.
+    /// Registers buffers and files with the ring (measured at a fifth less CPU per operation). If
+    /// the locked-memory limit forbids it, they are used unregistered, without an error.
     pub register: bool,
-    /// Who carries operations out.
+    /// The driver that executes operations.
     pub driver: DriverChoice,
-    /// How long a thread at most busy-polls for something to do before it sleeps, while requests
-    /// follow each other closely; an idle thread sleeps at once. With nothing it always does.
+    /// Maximum time that a thread busy-polls for work before it sleeps, while requests follow each
+    /// other closely; an idle thread sleeps at once. With zero, a thread always sleeps at once.
     pub spin: Duration,
-    /// Where notices go. Runtimes made from these options share them.
+    /// The collection that notices are posted to. Runtimes made from these options share it.
     pub notices: Notices,
 }
 
-/// What falling asleep and being woken costs in a virtual machine, on both sides: two wake-ups were
-/// measured to take 44 to 70 us on one and about 100 us on another. A client whose own wake-up
-/// takes 50 us must still be found.
+/// The cost of falling asleep and being woken in a virtual machine, on both sides: two wake-ups
+/// were measured to take 44 to 70 us on one machine and about 100 us on another. Busy-polling must
+/// last long enough to meet a client whose own wake-up takes 50 us.
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(100);
 
 impl Default for UringOptions {
@@ -103,17 +104,18 @@ struct Slot {
     file: Rc<Descriptor>,
 }
 
-/// The operations of a thread, and the driver that carries them out.
+/// The operations of a thread, and the driver that executes them.
 pub(crate) struct RealTime {
     driver: Box<dyn Driver>,
     slots: RefCell<Slab<Slot>>,
     /// Operations that wait for a free slot.
     starved: RefCell<Vec<Waker>>,
-    /// Room for the completions of a turn.
+    /// Buffer for the completions of a turn.
     completions: RefCell<Vec<Completion>>,
     start: std::time::Instant,
     spin: Cell<Spin>,
-    /// Bytes that operations have moved so far: what waiting in one way or the other is judged by.
+    /// Number of bytes that operations have moved so far, by which the two ways of waiting are
+    /// compared.
     moved_bytes: Cell<u64>,
     options: UringOptions,
     driven: Driven,
@@ -130,7 +132,7 @@ impl RealTime {
             start: sys::monotonic_now(),
             spin: Cell::new(Spin::new(options.spin)),
             moved_bytes: Cell::new(0),
-            // Whoever asks for another runtime like this one gets the same driver.
+            // A runtime that is made from these options gets the same driver.
             options: UringOptions {
                 driver: driven.kind.into(),
                 ..options.clone()
@@ -144,12 +146,12 @@ impl RealTime {
         Instant::from_ns(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// How it was set up.
+    /// Returns the options of this runtime.
     pub(crate) fn options(&self) -> &UringOptions {
         &self.options
     }
 
-    /// Who carries operations out, and why.
+    /// Returns the driver in use, and why it was chosen.
     pub(crate) fn driven(&self) -> &Driven {
         &self.driven
     }
@@ -162,11 +164,11 @@ impl RealTime {
         &*self.driver
     }
 
-    /// Hands what has been queued to the kernel and takes what has completed. When `idle`, waits
-    /// for a completion, at most until `deadline`.
+    /// Submits queued operations to the kernel and handles completions. When `idle`, waits for a
+    /// completion, at most until `deadline`.
     pub(crate) fn turn(&self, idle: bool, deadline: Option<Instant>) {
-        // Completions appear only when the driver is entered, so it is entered as long as anything
-        // is in flight.
+        // Completions appear only when the driver is entered, so enter it while any operation is in
+        // flight.
         if idle && !self.driver.has_completed() {
             self.wait(deadline);
         } else if self.driver.must_enter() || self.in_flight() > 0 {
@@ -175,8 +177,8 @@ impl RealTime {
         self.reap();
     }
 
-    /// Waits for a completion, at most until `deadline`: busy-polling first, where that pays, then
-    /// asleep.
+    /// Waits for a completion, at most until `deadline`: first by busy-polling, where that pays,
+    /// then by sleeping.
     fn wait(&self, deadline: Option<Instant>) {
         let mut spin = self.spin.get();
         if !spin.is_on() {
@@ -184,8 +186,8 @@ impl RealTime {
         }
         if self.driver.must_enter() {
             self.driver.enter(false, None);
-            // What ends while it is submitted, as most sends do, was not waited for, and counted as
-            // a short wait it would hide the long ones.
+            // An operation that completes during its submission, as most sends do, is no wait.
+            // Counted as a short wait, it would hide the long ones.
             if self.driver.has_completed() {
                 return;
             }
@@ -210,7 +212,8 @@ impl RealTime {
     }
 
     fn reap(&self) {
-        // Ending an operation may close a file, which asks the driver: it is done with by then.
+        // Completing an operation may close a file, which calls the driver, so reaping is finished
+        // before that.
         let mut completions = self.completions.take();
         self.driver.reap(&mut completions);
         for (key, result) in completions.drain(..) {
@@ -241,8 +244,8 @@ impl RealTime {
         }
     }
 
-    /// Starts an operation and names its slot. When every slot is taken, what it owned comes back
-    /// and `waker` is woken for another try.
+    /// Starts an operation and returns the key of its slot. When every slot is taken, returns
+    /// `owned` and wakes `waker` later for a retry.
     fn submit(
         &self,
         file: &Rc<Descriptor>,
@@ -265,7 +268,7 @@ impl RealTime {
         Ok(key)
     }
 
-    /// Takes the result of an operation that has ended, or remembers whom to wake.
+    /// Takes the result of a completed operation, or remembers the waker.
     fn poll(&self, key: usize, waker: &Waker) -> Option<(i32, Owned)> {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(key).expect("a future's slot exists");
@@ -287,7 +290,7 @@ impl RealTime {
         }
     }
 
-    /// Forgets an operation whose future is gone.
+    /// Abandons an operation whose future has been dropped.
     fn abandon(&self, key: usize) {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(key).expect("a future's slot exists");
@@ -307,7 +310,8 @@ impl RealTime {
         }
     }
 
-    /// A slot is free. All that starve look again, since the first of them may be gone.
+    /// Wakes all operations that wait for a slot when one becomes free. All of them retry, since
+    /// the future of the first may have been dropped.
     fn wake_starved(&self) {
         if !self.starved.borrow().is_empty() {
             let starved = std::mem::take(&mut *self.starved.borrow_mut());
@@ -315,7 +319,7 @@ impl RealTime {
         }
     }
 
-    /// Waits until every operation in flight that nobody waits for has completed.
+    /// Waits until every operation in flight has completed.
     pub(crate) fn drain(&self) {
         while self
             .slots
@@ -353,7 +357,7 @@ impl Drop for RealTime {
     }
 }
 
-/// The operations of `rt`, or an error that says that this device needs real time.
+/// Returns the operations of `rt`, or an error that says that files and sockets need real time.
 pub(crate) fn of(rt: &crate::Rt) -> io::Result<Rc<RealTime>> {
     rt.real().cloned().ok_or_else(|| {
         io::Error::new(

@@ -1,4 +1,4 @@
-//! One operation: its slot, its future, and what it owns.
+//! One operation: its slot, its future, and the memory it owns.
 
 use std::future::Future;
 use std::io;
@@ -12,9 +12,9 @@ use super::{MessageBuf, RealTime};
 use crate::Rt;
 use crate::buf::{BufMut, Payload};
 
-/// What the kernel may touch while an operation is in flight.
+/// Memory that the kernel may touch while an operation is in flight.
 pub(crate) enum Owned {
-    /// Nothing in user memory.
+    /// No user memory.
     Nothing,
     /// A buffer being filled.
     Fill(BufMut),
@@ -24,7 +24,7 @@ pub(crate) enum Owned {
     Message(Box<MessageBuf>),
     /// The address of a connection being made.
     Address(Box<SocketAddress>),
-    /// An accept: the result is a file descriptor, to be closed when nobody wants it.
+    /// An accept: its result is a file descriptor, which is closed if the future was dropped.
     Accept,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Gather {
 }
 
 impl Gather {
-    /// The payload from `skip` bytes on, at most `vectors_max` slices of it.
+    /// Describes the payload from `skip` bytes on, at most `vectors_max` slices of it.
     pub(crate) fn new(payload: Payload, skip: usize, vectors_max: usize) -> Box<Gather> {
         let mut vectors = Vec::with_capacity(payload.slices().len().min(vectors_max));
         let mut position = 0;
@@ -64,20 +64,20 @@ impl Gather {
         gather
     }
 
-    /// Bytes that the vectors describe.
+    /// Returns the number of bytes that the vectors describe.
     pub(crate) fn bytes(&self) -> usize {
         self.vectors.iter().map(|v| v.iov_len).sum()
     }
 }
 
-/// A socket address as the kernel wants it.
+/// A socket address in the kernel's form.
 pub(crate) struct SocketAddress {
     pub(crate) storage: libc::sockaddr_storage,
     pub(crate) len: libc::socklen_t,
 }
 
 impl Owned {
-    /// Lets go of what an orphan owned. An accepted connection that nobody waits for is closed.
+    /// Releases the memory of an orphan. An accepted connection whose future was dropped is closed.
     pub(super) fn discard(self, result: i32) {
         if let Owned::Accept = self
             && result >= 0
@@ -87,14 +87,14 @@ impl Owned {
     }
 }
 
-/// A file of the runtime: what files, sockets and the others ask for operations.
+/// A file of the runtime, through which files, sockets and others start operations.
 pub(crate) struct Handle {
     real_time: Rc<RealTime>,
     file: Rc<Descriptor>,
 }
 
 impl Handle {
-    /// Takes an open file over.
+    /// Takes ownership of an open file.
     ///
     /// # Errors
     /// `Unsupported` in virtual time.
@@ -102,7 +102,7 @@ impl Handle {
         Ok(Handle::of(&super::of(rt)?, fd))
     }
 
-    /// Takes an open file over for these operations.
+    /// Takes ownership of an open file, for operations of `real_time`.
     pub(super) fn of(real_time: &Rc<RealTime>, fd: OwnedFd) -> Handle {
         Handle {
             real_time: Rc::clone(real_time),
@@ -110,18 +110,18 @@ impl Handle {
         }
     }
 
-    /// The operations that it belongs to.
+    /// Returns the runtime's operations that the file belongs to.
     pub(super) fn real_time(&self) -> &Rc<RealTime> {
         &self.real_time
     }
 
-    /// The descriptor, for calls that are not operations.
+    /// Returns the descriptor, for calls that are not operations.
     pub(crate) fn fd(&self) -> &OwnedFd {
         self.file.fd()
     }
 
-    /// An operation that is started when it is first polled. `request` may point only at what
-    /// `owned` owns.
+    /// Returns an operation that is started when it is first polled. `request` may point only at
+    /// memory that `owned` owns.
     pub(super) fn ask(&self, request: Request, owned: Owned) -> Operation {
         Operation {
             real_time: Rc::clone(&self.real_time),
@@ -136,8 +136,8 @@ enum Stage {
     Finished,
 }
 
-/// The future of an operation: its result as the kernel gave it (negative errno on failure), and
-/// what the operation owned.
+/// The future of an operation. It yields the result as the kernel returned it (negative errno on
+/// failure), and the memory that the operation owned.
 pub(super) struct Operation {
     real_time: Rc<RealTime>,
     stage: Stage,

@@ -1,4 +1,4 @@
-//! Termination signals as something to wait for.
+//! Termination signals as events that a task can wait for.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -10,13 +10,13 @@ use crate::executor::Rt;
 pub struct Signals {
     file: MessageFile,
     rt: Rt,
-    /// A hangup is told and passed over.
+    /// True when a hangup only posts a notice and does not end the process.
     outlives_terminal: bool,
 }
 
-/// Makes a write beyond `RLIMIT_FSIZE` fail with `EFBIG`, which is reported as any other failure of
-/// a device is, and one to a pipe or socket that nobody reads with `EPIPE`. By default the kernel
-/// ends the process instead, as a crash would. To be called before other threads are started.
+/// Makes a write beyond `RLIMIT_FSIZE` fail with `EFBIG`, which is reported like any other failure
+/// of a device, and a write to a pipe or socket without a reader fail with `EPIPE`. By default the
+/// kernel ends the process instead, as a crash would. Call this before other threads are started.
 pub fn fail_writes_instead_of_ending() {
     for signal in [libc::SIGXFSZ, libc::SIGPIPE] {
         // SAFETY: both are numbers of signals that can be ignored, and no handler is set.
@@ -30,16 +30,16 @@ impl Signals {
     /// terminal that has gone.
     ///
     /// # Errors
-    /// Those of `sigprocmask(2)` and `signalfd(2)`; `Unsupported` in virtual time.
+    /// The errors of `sigprocmask(2)` and `signalfd(2)`; `Unsupported` in virtual time.
     pub fn termination(rt: &Rt) -> io::Result<Signals> {
         Signals::take_over(rt, false)
     }
 
-    /// As [`Signals::termination`], for a server: a SIGHUP becomes a [notice](Rt::notices), and the
-    /// server goes on without its terminal.
+    /// Takes over the signals of [`Signals::termination`] for a server: a SIGHUP becomes a
+    /// [notice](Rt::notices), and the server continues without its terminal.
     ///
     /// # Errors
-    /// As of `termination`.
+    /// The errors of `termination`.
     pub fn of_server(rt: &Rt) -> io::Result<Signals> {
         Signals::take_over(rt, true)
     }
@@ -71,10 +71,10 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal that asks the process to end, and gives its number.
+    /// Waits for the next signal that asks the process to end, and returns its number.
     ///
     /// # Errors
-    /// Those of `read(2)`.
+    /// The errors of `read(2)`.
     pub async fn next(&self) -> io::Result<i32> {
         loop {
             let number = self.read().await?;
@@ -88,7 +88,7 @@ impl Signals {
 
     async fn read(&self) -> io::Result<i32> {
         const RECORD_BYTES: usize = size_of::<libc::signalfd_siginfo>();
-        // A record fills the head, so nothing is read into the body.
+        // A record fills the head exactly, so no byte is read into the body.
         let buf = MessageBuf::new(RECORD_BYTES, self.rt.pool().alloc_now(1));
         let (read, buf) = self.file.read(buf).await;
         match (read?, buf.head().first_chunk()) {

@@ -15,30 +15,32 @@ use crate::buf::{BufMut, Payload};
 use crate::executor::Rt;
 use crate::net::Peer;
 
-/// Slices in one send; the kernel's `UIO_MAXIOV`.
+/// Maximum number of slices in one send; the kernel's `UIO_MAXIOV`.
 const VECTORS_MAX: usize = 1024;
-/// Slices in one send without waiting, whose list lives on the stack: 128 results with data, and
-/// their heads.
+/// Maximum number of slices in one send without waiting, whose list is on the stack: 128 replies
+/// with data, and their headers.
 const VECTORS_NOW_MAX: usize = 160;
-/// Connections waiting to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
-/// What the kernel may hold of a connection's unsent replies (UNIX sockets default to 208 KiB,
-/// which a few large reads fill).
+/// Send buffer size requested from the kernel (UNIX sockets default to 208 KiB, which the replies
+/// to a few large reads fill).
 const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
-/// Time between two attempts to connect to a UNIX listener that has no room.
+/// Time between two attempts to connect to a UNIX listener whose backlog is full.
 const LISTENER_FULL_PAUSE: Duration = Duration::from_millis(10);
-/// Groups of a peer that are asked for.
+/// Maximum number of groups of a peer that are read.
 const GROUPS_MAX: usize = 1024;
 
-/// Seconds without a word on a TCP connection after which the kernel asks whether the peer is
-/// there, and how often it asks until it gives the connection up: after a minute in all.
+/// Keepalive of TCP connections: seconds of silence after which the kernel probes the peer, the
+/// interval of the probes, and the number of unanswered ones that end the connection, after a
+/// minute in total.
 const KEEPALIVE_IDLE_S: libc::c_int = 30;
 const KEEPALIVE_INTERVAL_S: libc::c_int = 10;
 const KEEPALIVE_PROBES: libc::c_int = 3;
-/// How long a client may take nothing of what is sent to it: as long as a server waits for one
-/// that does not read.
+/// Maximum time that a client may leave sent data unacknowledged: as long as a server waits for a
+/// client that does not read.
 const ACCEPTED_SILENCE_MAX: Duration = Duration::from_secs(60);
-/// The same for a server that was connected to, which may have stood still for a while.
+/// Maximum time that a server which was connected to may leave sent data unacknowledged; it is
+/// longer than a client's, since the server may have stalled for a while.
 const CONNECTED_SILENCE_MAX: Duration = Duration::from_secs(180);
 
 /// A connected stream socket.
@@ -78,7 +80,7 @@ impl Socket {
             };
             let (result, back) = handle.ask(request, owned).await;
             owned = back;
-            // A UNIX listener has no room, and nothing tells when it has.
+            // The backlog of a UNIX listener is full, and no event reports when it has room.
             if result == -libc::EAGAIN {
                 rt.sleep(LISTENER_FULL_PAUSE).await;
                 continue;
@@ -89,7 +91,7 @@ impl Socket {
         }
     }
 
-    /// Receives into `buf[from..]`; zero bytes mean that the peer has closed.
+    /// Receives into `buf[from..]`; zero bytes mean that the peer has closed the connection.
     pub(crate) async fn recv(&self, mut buf: BufMut, from: usize) -> (io::Result<usize>, BufMut) {
         assert!(from < buf.len(), "there is room to receive into");
         let len = (buf.len() - from) as u32;
@@ -107,9 +109,10 @@ impl Socket {
 
     /// Sends the whole payload.
     ///
-    /// What the socket takes without waiting goes out at once, by a plain system call. A send
-    /// through the driver would complete just as fast, but its completion would end the wait for
-    /// the next request as soon as it had begun: one more turn of the executor for every send.
+    /// The part that the socket accepts without waiting is sent at once, by a plain system call. A
+    /// send through the driver would complete just as fast, but its completion would end the wait
+    /// for the next request as soon as it had begun, which costs one more turn of the executor per
+    /// send.
     pub(crate) async fn send(&self, payload: Payload) -> io::Result<()> {
         let mut sent = self.send_now(&payload)?;
         while sent < payload.len() {
@@ -129,7 +132,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends what the socket takes without waiting and says how much that was.
+    /// Sends the part that the socket accepts without waiting, and returns its size in bytes.
     fn send_now(&self, payload: &Payload) -> io::Result<usize> {
         let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; VECTORS_NOW_MAX];
         let slices = payload.slices().iter().take(VECTORS_NOW_MAX);
@@ -164,14 +167,15 @@ impl Socket {
         }
     }
 
-    /// Ends both directions; whoever waits on the socket gets an end or an error.
+    /// Ends both directions; operations that wait on the socket complete with an end of stream or
+    /// an error.
     pub(crate) fn shutdown(&self) {
-        // SAFETY: takes integers. The only errors say that the peer is gone already, which is
-        // what this call is for.
+        // SAFETY: takes integers. The only errors say that the connection has already ended, which
+        // is the purpose of this call.
         unsafe { libc::shutdown(self.handle.fd().as_raw_fd(), libc::SHUT_RDWR) };
     }
 
-    /// The process at the other end of a UNIX socket (`SO_PEERCRED`, `SO_PEERGROUPS`).
+    /// Returns the process at the other end of a UNIX socket (`SO_PEERCRED`, `SO_PEERGROUPS`).
     pub(crate) fn peer(&self) -> io::Result<Option<Peer>> {
         let mut domain: libc::c_int = 0;
         let of_socket = |name| (libc::SOL_SOCKET, name);
@@ -210,8 +214,8 @@ pub(crate) struct SocketListener {
 }
 
 impl SocketListener {
-    /// Listens on a UNIX path that does not exist yet. The socket file is its owner's alone: the
-    /// mode is set before the name exists, so there is no moment at which others could connect.
+    /// Listens on a UNIX path that does not exist yet. Only the owner may access the socket file:
+    /// the mode is set before the name exists, so other users cannot connect at any moment.
     pub(crate) fn bind_unix(rt: &Rt, path: &Path) -> io::Result<SocketListener> {
         let fd = new_socket(libc::AF_UNIX)?;
         let address = unix_address(path)?;
@@ -240,7 +244,7 @@ impl SocketListener {
         })
     }
 
-    /// The address that was bound, with the port the kernel chose when it was asked to.
+    /// Returns the bound address, with the port that the kernel chose if none was requested.
     pub(crate) fn tcp_address(&self) -> io::Result<Option<SocketAddr>> {
         if !self.tcp {
             return Ok(None);
@@ -269,27 +273,29 @@ impl SocketListener {
 
 /// Sockets of another runtime, or of none.
 impl Socket {
-    /// The same connection for another runtime; its options are set.
+    /// Duplicates the descriptor of the connection for another runtime; its options are already
+    /// set.
     ///
     /// # Errors
-    /// When descriptors have run out.
+    /// When no more descriptors can be opened.
     pub(crate) fn detached(&self) -> io::Result<OwnedFd> {
         self.handle.fd().try_clone()
     }
 
-    /// Takes over what another runtime's socket has [given](Self::detached).
+    /// Creates a socket from a descriptor that another runtime's socket has
+    /// [duplicated](Self::detached).
     pub(crate) fn attach(rt: &Rt, fd: OwnedFd) -> io::Result<Socket> {
         Ok(Socket {
             handle: Handle::new(rt, fd)?,
         })
     }
 
-    /// Takes over a connected standard-library stream.
+    /// Takes ownership of a connected standard-library stream.
     pub(crate) fn from_unix(rt: &Rt, stream: UnixStream) -> io::Result<Socket> {
         Socket::attach(rt, stream.into())
     }
 
-    /// Takes over a connected standard-library stream.
+    /// Takes ownership of a connected standard-library stream.
     pub(crate) fn from_tcp(rt: &Rt, stream: TcpStream) -> io::Result<Socket> {
         let fd = OwnedFd::from(stream);
         set_tcp_options(&fd, CONNECTED_SILENCE_MAX)?;
@@ -315,15 +321,14 @@ fn new_socket(family: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A larger send buffer spares wake-ups and nothing depends on it: the kernel caps it by its own
-/// limit, and a refusal leaves the default.
+/// Enlarges the send buffer, which saves wake-ups. No code depends on it: the kernel caps the size
+/// by its own limit, and a refusal leaves the default.
 fn set_send_buffer(fd: &OwnedFd) {
     let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES);
 }
 
-/// Sends without delay, and ends a connection whose peer has vanished without a word: one that
-/// does not answer probes while nothing is said, or takes nothing of what is sent for
-/// `silence_max`.
+/// Disables the send delay, and ends a connection whose peer has vanished silently: a peer that
+/// does not answer keepalive probes, or acknowledges no sent data for `silence_max`.
 fn set_tcp_options(fd: &OwnedFd, silence_max: Duration) -> io::Result<()> {
     let silence_ms = silence_max.as_millis() as libc::c_int;
     set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
@@ -357,13 +362,13 @@ fn set_option(fd: &OwnedFd, level: i32, name: i32, value: libc::c_int) -> io::Re
     }
 }
 
-/// Values that a caller of `getsockopt(2)` may have the kernel write over: plain numbers.
+/// Types that `getsockopt(2)` may overwrite with any bytes: plain numbers.
 trait SocketValue: Copy {}
 impl SocketValue for libc::c_int {}
 impl SocketValue for libc::gid_t {}
 impl SocketValue for libc::ucred {}
 
-/// Reads an option of a level and says how many values the kernel wrote.
+/// Reads an option of a level and returns the number of values that the kernel wrote.
 fn get_option<T: SocketValue>(
     fd: &OwnedFd,
     (level, name): (i32, i32),
@@ -438,7 +443,7 @@ mod tests {
     use super::*;
     use crate::UringOptions;
 
-    /// Options of TCP and whether it is kept alive, as the kernel has them.
+    /// Returns the keepalive option and the TCP options that the kernel has for the socket.
     fn options(socket: &Socket) -> [libc::c_int; 6] {
         let tcp = |name| (libc::IPPROTO_TCP, name);
         [

@@ -1,42 +1,45 @@
-//! Whether a thread with nothing to do busy-polls for a moment before it sleeps.
+//! The decision whether an idle thread busy-polls for a moment before it sleeps.
 //!
-//! Going to sleep and being woken costs the thread, and whoever wakes it, some microseconds each,
-//! in a guest of a hypervisor tens: as much as dozens of requests. Where a peer answers within that
-//! time, busy-polling costs less than sleeping. So a wait may begin with it where the waits before
-//! it were short, and for no longer than sleeping would have cost both ends.
+//! Sleeping and being woken costs the thread, and the thread that wakes it, some microseconds each,
+//! and tens of them in a guest of a hypervisor: as much as dozens of requests. If a peer answers
+//! within that time, busy-polling costs less than sleeping. So a wait may begin with busy-polling
+//! if the waits before it were short, for at most the time that sleeping would have cost both ends.
 //!
-//! That waits are short does not say that busy-polling pays: peers that share the processor with
-//! the thread, or that have more to ask the longer they are left alone, get further while it
-//! sleeps. Nor does a wait that was slept through say how long it would have been without the
-//! wake-ups. So it is [tried](Trial) from time to time which of the two gets more done, and nothing
-//! else decides: what is here only tells a conversation, in which that is worth a trial, from rare
-//! requests.
+//! Short waits do not prove that busy-polling pays: peers that share the processor with the thread,
+//! or that send larger batches the longer they are left alone, progress faster while it sleeps. Nor
+//! does the length of a wait with sleep show how long it would have been without the wake-ups. So a
+//! [trial](Trial) determines from time to time which of the two gets more done, and nothing else
+//! decides. The code here only distinguishes a conversation, in which a trial is worthwhile, from
+//! rare requests.
 //!
-//! It must never busy-poll where nothing comes: an idle thread takes no processor time.
+//! A thread must never busy-poll when no requests come: an idle thread takes no processor time.
 
 use std::time::Duration;
 
 use super::trial::Trial;
 use crate::time::Instant;
 
-/// Short waits in a row after which the next one may begin by busy-polling: more than one request
-/// makes, on its way to the devices and back, so that rare requests are no conversation.
+/// Number of consecutive short waits after which the next one may begin by busy-polling. It exceeds
+/// the number of waits that one request causes on its way to the devices and back, so rare requests
+/// do not count as a conversation.
 const SHORT_WAITS: u32 = 8;
-/// A wait is short up to this many times what may be spent on busy-polling. With the default that
-/// is 1 ms: a thread that is asked more rarely than a thousand times a second does not busy-poll.
+/// A wait is short if it lasts at most this multiple of the busy-polling limit. With the default
+/// limit the bound is 1 ms: a thread that gets fewer than a thousand requests a second does not
+/// busy-poll.
 const SHORT_FACTOR: u32 = 10;
 
-/// What the waits so far say about the next.
+/// State of the decision: a summary of the waits so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spin {
     longest: Duration,
-    /// Short waits in a row, counted up to [`SHORT_WAITS`].
+    /// Number of consecutive short waits, counted up to [`SHORT_WAITS`].
     short: u32,
     trial: Trial,
 }
 
 impl Spin {
-    /// Busy-polls for at most `longest`; never when that is nothing.
+    /// Creates the state of a thread that busy-polls for at most `longest`, and never if that is
+    /// zero.
     pub(super) fn new(longest: Duration) -> Spin {
         Spin {
             longest,
@@ -45,25 +48,25 @@ impl Spin {
         }
     }
 
-    /// True when how long waits take has to be known.
+    /// Returns true when the lengths of waits must be measured.
     pub(super) fn is_on(&self) -> bool {
         !self.longest.is_zero()
     }
 
-    /// How long to busy-poll before the sleep that begins now, with so much done since the thread
-    /// began; `None` when not at all.
+    /// Returns how long to busy-poll before the sleep that begins now, or `None` to sleep at once.
+    /// `done` is the work done since the thread began.
     pub(super) fn budget(&mut self, now: Instant, done: u64) -> Option<Duration> {
         let polls = self.is_on() && self.short >= SHORT_WAITS && self.trial.polls(now, done);
         polls.then_some(self.longest)
     }
 
-    /// A wait is over that began by busy-polling, and did not come to sleeping.
+    /// Records the end of a wait in which busy-polling succeeded, so that the thread did not sleep.
     pub(super) fn found(&mut self) {
         self.trial.polled(true);
     }
 
-    /// A wait is over in which the thread slept, for so long with the busy-polling before it, if it
-    /// `polled`.
+    /// Records the end of a wait in which the thread slept. `waited` includes the busy-polling
+    /// before the sleep, if it `polled`.
     pub(super) fn slept(&mut self, waited: Duration, polled: bool) {
         self.short = match waited <= self.longest * SHORT_FACTOR {
             true => SHORT_WAITS.min(self.short + 1),
@@ -76,26 +79,26 @@ impl Spin {
     }
 }
 
-/// What can be looked at without sleeping.
+/// A source of completions that can be probed without sleeping.
 pub(super) trait Watched {
-    /// The time.
+    /// Returns the current time.
     fn now(&self) -> Instant;
 
-    /// True when something is there.
+    /// Returns true when a completion has arrived.
     fn has_completed(&self) -> bool;
 
-    /// True when the kernel says that it has work that makes completions.
+    /// Returns true when the kernel reports pending work that produces completions.
     fn has_work(&self) -> bool;
 
-    /// Has that work done, without waiting.
+    /// Lets the kernel do that work, without waiting.
     fn do_work(&self);
 }
 
-/// Looks for a completion until `end`; true when there is one.
+/// Busy-polls for a completion until `end`; returns true when there is one.
 ///
-/// What the kernel says of its work is a hint: work that was added while it did the work before is
-/// done with it, and the word stays until there is work again. So the time is looked at whatever it
-/// says.
+/// The kernel's report of pending work is only a hint: work that is added while earlier work is
+/// being done is done along with it, and the flag stays set until there is work again. So the time
+/// is checked whatever the flag says.
 pub(super) fn look(watched: &impl Watched, end: Instant) -> bool {
     while !watched.has_completed() {
         if watched.now() >= end {
@@ -116,7 +119,8 @@ mod tests {
 
     use super::*;
 
-    /// A ring whose time goes on with each look, and that says that there is work all the time.
+    /// A ring whose time advances with each look at the clock, and which always reports pending
+    /// work.
     struct Ring {
         now_ns: Cell<u64>,
         completes_at_ns: u64,
@@ -163,7 +167,7 @@ mod tests {
         spin
     }
 
-    /// The budget at the beginning of time, where no trial is under way.
+    /// Returns the budget at time zero, where no trial is in progress.
     fn budget(spin: &mut Spin) -> Option<Duration> {
         spin.budget(Instant::from_ns(0), 0)
     }
@@ -174,7 +178,7 @@ mod tests {
         assert_eq!(budget(&mut after(&[200; 7])), None);
         assert_eq!(budget(&mut after(&[200; 8])), Some(20 * US));
         assert_eq!(budget(&mut after(&[201; 99])), None);
-        // One long wait ends it, and eight short ones bring it back.
+        // One long wait ends the conversation, and eight short ones start it again.
         let again = |short| {
             let mut spin = after(&[200; 8]);
             spin.slept(201 * US, false);
@@ -200,7 +204,8 @@ mod tests {
             done += if looks { 1 } else { 2 };
             now += 10 * US;
         }
-        // A second of it: before the first trial, and half of it and of seven more.
+        // The second contains polling before the first trial, and for half of that and of seven
+        // more trials.
         assert!((2_000..10_000).contains(&looked), "{looked}");
     }
 

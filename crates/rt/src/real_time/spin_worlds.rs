@@ -1,10 +1,12 @@
-//! The choice between busy-polling and sleeping, in simulated machines with a virtual clock.
+//! Tests of the choice between busy-polling and sleeping, in simulated machines with a virtual
+//! clock.
 //!
-//! The figures of the machines are measured ones: a ping-pong of 28 and 4112 bytes over a UNIX
+//! The latencies of the machines are measured ones: a ping-pong of 28 and 4112 bytes over a UNIX
 //! socket in a virtual machine of two cores took 70 us when both ends slept on cores of their own,
-//! 27 us when one end busy-polled and 11 us when both did. Beside a process that computes, both
-//! ends were on the one core that was left, and the same took 9 us asleep, 18 us with one end that
-//! busy-polls, and 95 us with two: each polled in vain until the other was given the core.
+//! 27 us when one end busy-polled and 11 us when both did. With a compute-bound process on the
+//! other core, both ends shared the remaining one, and the same ping-pong took 9 us when both
+//! slept, 18 us when one end busy-polled, and 95 us when both did: each end polled in vain until
+//! the other was given the core.
 
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ use crate::time::Instant;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What the policy is asked and told by a thread.
+/// A simulated thread that asks the policy and reports to it.
 struct Thread {
     spin: Spin,
     now: Instant,
@@ -35,13 +37,13 @@ impl Thread {
         }
     }
 
-    /// A wait begins: true when it begins by busy-polling.
+    /// Begins a wait; returns true when the wait begins by busy-polling.
     fn begins(&mut self) -> bool {
         self.spin.budget(self.now, self.done).is_some()
     }
 
-    /// The wait, which `polls` says how it began, ends when `polled` has passed if the thread is
-    /// still busy-polling then, else when it has been asleep for `slept`.
+    /// Ends the wait, which began by busy-polling if `polls`. The wait takes `polled` if the thread
+    /// is still busy-polling then; otherwise it ends when the thread has slept for `slept`.
     fn ends(&mut self, polls: bool, polled: Duration, slept: Duration) {
         let took = match polls {
             true if polled <= SPIN_DEFAULT => {
@@ -62,29 +64,29 @@ impl Thread {
         self.now += took;
     }
 
-    /// Works on a request.
+    /// Processes one request.
     fn works(&mut self, work: Duration) {
         self.done += 4096;
         self.now += work;
     }
 }
 
-/// A client that sends one request after the other, and its machine.
+/// A client that sends one request after another, and its machine.
 #[derive(Clone, Copy)]
 struct World {
-    /// How long the server works on a request.
+    /// Time that the server works on a request.
     work_us: u32,
-    /// How long until the next request is there, for a server that busy-polls for it.
+    /// Time until the next request arrives, for a server that busy-polls.
     polled_us: u32,
-    /// The same for a server that sleeps, with its wake-up.
+    /// Time until the next request is seen, with the wake-up, for a server that sleeps.
     slept_us: u32,
-    /// By how many hundredths these change at random, from one millisecond to the next.
+    /// Percentage by which these times change at random, from one millisecond to the next.
     jitter_percent: u32,
-    /// Of a thousand waits so many last 3 ms, the time slice of another process.
+    /// Number of waits in a thousand that last 3 ms longer, the time slice of another process.
     stalls: u64,
 }
 
-/// Nothing else runs, and the client's core and the server's sleep when they do.
+/// No other process runs, and the cores of the client and of the server sleep when these do.
 const QUIET: World = World {
     work_us: 7,
     polled_us: 20,
@@ -92,13 +94,13 @@ const QUIET: World = World {
     jitter_percent: 0,
     stalls: 0,
 };
-/// The same where a wake-up takes longer.
+/// A quiet machine where a wake-up takes longer.
 const QUIET_AND_SLOW: World = World {
     polled_us: 45,
     slept_us: 105,
     ..QUIET
 };
-/// Client and server share a core.
+/// The client and the server share a core.
 const BUSY: World = World {
     polled_us: 11,
     slept_us: 2,
@@ -120,7 +122,8 @@ const fn noisy(world: World) -> World {
 }
 
 impl World {
-    /// The round trip when each wait begins in this way.
+    /// Returns the time of a round trip when each wait begins by busy-polling (`polls`) or by
+    /// sleeping.
     fn round_trip(&self, polls: bool) -> Duration {
         let us = match polls {
             true if Duration::from_micros(self.polled_us.into()) > SPIN_DEFAULT => {
@@ -144,15 +147,15 @@ struct Server {
     jitter: (u64, u64),
 }
 
-/// What a server did in some time.
+/// Counters of a server's run.
 struct Ran {
     operations: u32,
-    /// Those of them before which it waited in the way that is better.
+    /// Number of operations before which the server waited in the better way.
     well: u32,
 }
 
 impl Ran {
-    /// The share of waits in the better way, in hundredths.
+    /// Returns the percentage of waits that were done in the better way.
     fn well_percent(&self) -> u32 {
         self.well * 100 / self.operations
     }
@@ -233,7 +236,7 @@ fn noise_does_not_change_that() {
     }
 }
 
-/// The longest time in which a server may go on as its world was before.
+/// The longest time for which a server may wait in the old way after its world has changed.
 const LEAVES_WITHIN: Duration = Duration::from_millis(320);
 
 #[test]
@@ -264,8 +267,8 @@ fn polling_in_vain_ends_after_few_waits() {
     let before = server.thread.polled;
     let ran = server.run(IN_VAIN, SECOND / 10);
     let vain = (server.thread.polled - before).as_micros() / SPIN_DEFAULT.as_micros();
-    // At most 16 after what was found, 32 until it is judged, and 32 in each of the trials after
-    // 16, 48 and 112 ms.
+    // At most 16 after the last successful polls, 32 until the policy decides, and 32 in each of
+    // the trials after 16, 48 and 112 ms.
     assert!(ran.operations > 5_000 && vain <= 16 + 4 * 32, "{vain}");
 }
 
@@ -284,12 +287,12 @@ fn an_idle_thread_takes_no_processor_time() {
         let polls = server.thread.begins();
         server.thread.ends(polls, SECOND, SECOND);
     }
-    // Once, when the client has left.
+    // The thread polls once, when the client has left.
     assert!(server.thread.polled - before <= SPIN_DEFAULT);
 }
 
-/// The share of time that goes on busy-polling, in thousandths, when a request comes every so
-/// often, after a conversation in which it paid.
+/// Returns the share of time spent on busy-polling, in thousandths, when a request comes once in
+/// `every`, after a conversation in which polling paid.
 fn polled_permille(every: Duration) -> u128 {
     let mut server = Server::new(1);
     server.run(QUIET, SECOND);
@@ -306,7 +309,7 @@ fn polled_permille(every: Duration) -> u128 {
 #[test]
 fn rare_requests_take_little_processor_time() {
     assert!(polled_permille(10 * MS) < 1);
-    // Where polling is in vain it is given up, however often requests come.
+    // Where polling is in vain, the thread stops it, however often requests come.
     for every_us in [5_000, 2_000, 1_000, 999, 500, 400, 200, 150, 110] {
         let permille = polled_permille(Duration::from_micros(every_us));
         assert!(permille <= 20, "every {every_us} us: {permille}");
@@ -326,14 +329,14 @@ fn the_waits_of_one_request_are_no_conversation() {
     assert_eq!(thread.polled, Duration::ZERO);
 }
 
-/// Two threads that talk to each other, both of which choose how they wait. What a round trip takes
-/// by whether the first and the second busy-poll.
+/// Two threads that talk to each other and both choose how they wait. The time of a round trip
+/// depends on whether the first and the second busy-poll.
 struct Pair {
     ends: [Thread; 2],
 }
 
-/// Of both ends: what one waits for the other, by whether itself and the other busy-poll; `None`
-/// where it polls in vain.
+/// The time in microseconds that one end waits for the other, by whether it busy-polls itself and
+/// whether the other end does; `None` when it polls in vain.
 type Waits = fn(own: bool, other: bool) -> Option<u32>;
 
 fn quiet_pair(own: bool, other: bool) -> Option<u32> {
@@ -359,7 +362,7 @@ impl Pair {
         }
     }
 
-    /// Operations a second in some time.
+    /// Runs for `time` and returns the number of operations per second.
     fn run(&mut self, waits: Waits, time: Duration) -> u128 {
         let us = |us: u32| Duration::from_micros(us.into());
         let began = self.ends[0].now;
@@ -375,7 +378,7 @@ impl Pair {
                 self.ends[end].ends(polls[end], polled, slept);
                 self.ends[end].works(us(5));
             }
-            // A round trip is over for both at once.
+            // A round trip ends for both at the same time.
             let now = self.ends[0].now.max(self.ends[1].now);
             self.ends.iter_mut().for_each(|end| end.now = now);
             operations += 1;
@@ -388,8 +391,8 @@ impl Pair {
 fn two_ends_that_both_choose_agree() {
     let mut pair = Pair::new();
     for round in 0..5 {
-        // The best that there is are 90 thousand on the quiet machine, 111 thousand on the busy
-        // one.
+        // The best possible rate is 90 thousand a second on the quiet machine and 111 thousand on
+        // the busy one.
         pair.run(quiet_pair, LEAVES_WITHIN);
         let quiet = pair.run(quiet_pair, 2 * SECOND);
         assert!(quiet >= 75_000, "round {round}: {quiet}");

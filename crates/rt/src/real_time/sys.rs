@@ -1,4 +1,5 @@
-//! The few system calls that are not operations of the ring: the clock, closing, locking memory.
+//! The few system calls that are not operations of the ring, such as reading the clock, closing,
+//! and locking memory.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,7 +7,7 @@ use std::time::Instant as Monotonic;
 
 use super::limits::ProcessLimit;
 
-/// The one read of the real clock.
+/// Reads the monotonic clock; no other code reads it.
 #[expect(
     clippy::disallowed_methods,
     reason = "this is the seam through which real time enters"
@@ -15,7 +16,7 @@ pub(super) fn monotonic_now() -> Monotonic {
     Monotonic::now()
 }
 
-/// The time of day, for labels.
+/// Returns the time of day in seconds since 1970, for labels.
 #[expect(
     clippy::disallowed_methods,
     reason = "this is the seam through which real time enters"
@@ -26,10 +27,10 @@ pub(crate) fn unix_seconds() -> u64 {
     since.map_or(0, |duration| duration.as_secs())
 }
 
-/// Makes reading from a descriptor, and writing to it, return at once where it would wait.
+/// Makes reads and writes of a descriptor return at once where they would wait.
 ///
 /// # Errors
-/// Those of `fcntl(2)`.
+/// The errors of `fcntl(2)`.
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let fd = fd.as_raw_fd();
     // SAFETY: takes and returns integers; the descriptor is open.
@@ -43,13 +44,14 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Random bytes of the operating system.
+/// Fills `out` with random bytes of the operating system.
 pub(crate) fn random_bytes(out: &mut [u8]) -> io::Result<()> {
     use std::io::Read as _;
     std::fs::File::open("/dev/urandom")?.read_exact(out)
 }
 
-/// The kernel's name for the time since the machine started, which is another one after each start.
+/// Returns the kernel's identifier of the current boot, which differs after each start of the
+/// machine.
 pub(crate) fn boot_id() -> io::Result<[u8; 16]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits = text.chars().filter_map(|c| c.to_digit(16));
@@ -67,60 +69,61 @@ pub(crate) fn boot_id() -> io::Result<[u8; 16]> {
     }
 }
 
-/// The user as whom this process acts.
+/// Returns the effective user of this process.
 pub(super) fn effective_user() -> libc::uid_t {
     // SAFETY: takes nothing, cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// Closes a descriptor that no owner has taken yet.
+/// Closes a descriptor that has no owner yet.
 pub(super) fn close(fd: i32) {
-    // SAFETY: the descriptor came from a completion that nobody else has seen.
+    // SAFETY: the descriptor came from a completion that no other code has seen.
     drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) });
 }
 
 /// `PR_SET_IO_FLUSHER` of the kernel's `linux/prctl.h`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Prepares a thread beside the one that the process began with: signals stay with that one, and
-/// the kernel takes this one for part of the I/O path too (`PR_SET_IO_FLUSHER` is of a thread).
+/// Prepares a thread other than the main thread. Signals stay with the main thread, and this thread
+/// is marked as part of the I/O path too (`PR_SET_IO_FLUSHER` applies to a thread).
 pub(crate) fn begin_thread() {
     // SAFETY: the set is initialised by `sigfillset` before it is read; both calls take pointers to
     // it only for their own duration. The option of `prctl` takes four integers and no pointers.
     unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigfillset(&mut set);
-        // The only error is of an unknown way to change the mask.
+        // The only possible error is an invalid way to change the mask.
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-        // What it needs is had by all threads or by none, and `keep_memory_resident` tells.
+        // The required capability belongs to all threads or to none, and `keep_memory_resident`
+        // reports its absence.
         libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
     }
 }
 
-/// What [`keep_memory_resident`] reached.
+/// The result of [`keep_memory_resident`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryLock {
-    /// Why memory could not be locked, if so.
+    /// The reason that memory could not be locked, if it could not.
     pub lock_error: Option<String>,
-    /// Why the kernel did not take the process for part of the I/O path, if so.
+    /// The reason that the kernel refused to treat the process as part of the I/O path, if it did.
     pub flusher_error: Option<String>,
 }
 
-/// Prepares the process to serve the machine it runs on, under memory pressure.
+/// Prepares the process to serve the machine that it runs on, under memory pressure.
 ///
 /// The kernel may be waiting for this very process to clean dirty pages, so serving a write must
 /// never need memory that only cleaning can free:
 /// - `PR_SET_IO_FLUSHER` tells the kernel that the process is part of the I/O path: its own
-///   allocations are then never made to wait for write-back (Linux 5.6, needs `CAP_SYS_RESOURCE`).
-/// - the heap is grown by `heap_reserve_bytes`, touched, and told never to shrink, to serve
-///   requests by fresh mappings below 64 MiB, or to give threads heaps of their own, so that the
-///   small allocations of a request find resident memory;
-/// - the stack of the calling thread, which must be the one that serves, is grown: only the main
-///   thread's stack grows by faults, which `mlockall` cannot foresee (mlockall(2), notes);
-/// - `mlockall` keeps all of it, present and future, in memory.
+///   allocations then never wait for write-back (Linux 5.6, needs `CAP_SYS_RESOURCE`).
+/// - The heap is grown by `heap_reserve_bytes` and touched, so that the small allocations of a
+///   request find resident memory. It is configured never to shrink, not to serve requests below 64
+///   MiB by fresh mappings, and not to give threads heaps of their own.
+/// - The stack of the calling thread, which must be the one that serves, is grown: only the main
+///   thread's stack grows by faults, which `mlockall` cannot foresee (mlockall(2), notes).
+/// - `mlockall` keeps all present and future memory resident.
 ///
-/// What the limits of the process forbid is reported in the result, not an error: the server works
-/// without it, only not on the machine that mounts it.
+/// A step that the limits of the process forbid is reported in the result and is not an error: the
+/// server works without it, except on the machine that mounts its devices.
 pub fn keep_memory_resident(heap_reserve_bytes: usize) -> MemoryLock {
     let mut outcome = MemoryLock::default();
     // SAFETY: this option takes four integers and no pointers.
@@ -137,7 +140,7 @@ pub fn keep_memory_resident(heap_reserve_bytes: usize) -> MemoryLock {
     outcome
 }
 
-/// Why memory cannot be locked: the limit, and how much is needed.
+/// Describes why memory cannot be locked: the limit, and the amount needed.
 fn cannot_lock(error: &io::Error) -> String {
     match (error.raw_os_error(), ProcessLimit::LockedBytes.value()) {
         (Some(libc::ENOMEM | libc::EPERM), Some(bytes)) => {
@@ -152,7 +155,8 @@ fn cannot_lock(error: &io::Error) -> String {
     }
 }
 
-/// What this process has mapped, in KiB, which is what locking all of it takes.
+/// Returns the size of this process's mappings in KiB, which is the amount that locking all of them
+/// takes.
 fn mapped_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let size = status
@@ -161,7 +165,7 @@ fn mapped_kib() -> Option<u64> {
     size.split_whitespace().next()?.parse().ok()
 }
 
-/// Grows the heap once and keeps it.
+/// Grows the heap once and keeps it grown.
 #[cfg(target_env = "gnu")]
 fn grow_heap(bytes: usize) {
     const LARGEST_FROM_HEAP_BYTES: i32 = 64 << 20;
@@ -171,15 +175,16 @@ fn grow_heap(bytes: usize) {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST_FROM_HEAP_BYTES);
         libc::mallopt(libc::M_ARENA_MAX, 1);
     }
-    // Pieces below the mapping threshold, all held at once, then given back to the heap.
+    // Allocate pieces below the mapping threshold, hold all of them at once, then return them to
+    // the heap.
     let pieces: Vec<Vec<u8>> = (0..bytes.div_ceil(1 << 20))
         .map(|_| std::hint::black_box(vec![1; 1 << 20]))
         .collect();
     drop(pieces);
 }
 
-/// Touches more of the stack than the deepest chain of layers has been seen to use, 240 KiB without
-/// optimisation. The kernel never takes back what a stack has grown by.
+/// Touches more of the stack than the deepest chain of calls has been seen to use, 240 KiB without
+/// optimisation. The kernel never reclaims the memory by which a stack has grown.
 #[inline(never)]
 fn grow_stack() {
     const DEEPEST_BYTES: usize = 1 << 20;

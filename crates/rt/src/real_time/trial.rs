@@ -1,57 +1,64 @@
-//! Which of two ways to wait gets more done: busy-polling or sleeping.
+//! The comparison of two ways to wait, busy-polling and sleeping, by which gets more done.
 //!
-//! Whether a thread should busy-poll for what comes, or sleep until it comes, depends on who else
-//! wants the processor, on what a wake-up costs here, and on whether its peers ask for more at once
-//! when they are left alone. None of that can be known, but its effect can be counted: the bytes
-//! that operations moved. So a conversation is run both ways for some milliseconds each, and goes
-//! on in the better way until the next trial. Measured on two cores: a ping-pong over a UNIX socket
-//! made 14 thousand round trips a second on a quiet machine when both ends slept and 36 thousand
-//! when one busy-polled, but 107 and 56 thousand beside a process that computes, where both ends
-//! share a core. Four connections of fio got a fifth to a half more from a server that sleeps.
+//! Whether a thread should busy-poll or sleep depends on the other users of the processor, on the
+//! cost of a wake-up, and on whether peers send more requests at once when they are left alone.
+//! These factors cannot be known, but their effect can be counted: the bytes that operations moved.
+//! So a conversation is run both ways for some milliseconds each, and continues in the better way
+//! until the next trial. Measured on two cores: a ping-pong over a UNIX socket made 14 thousand
+//! round trips a second on a quiet machine when both ends slept and 36 thousand when one
+//! busy-polled, but 107 and 56 thousand beside a compute-bound process, where both ends share a
+//! core. Four connections of fio achieved a fifth to a half more with a server that sleeps.
 //!
-//! A trial measures what it says it measures: in the parts that busy-poll, every wait of a
-//! conversation begins with it, whatever the waits before were like. That most of it is in vain is
-//! a result of its own: then sleeping is chosen at once, since busy-polling cannot be what helps.
+//! A trial forces the way that it measures: in the parts that busy-poll, every wait of a
+//! conversation begins with busy-polling, regardless of the waits before. If most of the polls are
+//! in vain, that is a result by itself: sleeping is chosen at once, since busy-polling cannot help.
 //!
-//! It must never prefer sleeping without a clear difference where busy-polling finds something: who
-//! asks one request after the other, with work of their own between, gets each answer sooner from a
-//! thread that busy-polls. And no result holds for ever: the next trial can undo each of them.
+//! A trial must never choose sleeping without a clear difference where busy-polling finds
+//! completions: a client that sends one request after another, with work of its own between, gets
+//! each reply sooner from a thread that busy-polls. And no result is final: the next trial can
+//! reverse it.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// How long each part of a trial lasts, at least: some hundred requests.
+/// Minimum length of a part of a trial: some hundred requests.
 const PART: Duration = Duration::from_millis(4);
-/// A part with fewer waits goes on until it has as many, but no longer than [`PART_MAX`].
+/// Minimum number of waits in a part. A part with fewer continues until it has this number, but for
+/// at most [`PART_MAX`].
 const WAITS_MIN: u32 = 16;
 const PART_MAX: Duration = Duration::from_millis(32);
-/// Of a longer wait the rest is left out: one time slice of another process must not decide.
+/// The counted maximum of a wait; the rest of a longer one is excluded, so that a single time slice
+/// of another process does not decide.
 const WAIT_MAX: Duration = Duration::from_millis(1);
-/// After a pause as long as this the machine may be another one: the next trial comes soon.
+/// A pause of this length or longer may have changed the load of the machine: the next trial comes
+/// soon.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long the result of a trial holds: at first, and at most, after others with the same result.
-/// A trial takes a sixteenth of the longest, and half of that goes in the worse way.
+/// Time for which the result of a trial holds: at first, and at most, after repeated trials with
+/// the same result. A trial takes a sixteenth of the maximum, and half of the trial runs in the
+/// worse way.
 const HOLDS_MIN: Duration = Duration::from_millis(16);
 const HOLDS_MAX: Duration = Duration::from_millis(256);
-/// The parts of a trial, true where it busy-polls. A steady change falls on both ways alike.
+/// The parts of a trial, true for busy-polling. In this order, a steady change affects both ways
+/// equally.
 const PARTS: [bool; 4] = [true, false, false, true];
-/// All parts are run this many times before the way is changed; once where the result is the
-/// old one.
+/// Number of runs of all parts before the way is changed; one run is enough to confirm the old
+/// result.
 const RUNS_TO_CHANGE: u32 = 2;
-/// Sleeping has to get this much more done than busy-polling, in hundredths.
+/// Percentage of the work of busy-polling that sleeping must exceed to be chosen.
 const MARGIN_PERCENT: u128 = 105;
-/// Waits that began by busy-polling, after which it is judged whether most of that was in vain.
+/// Number of waits that began by busy-polling, after which the trial decides whether most of them
+/// polled in vain.
 const POLLS_JUDGED: u32 = 32;
 
-/// What has been done in one of the two ways.
+/// Work done in one of the two ways, and the time it took.
 #[derive(Clone, Copy, Debug, Default)]
 struct Yield {
     done: u64,
     taken_ns: u64,
 }
 
-/// How often busy-polling found something.
+/// Number of polls, and of the polls that found nothing.
 #[derive(Clone, Copy, Debug, Default)]
 struct Polls {
     all: u32,
@@ -64,15 +71,15 @@ impl Polls {
     }
 }
 
-/// A part of a trial that is under way.
+/// A part of a trial that is in progress.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     index: usize,
     began: Instant,
-    /// What had been done when it began.
+    /// The work counter at the start of the part.
     done: u64,
     waits: u32,
-    /// What of its time is left out.
+    /// Time of the part that is excluded.
     left_out: Duration,
 }
 
@@ -97,26 +104,26 @@ impl Part {
     }
 }
 
-/// Trials so far, and the one under way.
+/// The result of the trials so far, and the trial in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
-    /// The result of the last trial.
+    /// The result of the last trial: true for busy-polling.
     polls: bool,
-    /// How long that holds.
+    /// Time for which the result holds.
     holds: Duration,
-    /// When the next trial begins; `None` until the next wait.
+    /// The time when the next trial begins; `None` until the next wait.
     next: Option<Instant>,
     part: Option<Part>,
-    /// How often all parts of the trial under way have been run.
+    /// Number of times that all parts of the trial in progress have been run.
     runs: u32,
     polled: Yield,
     slept: Yield,
-    /// In the trial under way; without one, since the last time that it was judged.
+    /// Polls in the trial in progress; without a trial, polls since they were last judged.
     found: Polls,
 }
 
 impl Default for Trial {
-    /// Busy-polls, until a first trial has been made.
+    /// Returns a state that busy-polls until a first trial has been made.
     fn default() -> Trial {
         Trial {
             polls: true,
@@ -132,8 +139,8 @@ impl Default for Trial {
 }
 
 impl Trial {
-    /// True when a wait that begins now should busy-poll first; `done` is all that was done so far,
-    /// in any unit.
+    /// Returns true when a wait that begins now should busy-poll first. `done` is the total work
+    /// done so far, in any unit.
     pub(super) fn polls(&mut self, now: Instant, done: u64) -> bool {
         match &self.part {
             None => match self.next {
@@ -153,7 +160,8 @@ impl Trial {
         }
     }
 
-    /// A wait that began by busy-polling is over; `found` when it did not come to sleeping.
+    /// Records the end of a wait that began by busy-polling; `found` when the thread did not have
+    /// to sleep.
     pub(super) fn polled(&mut self, found: bool) {
         self.found.all = self.found.all.saturating_add(1);
         self.found.in_vain = self.found.in_vain.saturating_add(u32::from(!found));
@@ -167,7 +175,7 @@ impl Trial {
         }
     }
 
-    /// A wait is over that came to sleeping.
+    /// Records the end of a wait in which the thread slept.
     pub(super) fn waited(&mut self, waited: Duration) {
         if waited >= PAUSE {
             self.holds = HOLDS_MIN;
@@ -202,7 +210,7 @@ impl Trial {
         }
     }
 
-    /// A trial has this result, or one is not needed for it.
+    /// Stores a result, which comes from a trial or from polls that were mostly in vain.
     fn choose(&mut self, polls: bool) {
         self.holds = match polls == self.polls {
             true => HOLDS_MAX.min(self.holds * 2),
@@ -212,7 +220,7 @@ impl Trial {
         self.forget();
     }
 
-    /// Nothing has been measured since the last result.
+    /// Discards all measurements since the last result.
     fn forget(&mut self) {
         self.part = None;
         self.next = None;
@@ -222,7 +230,8 @@ impl Trial {
     }
 }
 
-/// True when `slept` did at least [`MARGIN_PERCENT`] of what `polled` did, in the same time.
+/// Returns true when `slept` did more than [`MARGIN_PERCENT`] of the work of `polled`, in the same
+/// time.
 fn gets_clearly_more_done(slept: Yield, polled: Yield) -> bool {
     let slept_done = u128::from(slept.done) * u128::from(polled.taken_ns);
     let polled_done = u128::from(polled.done) * u128::from(slept.taken_ns);
@@ -235,7 +244,8 @@ mod tests {
 
     const STEP: Duration = Duration::from_micros(10);
 
-    /// A server whose peers get so much done a step while it busy-polls and while it sleeps.
+    /// A server whose peers get `polling` or `sleeping` units done per step, depending on how it
+    /// waits.
     struct Server {
         trial: Trial,
         now: Instant,
@@ -251,7 +261,7 @@ mod tests {
             }
         }
 
-        /// Runs for so long; the share of the time in which it busy-polled, in hundredths.
+        /// Runs for `time`; returns the percentage of time in which the server busy-polled.
         fn run(&mut self, time: Duration, polling: u64, sleeping: u64) -> u32 {
             let steps = (time.as_nanos() / STEP.as_nanos()) as u32;
             let mut polled = 0;
@@ -261,7 +271,7 @@ mod tests {
             polled * 100 / steps
         }
 
-        /// One wait; true when it busy-polled.
+        /// Makes one wait; returns true when it busy-polled.
         fn step(&mut self, polling: u64, sleeping: u64) -> bool {
             let polls = self.trial.polls(self.now, self.done);
             if polls {
@@ -274,7 +284,7 @@ mod tests {
     }
 
     const SECOND: Duration = Duration::from_secs(1);
-    /// A trial that changes the way, the time before it, and a step.
+    /// The time of a trial that changes the way, the time before it, and a step.
     const FIRST: Duration = HOLDS_MIN
         .saturating_add(PART.saturating_mul(8))
         .saturating_add(STEP);
@@ -282,11 +292,13 @@ mod tests {
     #[test]
     fn what_gets_more_done_is_what_is_done() {
         let mut server = Server::new();
-        // It busy-polls until the first trial is over; then only in the parts of trials that do.
+        // The server busy-polls until the first trial is over; then only in the polling parts of
+        // trials.
         assert!(server.run(FIRST, 100, 150) > 60);
         server.run(SECOND, 100, 150);
         assert!((1..=4).contains(&server.run(SECOND, 100, 150)));
-        // Peers change: after the next trial it busy-polls again, but for the other parts.
+        // The peers change: after the next trial the server busy-polls again, except in the
+        // sleeping parts.
         server.run(HOLDS_MAX + 9 * PART, 100, 40);
         server.run(SECOND, 100, 40);
         assert!((96..=99).contains(&server.run(SECOND, 100, 40)));
@@ -296,7 +308,7 @@ mod tests {
     fn a_new_result_is_tried_again_soon_and_an_old_one_seldom() {
         let mut server = Server::new();
         server.run(FIRST, 100, 150);
-        // A first result of another way holds as long as it took until it was tried.
+        // A result that changes the way holds for the minimum time.
         assert_eq!(server.run(HOLDS_MIN - STEP, 100, 150), 0);
         server.run(2 * STEP, 100, 150);
         assert!(server.trial.part.is_some());
@@ -334,7 +346,7 @@ mod tests {
             assert!(trial.polls(Instant::ZERO, 0));
             trial.polled(found);
         };
-        // Half of it in vain: it is judged and goes on.
+        // Half of the polls are in vain: the policy counts them and keeps busy-polling.
         for poll in 0..POLLS_JUDGED {
             polled(&mut trial, poll % 2 == 0);
         }
@@ -343,7 +355,7 @@ mod tests {
         }
         assert!(!trial.polls(Instant::ZERO, 0));
         assert_eq!(trial.holds, HOLDS_MIN);
-        // The part of a trial that busy-polls in vain ends it.
+        // A part of a trial that busy-polls in vain ends the trial.
         let later = Instant::ZERO + HOLDS_MIN;
         for _ in 0..POLLS_JUDGED {
             assert!(trial.polls(later, 0));
@@ -359,7 +371,7 @@ mod tests {
         let mut now = Instant::ZERO;
         assert!(trial.polls(now, 0));
         now += HOLDS_MIN;
-        // Waits of 1 ms: 16 of them are a part. Of 100 ms: one is more than the longest part.
+        // A part takes 16 waits of 1 ms, or a single wait as long as the longest part.
         for (wait, waits) in [(PART / 4, WAITS_MIN), (PART_MAX, 1)] {
             for _ in 0..waits {
                 trial.polls(now, 0);
@@ -391,7 +403,7 @@ mod tests {
         let mut server = Server::new();
         server.run(2 * SECOND, 100, 150);
         assert_eq!(server.trial.holds, HOLDS_MAX);
-        // A trial begins, and its peers go away in its first part, in which it busy-polls.
+        // A trial begins, and the peers go away in its first part, in which the server busy-polls.
         while !server.step(100, 150) {}
         server.now += SECOND;
         server.trial.waited(SECOND);

@@ -8,7 +8,7 @@ use super::file::count;
 use super::{Handle, Owned, Request};
 use crate::executor::Rt;
 
-/// A descriptor that is watched. It is a copy, so that whoever owns the other may close it at any
+/// A watched descriptor. It is a duplicate, so the owner of the original may close that at any
 /// time.
 pub struct Watch {
     handle: Handle,
@@ -18,17 +18,17 @@ impl Watch {
     /// Prepares to watch `fd`.
     ///
     /// # Errors
-    /// Those of `dup(2)`; `Unsupported` in virtual time.
+    /// The errors of `dup(2)`; `Unsupported` in virtual time.
     pub fn new(rt: &Rt, fd: BorrowedFd<'_>) -> io::Result<Watch> {
         Ok(Watch {
             handle: Handle::new(rt, fd.try_clone_to_owned()?)?,
         })
     }
 
-    /// Waits until there is something to read, or the other end is gone.
+    /// Waits until there is data to read, or the other end has closed.
     ///
     /// # Errors
-    /// Those of `poll(2)`.
+    /// The errors of `poll(2)`.
     pub async fn readable(&self) -> io::Result<()> {
         let watched = self.handle.ask(Request::Readable, Owned::Nothing).await;
         count(watched.0)?;
@@ -61,7 +61,7 @@ mod tests {
         rt.block_on(waiting).unwrap();
         near.read_exact(&mut [0]).unwrap();
         drop((near, far));
-        // Nobody can write any more, which is worth waking up for.
+        // The other end has closed, which also ends the wait.
         rt.block_on(watch.readable()).unwrap();
     }
 }

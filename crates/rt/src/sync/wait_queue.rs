@@ -1,36 +1,38 @@
-//! The one way to wait for something that several tasks compete for.
+//! A queue of tasks that compete for a resource, the only way to wait for one.
 //!
-//! Each waiting task has a number and, among those of one number, the order of its arrival. A
-//! wake-up goes to the tasks that can go on and to no others: to the first one in the queue, or to
-//! those of some numbers. Nobody is woken to find that another task was faster, so a wake-up costs
-//! the same however many tasks wait, and a task that arrives later never goes first.
+//! Each waiting task has a number and, among the tasks of one number, its order of arrival. A
+//! wake-up goes only to tasks that may be able to continue: the first one in the queue, or those of
+//! certain numbers. No task is woken only to find that another one was faster, so the cost of a
+//! wake-up does not depend on the number of waiting tasks, and a task never overtakes one that
+//! arrived earlier.
 //!
-//! It must never decide by itself that a condition holds: conditions live in the caller's state,
-//! and whoever changes that state wakes those whom the change concerns.
+//! The queue must never decide by itself that a condition holds: conditions are in the caller's
+//! state, and the code that changes that state wakes the tasks that the change concerns.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
 
-/// See the module.
+/// A queue of waiting tasks; see the module.
 #[derive(Default)]
 pub struct WaitQueue {
-    /// By number, then by arrival.
+    /// The wakers by number, then by arrival.
     waiting: RefCell<BTreeMap<(u64, u64), Waker>>,
     arrivals: Cell<u64>,
 }
 
 impl WaitQueue {
-    /// A queue in which nobody waits.
+    /// Creates a queue without waiting tasks.
     pub fn new() -> WaitQueue {
         WaitQueue::default()
     }
 
-    /// Waits in order of arrival until `condition` gives a value. Only the first task in the queue
-    /// tries its condition, when it arrives and after every [`wake_first`](Self::wake_first). A
-    /// task that arrives while others wait joins the end of the queue, even if its condition holds.
+    /// Waits in order of arrival until `condition` returns a value. Only the first task in the
+    /// queue tries its condition, when it arrives and after every [`wake_first`](Self::wake_first).
+    /// A task that arrives while others wait joins the end of the queue, even if its condition
+    /// holds.
     ///
-    /// Where a task leaves the queue, with a value or because its future was dropped, the next one
+    /// When a task leaves the queue, with a value or because its future was dropped, the next one
     /// is woken.
     pub async fn in_turn<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
         let mut place = Place {
@@ -50,8 +52,8 @@ impl WaitQueue {
         .await
     }
 
-    /// Waits under a number until `condition` holds. It is tried at once, and after every wake-up
-    /// of that number.
+    /// Waits under a number until `condition` holds, which is checked at once and after every
+    /// wake-up of that number.
     pub async fn at(&self, number: u64, mut condition: impl FnMut() -> bool) {
         let mut place = Place {
             queue: self,
@@ -70,13 +72,13 @@ impl WaitQueue {
 
     /// Wakes the first task in the queue.
     pub fn wake_first(&self) {
-        // Wakers only push onto the ready queue, so they may run under the borrow.
+        // Wakers only push onto the ready queue, so calling them under the borrow is safe.
         if let Some((_, waker)) = self.waiting.borrow().first_key_value() {
             waker.wake_by_ref();
         }
     }
 
-    /// Wakes the tasks that wait under a number.
+    /// Wakes the tasks that wait under `number`.
     pub fn wake_at(&self, number: u64) {
         let waiting = self.waiting.borrow();
         for (_, waker) in waiting.range((number, 0)..=(number, u64::MAX)) {
@@ -84,25 +86,25 @@ impl WaitQueue {
         }
     }
 
-    /// Wakes the tasks that wait under a number or a lower one.
+    /// Wakes the tasks that wait under `number` or a lower one.
     pub fn wake_through(&self, number: u64) {
         for (_, waker) in self.waiting.borrow().range(..=(number, u64::MAX)) {
             waker.wake_by_ref();
         }
     }
 
-    /// Tasks that wait.
+    /// Returns the number of waiting tasks.
     pub fn len(&self) -> usize {
         self.waiting.borrow().len()
     }
 
-    /// True when nobody waits.
+    /// Returns true when no task waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.borrow().is_empty()
     }
 }
 
-/// The place of one waiting task; leaves the queue when dropped.
+/// The entry of one waiting task; removed from the queue when dropped.
 struct Place<'q> {
     queue: &'q WaitQueue,
     number: u64,
@@ -139,7 +141,7 @@ impl Drop for Place<'_> {
         let mut waiting = self.queue.waiting.borrow_mut();
         waiting.remove(&(self.number, arrival));
         drop(waiting);
-        // This task may have been the only one that was told of a change.
+        // This task may have been the only one that was woken for a change.
         if self.wakes_next {
             self.queue.wake_first();
         }
@@ -162,8 +164,8 @@ mod tests {
         })
     }
 
-    /// Tasks that want random amounts of something that comes back one by one, and tasks that give
-    /// up waiting: each of the others gets its amount in the order of arrival.
+    /// Tasks that want random amounts of a resource that is released unit by unit, and tasks that
+    /// stop waiting: each of the others gets its amount in the order of arrival.
     #[test]
     fn tasks_go_in_order_of_arrival_whatever_they_want() {
         let rt = shuffled(7);
@@ -181,7 +183,7 @@ mod tests {
                 rt2.sleep(Duration::from_nanos(number + 1)).await;
                 let take = || (free.get() >= count).then(|| free.set(free.get() - count));
                 if leaves {
-                    // Nothing is free as long as tasks arrive.
+                    // No unit is free while tasks arrive.
                     let gone = rt2.timeout(Duration::from_nanos(1), queue.in_turn(take));
                     assert!(gone.await.is_err());
                     return;
@@ -203,7 +205,7 @@ mod tests {
         assert!(queue.is_empty() && free.get() == 0);
     }
 
-    /// One wake-up makes one task look, however many wait.
+    /// One wake-up makes one task check its condition, however many tasks wait.
     #[test]
     fn a_wake_up_reaches_those_whom_it_names() {
         let rt = shuffled(1);

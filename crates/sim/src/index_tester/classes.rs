@@ -1,11 +1,11 @@
-//! The classes of what can go wrong with an index and its disk, one by one.
+//! The classes of faults of an index and its disk, one by one.
 //!
-//! Each class is in a part of the seeds when it is on, and draws from a stream of its own:
-//! switching one on leaves every seed as it was that does not draw it.
+//! A class that is on occurs in a part of the seeds, and draws from its own random stream:
+//! switching a class on changes only the seeds that draw it.
 
 use crate::campaign::{ClassSet, FaultClass};
 
-/// A class.
+/// A class of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// The power is cut at any operation of the disk.
@@ -14,33 +14,33 @@ pub enum Class {
     CutOpening,
     /// The program stops and the disk keeps its power, and its cache.
     Kill,
-    /// Reads fail, once or for good.
+    /// Reads fail, once or permanently.
     FailedReads,
-    /// Writes and changes of the length fail, once or for good.
+    /// Writes and changes of the length fail, once or permanently.
     FailedWrites,
-    /// Syncs fail, once or for good.
+    /// Syncs fail, once or permanently.
     FailedSyncs,
     /// Operations fail while the index is opened.
     FailedOpening,
     /// The disk is full for a while.
     Full,
-    /// Snapshots may hold back few batches only.
+    /// Snapshots may retain only few batches.
     OldSnapshots,
     /// The index is under the rules of the paper.
     Paper,
-    /// Bytes change at rest.
+    /// Bit rot: bytes change at rest.
     Rot,
-    /// Writes to the log and the superblocks are acknowledged and never done.
+    /// Writes to the log and the superblocks are acknowledged but never done.
     LostWrites,
-    /// Writes to the log and the superblocks land elsewhere.
+    /// Writes to the log and the superblocks go to another offset.
     MisdirectedWrites,
-    /// Reads answer with what is elsewhere.
+    /// Reads return the content of another offset.
     MisdirectedReads,
-    /// Writes to the segments are lost or land elsewhere.
+    /// Writes to the segments are lost or go to another offset.
     LostNodes,
-    /// The log begins shorter than it may be, grows, and is made short again.
+    /// The log begins shorter than allowed later, grows, and is shortened again.
     GrowingLog,
-    /// Some values have a mebibyte or more, beside a log that takes them.
+    /// Some values are a mebibyte or longer, with a log that accepts them.
     HugeValues,
 }
 
@@ -48,7 +48,7 @@ pub enum Class {
 pub type Classes = ClassSet<Class>;
 
 impl Class {
-    /// All of them.
+    /// All classes.
     pub const ALL: [Class; 17] = [
         Class::PowerCut,
         Class::CutOpening,
@@ -75,7 +75,7 @@ impl FaultClass for Class {
         &Class::ALL
     }
 
-    /// All of them: what cannot be withstood is noticed.
+    /// Returns all classes: the index detects even the faults that it cannot tolerate.
     fn withstood() -> Vec<Class> {
         Class::ALL.to_vec()
     }

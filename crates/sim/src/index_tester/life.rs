@@ -1,7 +1,7 @@
-//! One life of a program with an index: what it does, and whether each answer is right.
+//! One life of a program with an index: its steps, and whether each answer is right.
 //!
-//! An error is right only where something has gone wrong that explains it: the disk has failed a
-//! call, it is full, or bytes of it are not what was written. A wrong answer never is.
+//! An error is right only if a fault explains it: the disk has failed a call, it is full, or some
+//! of its bytes are not the bytes written. A wrong answer is never right.
 
 use std::ops::Range;
 
@@ -14,33 +14,34 @@ use super::readers::Readers;
 use super::scenario::{End, Life, Step};
 use super::world::{Checked, World, check_scan, lend, same};
 
-/// A program goes on for so many steps after its disk has failed for good or it may not write.
+/// Number of steps that a program continues after its disk has failed permanently or the index has
+/// become read-only.
 const STEPS_AFTER_THE_END: u64 = 8;
 
 const MIB: usize = 1 << 20;
 
-/// Segments that are being filled at one time.
+/// Number of segments that are filled at the same time.
 const STREAMS: u64 = 4;
 
-/// Where the superblocks and the log are, by bytes of the disk.
+/// Offsets of the superblocks and the log on the disk, in bytes.
 pub struct LogPlaces {
-    /// Both superblocks and the ring that the log begins in are before this.
+    /// End of the area with both superblocks and the first ring of the log.
     pub front_end: u64,
     /// The rings of the log.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// An open index with those who read from it.
+/// An open index with its readers.
 pub struct Program<'w, 'a> {
     /// The index.
     pub db: Db,
-    /// Where it lives.
+    /// World of the index.
     pub world: &'w mut World<'a>,
     readers: Readers,
 }
 
 impl<'w, 'a> Program<'w, 'a> {
-    /// A program that has opened the index.
+    /// Creates a program that has opened the index.
     pub fn new(db: Db, world: &'w mut World<'a>) -> Program<'w, 'a> {
         Program {
             db,
@@ -49,7 +50,7 @@ impl<'w, 'a> Program<'w, 'a> {
         }
     }
 
-    /// Lives a life, up to its stop. Returns where the log was then.
+    /// Runs a life up to its stop. Returns the offsets of the log at that moment.
     pub fn live(mut self, life: &Life) -> Checked<LogPlaces> {
         let log_end = self.db.segments_offset();
         let world = &mut *self.world;
@@ -72,7 +73,7 @@ impl<'w, 'a> Program<'w, 'a> {
         self.stop(life)
     }
 
-    /// The disk is full, or is not any more.
+    /// Fills the disk, or frees space on it again.
     fn fill_the_disk(&mut self, life: &Life, step: u64) {
         let Some(full) = life.full else { return };
         let world = &mut *self.world;
@@ -154,8 +155,9 @@ impl<'w, 'a> Program<'w, 'a> {
         Ok(())
     }
 
-    /// The memory for nodes and changes is within its bound, unless a full disk keeps changes
-    /// there, until the first write after there is room again. What is being written comes on top.
+    /// Checks that the memory for nodes and changes is within its bound. A full disk may keep
+    /// changes in memory until the first write after space is free again. Changes being written are
+    /// not counted.
     fn check_memory(&self) -> Checked {
         let world = &*self.world;
         if world.was_full || world.is_read_only {
@@ -174,7 +176,7 @@ impl<'w, 'a> Program<'w, 'a> {
         }
     }
 
-    /// Something that makes all that was written durable, whatever else it does.
+    /// Runs an action that makes all earlier writes durable, in addition to its own effect.
     fn keep(&mut self, act: impl FnOnce(&Db) -> Result<(), Error>) -> Checked {
         let world = &mut *self.world;
         let failures = world.disk.counts().failures;
@@ -210,7 +212,7 @@ impl<'w, 'a> Program<'w, 'a> {
         check_scan(world, scan, now, since, &bounds, is_reverse, rows_max)
     }
 
-    /// Stops the program. What reads from the index ends before.
+    /// Stops the program. The readers of the index end first.
     fn stop(self, life: &Life) -> Checked<LogPlaces> {
         let Program { db, world, readers } = self;
         drop(readers);
@@ -229,7 +231,7 @@ impl<'w, 'a> Program<'w, 'a> {
             front_end: db.segments_offset(),
             ranges: db.log_ranges(),
         };
-        // A program that is killed writes nothing more.
+        // A killed program writes nothing more.
         db.abandon();
         Ok(log)
     }

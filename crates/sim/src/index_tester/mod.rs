@@ -1,16 +1,17 @@
-//! The tester of the index: a seed draws an index, its programs and their disk, and everything that
-//! the index answers is held against a model.
+//! The tester of the index: a seed draws an index, its programs and their disk, and every answer of
+//! the index is compared with a model.
 //!
-//! - [`classes`] names what can go wrong; [`scenario`] draws it, with the options and the kinds of
-//!   operations; [`life`] is one life of a program, from an opening to a stop; [`readers`] are its
-//!   snapshots, scans and transactions, which see a moment that is gone; [`opening`] is what
-//!   happens between two lives; [`report`] says what came of it.
+//! - [`classes`] names the faults; [`scenario`] draws them, with the options and the kinds of
+//!   operations; [`life`] is one life of a program, from an open to a stop; [`readers`] are its
+//!   snapshots, scans and transactions, which see an earlier state; [`opening`] is the time between
+//!   two lives; [`report`] describes the outcome.
 //! - The model and the disk are those of the index's own tests ([`bimetal_index::model`],
-//!   [`bimetal_index::storage::memory`]): the fault model stands at the head of the disk.
+//!   [`bimetal_index::storage::memory`]): the fault model is described at the head of the disk.
 //! - The index has no threads and no clock, so a run is a function of its seed and its options, and
-//!   there is no executor: time is the number of operations of the disk.
+//!   there is no executor: time is the number of disk operations.
 //!
-//! The tester must never know how the index works: it uses what a program and a disk can see.
+//! The tester must never know how the index works: it uses only the interfaces of a program and a
+//! disk.
 
 pub mod classes;
 pub mod life;
@@ -32,7 +33,7 @@ pub use scenario::Scenario;
 
 use world::World;
 
-/// How seeds are run.
+/// Options for running seeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Keep a log of every event.
@@ -60,13 +61,13 @@ pub fn run(seed: u64, options: Options) -> Report {
     report
 }
 
-/// Runs a seed as often as a campaign asks, but once if the options say so.
+/// Runs a seed as often as a campaign requires, but only once if the options say so.
 pub fn run_replayed(seed: u64, replay: Replay, options: Options) -> Report {
     let once = options.once || replay == Replay::Once;
     run(seed, Options { once, ..options })
 }
 
-/// Runs seeds one after the other, telling each report.
+/// Runs seeds one after another, and passes each report to `progress`.
 pub fn swarm(seeds: Range<u64>, options: Options, progress: impl FnMut(&Report)) -> Summary {
     let run = |seed, replay| run_replayed(seed, replay, options);
     campaign::run_seeds(seeds, 1, run, progress)
@@ -74,7 +75,7 @@ pub fn swarm(seeds: Range<u64>, options: Options, progress: impl FnMut(&Report))
 
 fn run_once(scenario: &Scenario, options: Options) -> Report {
     let mut world = World::new(scenario, options.verbose);
-    // A failed assertion is a finding like any other.
+    // A failed assertion counts as a finding.
     let outcome = while_seed_runs(scenario.seed, || {
         catch_unwind(AssertUnwindSafe(|| opening::run(&mut world)))
     });

@@ -1,4 +1,4 @@
-//! Between two lives: how one stops, what becomes of the disk, and what the next one finds.
+//! The time between two lives: the end of one, the fate of the disk, and the open of the next.
 
 use std::ops::Bound;
 
@@ -11,10 +11,10 @@ use super::life::{LogPlaces, Program};
 use super::scenario::{End, Life};
 use super::world::{Checked, World};
 
-/// What names the index in its blocks.
+/// Identifier of the index in its blocks.
 const ID: u64 = 7;
 
-/// Lives all lives of a seed.
+/// Runs all lives of a seed.
 pub fn run(world: &mut World<'_>) -> Checked {
     let scenario = world.scenario;
     let made = Db::create(world.disk.clone(), ID, &scenario.options);
@@ -40,7 +40,7 @@ fn note(world: &mut World<'_>, what: &str) {
     });
 }
 
-/// What the end of a life does to the disk.
+/// Applies the end of a life to the disk.
 fn stop(world: &mut World<'_>, life: &Life) {
     if world.disk.is_off() || life.end == End::PowerCut {
         cut(world, life);
@@ -70,7 +70,7 @@ fn cut(world: &mut World<'_>, life: &Life) {
     world.replace_disk(found);
 }
 
-/// Openings that are interrupted, or in which something fails.
+/// Opens the index with interruptions or failing operations.
 fn try_to_open(world: &mut World<'_>, life: &Life) -> Checked {
     for number in &life.failures_in_opening {
         let faults = Faults {
@@ -112,8 +112,8 @@ fn attempt(world: &mut World<'_>, faults: Faults, state: &str) -> Checked {
     }
 }
 
-/// Opens the index, and holds everything in it against the history. `None` if damage keeps it shut,
-/// or keeps what is in it from being known.
+/// Opens the index, and compares its whole content with the history. Returns `None` if damage
+/// prevents the open, or makes the content unknown.
 fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
     let has_hits = world.has_hits();
     let verified = verify(&world.disk, &mut |_, _| {});
@@ -139,7 +139,8 @@ fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
         return Err("verify calls whole what cannot be read".to_owned());
     }
     let hits = world.disk.hits();
-    // The end of the log and the newest superblock have nothing behind them that knows of them.
+    // No later structure refers to the end of the log or to the newest superblock, so their loss
+    // cannot be detected.
     let is_in_log = |hit: &Hit| {
         hit.offset < log.front_end || log.ranges.iter().any(|range| range.contains(&hit.offset))
     };
@@ -162,8 +163,8 @@ fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
     }
 }
 
-/// Opens it once more: looking has read every leaf, and most programs that open an index have read
-/// none.
+/// Opens the index again: the comparison has read every leaf, but most programs that open an index
+/// have read none.
 fn open_unread(world: &mut World<'_>, looked_at: Db) -> Checked<Db> {
     drop(looked_at);
     let opened = Db::open(world.disk.clone(), &world.scenario.options);
@@ -177,8 +178,8 @@ fn told(verified: &Result<Verified, Error>) -> String {
     }
 }
 
-/// Asks for everything, in order both ways, and key by key where damage is in the way. Also says
-/// whether everything was answered.
+/// Reads everything, in both orders, and key by key where damage breaks a scan. Also returns
+/// whether every read succeeded.
 fn look_through(world: &World<'_>, db: &Db) -> Checked<(Found, bool)> {
     let all = (Bound::Unbounded, Bound::Unbounded);
     let upwards = collect(&mut db.scan(all));

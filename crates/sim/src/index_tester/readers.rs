@@ -1,4 +1,4 @@
-//! Those who see a moment that is gone: snapshots, scans that take their time, and transactions.
+//! Readers of an earlier state: snapshots, slow scans, and transactions.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -8,37 +8,37 @@ use bimetal_index::{Db, Durability, Error, Scan, Snapshot, Transaction};
 
 use super::world::{Between, Checked, World, check_scan, lend, same, short};
 
-/// So many of a kind at a time.
+/// Maximum number of open readers of a kind.
 const OPEN_MAX: usize = 4;
 
-/// A snapshot and what it should see.
+/// A snapshot and its expected content.
 struct Moment {
     snapshot: Snapshot,
     map: Rc<Map>,
-    /// Number of the last batch that it sees.
+    /// Number of the last batch that the snapshot sees.
     since: usize,
 }
 
-/// A scan on its way and what it should still give.
+/// A scan in progress and its expected remaining rows.
 struct SlowScan {
     scan: Scan,
     rows: VecDeque<(Vec<u8>, Vec<u8>)>,
     since: usize,
 }
 
-/// A transaction that is open.
+/// An open transaction.
 struct Open {
     transaction: Transaction,
     map: Map,
     since: usize,
     changes: Vec<Change>,
-    /// What it has written itself.
+    /// Changes that the transaction itself has written.
     own: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    /// Keys that nobody else may have written.
+    /// Keys that no other writer may have changed.
     expects: Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All readers of a program.
 #[derive(Default)]
 pub struct Readers {
     moments: Vec<Moment>,
@@ -47,7 +47,7 @@ pub struct Readers {
 }
 
 impl Readers {
-    /// Takes a snapshot, looks into one, or ends one.
+    /// Takes a snapshot, reads from one, or ends one.
     pub fn look_back(&mut self, db: &Db, world: &mut World<'_>) -> Checked {
         let open = self.moments.len();
         let choice = world.draw.below(6);
@@ -81,7 +81,7 @@ impl Readers {
         look_into(&self.moments[index], world)
     }
 
-    /// Begins a scan or goes on with one.
+    /// Begins a scan or continues one.
     pub fn go_on_scanning(&mut self, db: &Db, world: &mut World<'_>) -> Checked {
         let open = self.scans.len();
         if open == 0 || (open < OPEN_MAX && world.draw.once_in(4)) {
@@ -99,7 +99,7 @@ impl Readers {
         Ok(())
     }
 
-    /// Begins a transaction, goes on with one, or ends one.
+    /// Begins a transaction, continues one, or ends one.
     pub fn transact(&mut self, db: &Db, world: &mut World<'_>) -> Checked {
         let open = self.transactions.len();
         if open == 0 || (open < OPEN_MAX && world.draw.once_in(8)) {
@@ -172,7 +172,7 @@ fn begin_scan(db: &Db, world: &mut World<'_>) -> SlowScan {
 }
 
 impl SlowScan {
-    /// Takes a row. False at the end, which may be an error.
+    /// Reads a row. Returns false at the end of the scan, which may be an error.
     fn go_on(&mut self, world: &World<'_>) -> Checked<bool> {
         let failures = world.disk.counts().failures;
         let expected = self.rows.pop_front();
@@ -244,8 +244,7 @@ impl Open {
         let failures = world.disk.counts().failures;
         let written = |key: &&Vec<u8>| world.history.has_changed(key, self.since);
         let may_conflict = self.expects.iter().any(|key| written(&key));
-        // A key that was not there then and is not there now leaves no trace of what it had
-        // meanwhile.
+        // A key that was absent then and is absent now leaves no trace of values it had in between.
         let is_traced =
             |key: &&Vec<u8>| self.map.contains_key(*key) || world.history.now().contains_key(*key);
         let must_conflict = self
@@ -266,7 +265,8 @@ impl Open {
             }
             Ok(()) if must_conflict => return Err("it did not see what others wrote".to_owned()),
             Err(Error::Storage { .. } | Error::Damaged { .. }) if !is_read_only(db, world)? => {
-                // It was refused because it could not be known whether others were faster.
+                // It was refused because the index could not know whether another writer was
+                // faster.
                 let error = answer.expect_err("it was one");
                 world.reach("transaction refused: its keys cannot be read");
                 return world.judge_read(&error, failures, self.since);
@@ -281,7 +281,7 @@ impl Open {
     }
 }
 
-/// Whether the index takes no more writes: it is asked to write nothing.
+/// Returns whether the index is read-only, by writing an empty batch.
 fn is_read_only(db: &Db, world: &mut World<'_>) -> Checked<bool> {
     let failures = world.disk.counts().failures;
     let nothing = bimetal_index::Batch::new();

@@ -1,4 +1,4 @@
-//! What a run says: the hash over everything that happened, what it reached, and what was wrong.
+//! Result of a run: the hash over all its events, the states it reached, and its finding.
 
 use std::collections::BTreeMap;
 
@@ -8,35 +8,35 @@ use serde::Serialize;
 use super::scenario::Scenario;
 use crate::campaign::{Account, Outcome, Told};
 
-/// Something that must never happen.
+/// A violation that must never happen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// After so many events.
+    /// Number of events before the finding.
     pub at_event: u64,
-    /// What.
+    /// Description of the finding.
     pub what: String,
 }
 
-/// What came of a seed.
+/// Result of a seed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The seed.
     pub seed: u64,
     /// Hash over every event.
     pub hash: u64,
-    /// Events in it.
+    /// Number of events.
     pub events: u64,
-    /// What was wrong, if anything.
+    /// Finding, if there is one.
     pub finding: Option<Finding>,
-    /// Steps by kind, those that failed under `failed ...`.
+    /// Number of steps by kind; failed steps are under `failed ...`.
     pub operations: BTreeMap<String, u64>,
-    /// Calls of the disk.
+    /// Number of calls of the disk.
     pub disk_requests: u64,
-    /// Faults that were hit.
+    /// Number of faults that occurred, by kind.
     pub faults: BTreeMap<&'static str, u64>,
-    /// How often states were reached that only some seeds reach.
+    /// Number of times that rare states were reached.
     pub reached: BTreeMap<String, u64>,
-    /// What the seed drew.
+    /// Scenario that the seed drew.
     pub scenario: Scenario,
     /// The log of a verbose run.
     #[serde(skip)]
@@ -44,7 +44,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The report in words.
+    /// Returns the report as text.
     pub fn text(&self) -> String {
         let account = Account {
             log: &self.log,
@@ -58,7 +58,7 @@ impl Report {
         account.text()
     }
 
-    /// The report in one line; with a finding, and how to see it again.
+    /// Returns the report as one line; with a finding, also the command that reproduces it.
     pub fn summary(&self) -> String {
         let outcome = match &self.finding {
             None => "ok".to_owned(),
@@ -75,7 +75,8 @@ impl Report {
         )
     }
 
-    /// What runs this seed again. A class that the seed does not draw changes nothing.
+    /// Returns the command that runs this seed again. A class that the seed does not draw changes
+    /// nothing.
     pub fn command(&self) -> String {
         format!(
             "bimetal sim index-run --seed {} --classes {}",
@@ -110,7 +111,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Without an event.
+    /// Creates an empty trace.
     pub fn new(verbose: bool) -> Trace {
         Trace {
             hash: 0,
@@ -119,7 +120,7 @@ impl Trace {
         }
     }
 
-    /// Adds an event, a few numbers. The words are for the log only.
+    /// Adds an event, which is a few numbers. The text is for the log only.
     pub fn event(&mut self, numbers: &[u64], words: impl FnOnce() -> String) {
         for number in numbers {
             // The generator as a finaliser: every bit reaches every bit.
@@ -131,12 +132,12 @@ impl Trace {
         }
     }
 
-    /// The hash so far.
+    /// Returns the hash so far.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Events so far.
+    /// Returns the number of events so far.
     pub fn events(&self) -> u64 {
         self.events
     }

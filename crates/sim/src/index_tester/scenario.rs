@@ -1,7 +1,7 @@
-//! What a seed draws: an index, what its programs do, and what goes wrong with its disk.
+//! The scenario that a seed draws: an index, the steps of its programs, and the faults of its disk.
 //!
-//! Each kind of operation is in some seeds and not in others, and often in some and rare in others
-//! (a swarm): a run that does everything at once reaches fewer states.
+//! Each kind of operation occurs in some seeds and not in others, and often in some and rarely in
+//! others (swarm testing): a run with all operations at once reaches fewer states.
 
 use bimetal_index::model::{Change, Draw, Shape, small_options, small_paper_options};
 use bimetal_index::storage::memory::{Astray, Call};
@@ -9,33 +9,33 @@ use serde::{Serialize, Serializer};
 
 use super::classes::{Class, Classes};
 
-/// The longest values of [`Class::HugeValues`]: a log of 16 MiB takes them.
+/// Length of the longest values of [`Class::HugeValues`]; a log of 16 MiB accepts them.
 const HUGE_VALUE_BYTES_MAX: u64 = (1 << 20) + (1 << 19);
-/// Long batches are drawn as if the log were no longer than this.
+/// Upper bound of the log length from which the size of long batches is drawn.
 const LONG_BATCH_LOG_BYTES: u64 = 1 << 20;
 
-/// What a program does.
+/// A step of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Step {
     /// Writes a batch.
     Write,
-    /// Makes all that was written durable.
+    /// Makes all earlier writes durable.
     Sync,
-    /// Asks for a key.
+    /// Reads a key.
     Get,
     /// Scans some keys, up or down.
     Scan,
-    /// Begins a scan and goes on with it later.
+    /// Begins a scan and continues it later.
     SlowScan,
-    /// Takes a snapshot, looks into one, or ends one.
+    /// Takes a snapshot, reads from one, or ends one.
     Snapshot,
-    /// Begins a transaction, goes on with one, or commits it.
+    /// Begins a transaction, continues one, or commits it.
     Transaction,
     /// Takes a checkpoint.
     Checkpoint,
-    /// Writes everything back.
+    /// Writes every change back.
     WriteBack,
-    /// Makes the storage short.
+    /// Compacts the storage.
     Compact,
 }
 
@@ -53,7 +53,7 @@ impl Step {
         Step::Compact,
     ];
 
-    /// How often it can be done: one of these is drawn.
+    /// Returns the possible frequencies of the step, of which a seed draws one.
     fn weights(self) -> &'static [u64] {
         match self {
             Step::Write => &[200, 400, 800],
@@ -65,7 +65,7 @@ impl Step {
         }
     }
 
-    /// The name in a report.
+    /// Returns the name in a report.
     pub fn name(self) -> &'static str {
         match self {
             Step::Write => "write",
@@ -82,82 +82,85 @@ impl Step {
     }
 }
 
-/// An operation of the disk that fails.
+/// A failing operation of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The first of its kind from this one on, counted from the beginning of the life.
+    /// Number of operations, from the beginning of the life, after which the first operation of the
+    /// kind fails.
     pub after_operations: u64,
-    /// Its kind.
+    /// Kind of the operation.
     pub call: Call,
-    /// All others after it fail as well.
+    /// Whether all later operations of the kind fail, too.
     pub for_good: bool,
 }
 
-/// For a while the disk cannot become longer.
+/// A period in which the disk cannot grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FullFor {
-    /// From this step on.
+    /// First step of the period.
     pub from_step: u64,
-    /// To before this one.
+    /// First step after the period.
     pub to_step: u64,
 }
 
-/// How a life ends.
+/// End of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// What was written is made durable before.
+    /// All writes are made durable first.
     Clean,
-    /// The program is gone, and the disk keeps everything.
+    /// The program is killed, and the disk keeps everything.
     Kill,
     /// The power is cut, at the latest after the last step.
     PowerCut,
 }
 
-/// One life.
+/// One life of a program.
 #[derive(Clone, Debug)]
 pub struct Life {
-    /// Steps, if nothing ends it before.
+    /// Number of steps, unless a fault ends the life earlier.
     pub steps: u64,
-    /// How it ends.
+    /// End of the life.
     pub end: End,
-    /// The power is cut at this operation of the disk, counted from the beginning of the life.
+    /// Disk operation, counted from the beginning of the life, at which the power is cut.
     pub cut_after_operations: Option<u64>,
-    /// All that was not durable is lost in a power cut, rather than any of it.
+    /// Whether a power cut loses everything that was not durable, rather than any part of it.
     pub loses_all: bool,
-    /// An operation fails.
+    /// Failing operation, if there is one.
     pub failure: Option<Failure>,
-    /// The disk is full for a while.
+    /// Period in which the disk is full.
     pub full: Option<FullFor>,
-    /// An operation goes astray: the first that can after so many.
+    /// Lost or misdirected operation: the first possible one after the given number of operations.
     pub astray: Option<(u64, Astray)>,
-    /// It is a write to the segments, rather than one to the log or a superblock.
+    /// Whether `astray` is a write to the segments, rather than one to the log or a superblock.
     pub astray_in_segments: bool,
     /// Bytes that change at rest after it, by their part of the disk in 1 / 2^32, and what of them.
     pub rot: Vec<(u32, u8)>,
-    /// Openings after it that meet a power cut at this operation.
+    /// Disk operations at which the power is cut in opens after this life.
     pub cuts_in_opening: Vec<u64>,
-    /// Openings after it in which this operation fails.
+    /// Disk operations that fail in opens after this life.
     pub failures_in_opening: Vec<u64>,
 }
 
-/// What a seed does.
+/// Scenario of a seed.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The seed.
     pub seed: u64,
-    /// The classes that it draws.
+    /// Fault classes that the seed draws.
     pub classes: Classes,
-    /// How the index is made and opened.
+    /// Options with which the index is created and opened.
     pub options: bimetal_index::Options,
-    /// Keys and values.
+    /// Shape of keys and values.
     pub shape: Shape,
-    /// How often each step is taken.
+    /// Frequency of each step.
     pub weights: Vec<(Step, u64)>,
-    /// One batch in this number is about as long as the log takes; none if 0.
+    /// Average number of batches for each one of about the maximum length for the log; 0 means
+    /// none.
     pub long_batch_in: u64,
-    /// One batch in this number has a value of up to `HUGE_VALUE_BYTES_MAX` bytes; none if 0.
+    /// Average number of batches for each one with a value of up to `HUGE_VALUE_BYTES_MAX` bytes; 0
+    /// means none.
     pub huge_value_in: u64,
-    /// The number of batches in sixteen that are relaxed.
+    /// Number of batches in sixteen whose durability is relaxed.
     pub relaxed_of_16: u64,
     /// The lives.
     pub lives: Vec<Life>,
@@ -169,13 +172,13 @@ impl Serialize for Scenario {
     }
 }
 
-/// The numbers of a class in a seed.
+/// Returns the random stream of a class in a seed.
 fn stream_of(seed: u64, class: Class) -> Draw {
     Draw::new(seed ^ (class as u64 + 1) << 48)
 }
 
 impl Scenario {
-    /// What a seed does with the classes that are on.
+    /// Draws the scenario of a seed with the classes that are on.
     pub fn draw(seed: u64, on: Classes) -> Scenario {
         let mut draw = Draw::new(seed);
         let classes: Classes = on
@@ -186,7 +189,7 @@ impl Scenario {
             true => small_paper_options(&mut stream_of(!seed, Class::Paper)),
             false => small_options(&mut draw),
         };
-        // Nobody else is there to wait for.
+        // There is no other writer to wait for.
         options.group_wait_us = 0;
         options.hot_share = draw.one_of(&[0.0, 1.0 / 3.0, 1.0]);
         if classes.has(Class::OldSnapshots) {
@@ -236,7 +239,7 @@ impl Scenario {
         }
     }
 
-    /// The changes of a batch.
+    /// Draws the changes of a batch.
     pub fn batch(&self, draw: &mut Draw) -> Vec<Change> {
         let mut batch = self.shape.batch(draw);
         if self.huge_value_in > 0 && draw.once_in(self.huge_value_in) {
@@ -249,7 +252,7 @@ impl Scenario {
             Change::Put(key, value) => key.len() + value.len(),
             Change::Delete(key) | Change::DeleteRange(key, _) => key.len(),
         };
-        // A little less than the eighth of a short log that is taken, or a little more.
+        // Slightly below or above the limit, an eighth of a short log.
         let log_bytes = self.options.log_bytes.min(LONG_BATCH_LOG_BYTES);
         let wanted = draw.below(log_bytes / 7) as usize;
         let mut bytes = 0;
@@ -261,7 +264,7 @@ impl Scenario {
         batch
     }
 
-    /// The step that a number leads to.
+    /// Draws a step.
     pub fn step(&self, draw: &mut Draw) -> Step {
         let all = self.weights.iter().map(|(_, weight)| weight).sum();
         let mut left = draw.below(all);
@@ -275,7 +278,7 @@ impl Scenario {
     }
 }
 
-/// A value that is read in many parts, and that does not pack.
+/// Draws a value that is read in many parts and that does not compress.
 fn huge_value(draw: &mut Draw) -> Vec<u8> {
     let len = draw.below(HUGE_VALUE_BYTES_MAX) as usize;
     let mut bytes = Vec::with_capacity(len + 8);

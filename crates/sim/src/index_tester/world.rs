@@ -1,4 +1,4 @@
-//! An index, its disk, and what it should hold: what everybody shares who does something in a life.
+//! An index, its disk, and its expected content: the state shared by all parts of a life.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,37 +11,37 @@ use bimetal_index::{Durability, Error, Scan, ScanBounds, UpkeepFigures};
 use super::report::{Finding, Report, Trace};
 use super::scenario::{Life, Scenario};
 
-/// What was wrong, in words.
+/// Result of a check; the error describes the violation.
 pub type Checked<T = ()> = Result<T, String>;
 
-/// An index, its disk, and what it should hold.
+/// An index, its disk, and its expected content.
 pub struct World<'a> {
-    /// What the seed drew.
+    /// Scenario that the seed drew.
     pub scenario: &'a Scenario,
-    /// Numbers for what the program does.
+    /// Random numbers for the steps of the program.
     pub draw: Draw,
     /// The disk, which outlives the index.
     pub disk: Arc<MemoryStorage>,
     /// The model.
     pub history: History,
-    /// Everything that happened.
+    /// Trace of all events.
     pub trace: Trace,
-    /// What the disk had been asked for when the life began.
+    /// Counters of the disk at the beginning of the life.
     pub(super) at_start: Counts,
-    /// The index has said, or must say from now on, that it takes no more writes.
+    /// Whether the index has reported, or must report from now on, that it is read-only.
     pub(super) is_read_only: bool,
-    /// The disk cannot become longer.
+    /// Whether the disk is full, so that it cannot grow.
     pub(super) is_full: bool,
-    /// It was so when changes were last made, so that they may still be where they were kept for
-    /// want of room.
+    /// Whether the disk was full at the last change, so that changes may still be kept in memory
+    /// for lack of space.
     pub(super) was_full: bool,
     pub(super) operations: BTreeMap<String, u64>,
     reached: BTreeMap<String, u64>,
-    /// Of disks that were replaced.
+    /// Counters of disks that were replaced.
     earlier: Counts,
 }
 
-/// A range of keys that is its own.
+/// A range of keys with owned bounds.
 pub(super) type Between = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 pub(super) fn lend(bounds: &Between) -> ScanBounds<'_> {
@@ -52,7 +52,7 @@ pub(super) fn lend(bounds: &Between) -> ScanBounds<'_> {
 }
 
 impl<'a> World<'a> {
-    /// A world in which nothing has happened.
+    /// Creates a world without events.
     pub fn new(scenario: &'a Scenario, verbose: bool) -> World<'a> {
         World {
             draw: Draw::new(!scenario.seed),
@@ -81,7 +81,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Another disk is there from now on.
+    /// Replaces the disk.
     pub fn replace_disk(&mut self, disk: MemoryStorage) {
         self.retire();
         self.disk = Arc::new(disk);
@@ -94,7 +94,7 @@ impl<'a> World<'a> {
         self.earlier.lost_sectors += counts.lost_sectors;
     }
 
-    /// What came of all this.
+    /// Returns the report of the run.
     pub fn report(mut self, finding: Option<String>) -> Report {
         self.retire();
         let at_event = self.trace.events();
@@ -117,17 +117,19 @@ impl<'a> World<'a> {
         }
     }
 
-    /// True if bytes of the disk may not be what was written.
+    /// Returns true if the disk may hold bytes other than those written.
     pub fn is_disk_wrong(&self) -> bool {
         self.disk.counts().lost_sectors > self.at_start.lost_sectors || self.has_hits()
     }
 
-    /// The same, and not because of a failed sync.
+    /// Returns true if the disk may hold bytes other than those written for a reason other than a
+    /// failed sync.
     pub fn has_hits(&self) -> bool {
         !self.disk.hits().is_empty()
     }
 
-    /// Whether an error of a call that reads is right; the disk had failed so often before it.
+    /// Checks whether an error of a reading call is right; `failures` is the number of disk
+    /// failures before the call.
     pub fn judge_read(&self, error: &Error, failures: u64, since: usize) -> Checked {
         let is_right = match error {
             Error::Storage { .. } => self.disk.counts().failures > failures,
@@ -141,7 +143,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether a snapshot taken after batch `since` may have ended.
+    /// Returns whether a snapshot taken after batch `since` may have been invalidated.
     fn may_be_too_old(&self, since: usize) -> bool {
         let batches = (self.history.given() - since) as u64;
         let options = &self.scenario.options;
@@ -149,7 +151,7 @@ impl<'a> World<'a> {
             || self.history.most_bytes_of_a_key(since) > options.segment_bytes as usize / 8
     }
 
-    /// Whether the answer of a call that writes is right, and what follows from it.
+    /// Checks whether the answer of a writing call is right, and updates the expected state.
     pub fn judge_write(&mut self, answer: &Result<(), Error>, failures: u64) -> Checked {
         let error = match answer {
             Ok(()) if self.is_read_only => {
@@ -161,7 +163,7 @@ impl<'a> World<'a> {
         let has_failed = self.disk.counts().failures > failures;
         let failed_before = self.disk.counts().failures > self.at_start.failures;
         let is_right = match error {
-            // How long a batch is is looked at first.
+            // The index checks the length of a batch first.
             Error::BatchTooLong { bytes, max } => bytes > max,
             Error::ReadOnly { .. } => self.is_read_only || failed_before || self.is_disk_wrong(),
             _ if self.is_read_only => false,
@@ -204,7 +206,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Holds a scan against what there was, for so many rows.
+/// Compares a scan with the expected rows, up to the given number of rows.
 pub(super) fn check_scan(
     world: &World<'_>,
     mut scan: Scan,
@@ -237,7 +239,7 @@ pub(super) fn check_scan(
     }
 }
 
-/// The value of a key is what it should be.
+/// Checks the value of a key.
 pub(super) fn same(key: &[u8], is: Option<&Vec<u8>>, should: Option<&Vec<u8>>) -> Checked {
     if is == should {
         return Ok(());
@@ -250,14 +252,14 @@ pub(super) fn same(key: &[u8], is: Option<&Vec<u8>>, should: Option<&Vec<u8>>) -
     ))
 }
 
-/// The beginning of a key or value, and how long it is.
+/// Returns the beginning and the length of a key or value.
 pub(super) fn short(bytes: &[u8]) -> String {
     let first = bytes[..bytes.len().min(24)].escape_ascii();
     format!("{first} of {} bytes", bytes.len())
 }
 
 impl World<'_> {
-    /// A key, sometimes that of the numbers.
+    /// Draws a key, sometimes `NUMBER_KEY`, under which a batch stores its own number.
     pub(super) fn key(&mut self) -> Vec<u8> {
         match self.draw.once_in(8) {
             true => NUMBER_KEY.to_vec(),
@@ -265,7 +267,7 @@ impl World<'_> {
         }
     }
 
-    /// The changes of one key.
+    /// Draws the change of one key.
     pub(super) fn change_of(&mut self, key: Vec<u8>) -> Change {
         match self.draw.once_in(3) {
             true => Change::Delete(key),
@@ -273,7 +275,7 @@ impl World<'_> {
         }
     }
 
-    /// Two bounds.
+    /// Draws two bounds.
     pub(super) fn between(&mut self) -> Between {
         let mut bound = || match self.draw.below(3) {
             0 => Bound::Unbounded,
@@ -283,7 +285,7 @@ impl World<'_> {
         (bound(), bound())
     }
 
-    /// How durable a batch is to be.
+    /// Draws the durability of a batch.
     pub(super) fn durability(&mut self) -> Durability {
         match self.draw.below(16) < self.scenario.relaxed_of_16 {
             true => Durability::Relaxed,

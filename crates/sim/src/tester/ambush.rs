@@ -1,5 +1,5 @@
-//! Ambushes: the program dies in the middle of what takes it only a moment, a chosen number of
-//! boundaries of I/O after it has begun. By the clock alone that would hardly ever be hit.
+//! Ambushes: the program is killed during a short operation, a chosen number of I/O boundaries
+//! after the operation has begun. A cut at a random time would hardly ever hit it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,29 +9,29 @@ use serde::Serialize;
 
 use super::world::{Program, World};
 
-/// What the program is in the middle of.
+/// Operation during which an ambush strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Moment {
     /// A scrub.
     Scrub,
-    /// Copying to a side what it lacks.
+    /// A resync of a side.
     Resync,
-    /// A side has become absent, has come back or has become whole, so often.
+    /// The change of a side's state (absent, returned or in sync) with this number.
     Epoch(u32),
 }
 
-/// A death that waits for its moment.
+/// A kill or power cut that is armed for a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Ambush {
     /// The moment.
     pub moment: Moment,
-    /// Boundaries of I/O that pass before it strikes.
+    /// Number of I/O boundaries from the moment to the strike.
     pub boundaries: u64,
-    /// The program is killed and the disks keep their power.
+    /// Whether the program is killed while the disks keep their power.
     pub kills: bool,
 }
 
-/// Whether each side is healthy, absent or being rebuilt.
+/// Health of each side: healthy, absent or being rebuilt.
 type Health = Vec<&'static str>;
 
 fn health_of(status: &MirrorStatus) -> Health {
@@ -64,14 +64,14 @@ pub async fn lie_in_wait(world: Rc<World>, program: Rc<Program>, ambush: Ambush)
         }
     };
     boundaries.passing.until(has_come).await;
-    // Of several ambushes in a life the first to find its moment strikes.
+    // If a life has several ambushes, the first to find its moment strikes.
     if program.ambush.get().is_none() {
         program.ambush.set(Some(ambush));
         boundaries.cut_after(ambush.boundaries);
     }
 }
 
-/// Scrubs the volume once. A volume that is not open for it is none of the scrub's business.
+/// Scrubs the volume once, unless it does not accept a scrub.
 pub async fn scrub(world: Rc<World>, program: Rc<Program>, after_ns: u64) {
     world.rt.sleep(Duration::from_nanos(after_ns)).await;
     world.reach(match program.mirror.start_scrub() {
@@ -80,7 +80,7 @@ pub async fn scrub(world: Rc<World>, program: Rc<Program>, after_ns: u64) {
     });
 }
 
-/// Counts what the program was in the middle of when it died.
+/// Counts the operation during which the program died.
 pub fn note_death(world: &World, program: &Program) {
     let status = program.mirror.status();
     if is_scrubbing(&status) {

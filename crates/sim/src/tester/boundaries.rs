@@ -1,32 +1,32 @@
-//! The boundaries of I/O of a run: each request that reaches a disk, and each that it completes.
+//! The I/O boundaries of a run: each arrival of a request at a disk, and each completion.
 //!
-//! At any of them the power can be cut, and any operation can be made to fail, so that a run can be
-//! repeated once for each. The count is over all disks and all lives; nothing here decides what a
-//! cut or a failure does, that is up to the disks.
+//! At each boundary the power can be cut, and each operation can be made to fail, so that a run can
+//! be repeated once for each. The count covers all disks and all lives; this module does not decide
+//! the effect of a cut or a failure, which is up to the disks.
 
 use std::cell::Cell;
 
 use bimetal_rt::sync::Event;
 
-/// One operation that fails.
+/// A failing operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailAt {
-    /// Its class: 0 reads, 1 writes, 2 flushes.
+    /// Class of the operation: 0 reads, 1 writes, 2 flushes.
     pub class: usize,
-    /// Which of its class, from 1.
+    /// Number of the operation in its class, from 1.
     pub number: u64,
 }
 
-/// Where a run is interfered with.
+/// Points of a run at which faults are injected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interference {
     /// The power is cut at these boundaries, counted from 1; 0 is none.
     pub cuts: [u64; 2],
-    /// This operation fails.
+    /// Operation that fails.
     pub fail_at: Option<FailAt>,
 }
 
-/// See the module.
+/// Counter of I/O boundaries, with fault injection.
 #[derive(Default)]
 pub struct Boundaries {
     interference: Interference,
@@ -35,11 +35,11 @@ pub struct Boundaries {
     by_class: [Cell<u64>; 3],
     is_cut: Cell<bool>,
     struck: Cell<bool>,
-    /// Where the power is cut for an ambush; 0 is nowhere.
+    /// Boundary at which the power is cut for an ambush; 0 means none.
     ambush_at: Cell<u64>,
-    /// The power was cut.
+    /// Signalled when the power is cut.
     pub cut: Event,
-    /// One is passed.
+    /// Signalled when a boundary is passed.
     pub passing: Event,
 }
 
@@ -52,12 +52,12 @@ impl Boundaries {
         }
     }
 
-    /// From here on boundaries count: what formats the sides comes before.
+    /// Starts counting: the formatting of the sides is not counted.
     pub fn begin(&self) {
         self.begun.set(true);
     }
 
-    /// A request has come to a boundary. The power may be off afterwards.
+    /// Counts a boundary. The power may be off afterwards.
     pub fn pass(&self) {
         if self.is_cut.get() || !self.begun.get() {
             return;
@@ -72,17 +72,17 @@ impl Boundaries {
         }
     }
 
-    /// The power will be cut after so many more.
+    /// Cuts the power after `count` more boundaries.
     pub fn cut_after(&self, count: u64) {
         self.ambush_at.set(self.passed.get() + count);
     }
 
-    /// True from a cut that was asked for by [`cut_after`](Self::cut_after), to the next program.
+    /// Returns true from a cut requested by [`cut_after`](Self::cut_after) until the next program.
     pub fn is_ambushed(&self) -> bool {
         self.ambush_at.get() > 0 && self.ambush_at.get() == self.passed.get()
     }
 
-    /// An operation of a class is about to complete: true when it must fail.
+    /// Counts an operation of a class that is about to complete; returns true if it must fail.
     pub fn fails(&self, class: usize) -> bool {
         if !self.begun.get() {
             return false;
@@ -100,28 +100,28 @@ impl Boundaries {
         self.is_cut.get()
     }
 
-    /// The power is back, and nobody waits for the next program.
+    /// Restores the power for the next program.
     pub fn restore(&self) {
         self.ambush_at.set(0);
         self.is_cut.set(false);
     }
 
-    /// How many have been passed.
+    /// Returns the number of boundaries passed.
     pub fn passed(&self) -> u64 {
         self.passed.get()
     }
 
-    /// Operations of each class.
+    /// Returns the number of operations of each class.
     pub fn by_class(&self) -> [u64; 3] {
         self.by_class.each_ref().map(Cell::get)
     }
 
-    /// True when the one thing that happens to this run is that an operation fails.
+    /// Returns true if a failing operation is the only fault of this run.
     pub fn one_fails(&self) -> bool {
         self.interference.fail_at.is_some()
     }
 
-    /// True when the interference has happened.
+    /// Returns true if the injected fault has occurred.
     pub fn struck(&self) -> bool {
         self.struck.get()
     }

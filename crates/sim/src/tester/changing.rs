@@ -1,9 +1,8 @@
-//! Sides that are added, replaced and removed, and the power that is cut meanwhile: on copies of
-//! the sides between two lives, without a load. The volume itself goes on as if nothing had been
-//! tried.
+//! Sides that are added, replaced and removed while the power is cut. This runs on copies of the
+//! sides between two lives, without a load; the volume itself is not affected.
 //!
-//! What was read before is what must be read after, whatever the cut has left: with the sides as
-//! they were, or as they were to become, or with all of them.
+//! The content read afterwards must equal that read before, in whatever state the cut has left the
+//! sides: the old set, the new set, or all of them.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -23,32 +22,33 @@ use super::probes::{end, forks, sides_over};
 use super::stack::{Platters, SideStack, platters_of, top_of};
 use super::world::World;
 
-/// What is done to the set of sides.
+/// A change to the set of sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Change {
-    /// One more.
+    /// Adds a side.
     Add,
-    /// One more in the place of this one.
+    /// Replaces this side by a new one.
     Replace(usize),
-    /// This one goes.
+    /// Removes this side.
     Remove(usize),
 }
 
-/// A change, and where the power is cut.
+/// A change, and the point at which the power is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ChangeOfSides {
     /// The change.
     pub change: Change,
-    /// Boundaries of I/O from its begin to the cut; without, it comes to its end.
+    /// Number of I/O boundaries from the start of the change to the cut; `None` lets the change
+    /// finish.
     pub boundaries: Option<u64>,
 }
 
-/// Names of sides, by their numbers; the new one comes last.
+/// Returns the name of a side by its number; the new side comes last.
 fn name_of(side: usize) -> String {
     format!("side-{side}")
 }
 
-/// A copy of the sides and a blank one, as programs use them one after the other.
+/// Copies of the sides and a blank one, used by one program after another.
 struct Copies<'w> {
     world: &'w World,
     platters: Vec<Platters>,
@@ -82,7 +82,7 @@ impl Copies<'_> {
         }
     }
 
-    /// What is read of each unit.
+    /// Reads the content of each unit.
     async fn content(
         &self,
         mirror: &Mirror,
@@ -108,7 +108,7 @@ impl Copies<'_> {
         }
     }
 
-    /// Makes the change up to its end; false when it was refused or cannot end.
+    /// Executes the change to its end; returns false if it was refused or cannot end.
     async fn perform(&self, mirror: &Mirror, sides: &[SideStack], change: Change) -> bool {
         let (world, new) = (self.world, self.count());
         let added = || sides[new].candidate(name_of(new));
@@ -138,7 +138,7 @@ impl Copies<'_> {
         false
     }
 
-    /// The names that a configuration may have afterwards.
+    /// Returns the sets of side names that a configuration may have afterwards.
     fn namings(&self, change: Change) -> Vec<Vec<usize>> {
         let old: Vec<usize> = (0..self.count()).collect();
         let with_new: Vec<usize> = (0..=self.count()).collect();

@@ -12,7 +12,7 @@ use super::content::{stamp_of, tail_of};
 use super::volume::{Volume, ZEROES};
 use super::world::World;
 
-/// What a client does next.
+/// Next operation of a client.
 #[derive(Clone, Copy, Debug)]
 struct Draw {
     op: Op,
@@ -31,7 +31,7 @@ const KINDS: [(Op, bool); 7] = [
     (Op::Extents, false),
 ];
 
-/// Does the operations of one client.
+/// Runs the operations of one client.
 pub async fn run(world: Rc<World>, top: Rc<dyn Device>, life: usize, number: usize) {
     let load = &world.scenario.load;
     let mut rng = Rng::labelled(world.scenario.seed, &format!("client {life}.{number}"));
@@ -126,7 +126,7 @@ async fn operate(
         Some(patience) => world.rt.timeout(patience, top.submit(request)).await.ok(),
     };
     if !world.is_running(life) {
-        // Whatever a dead program answers, its client has died with it.
+        // The client has died with its program, so it ignores any answer.
         return;
     }
     let could_fail = world.ended(id);
@@ -162,7 +162,7 @@ fn code(error: IoError) -> u64 {
     100 + error as u64
 }
 
-/// Checks what a read, a flush or a question for extents has answered.
+/// Checks the answer of a read, a flush or an extent query.
 fn check(world: &World, next: Draw, start: u64, result: IoResult) -> Result<(), String> {
     match result {
         Err(_) => Ok(()),
@@ -188,7 +188,7 @@ fn check_data(world: &World, next: Draw, start: u64, data: &Payload) -> Result<(
         .check_read(next.first, &found, start)
 }
 
-/// The stamps of the units in what was read, which must be whole and in their places.
+/// Returns the stamps of the units that were read; each unit must be whole and in its place.
 fn stamps_of(
     data: &Payload,
     unit_bytes: usize,
@@ -226,8 +226,8 @@ fn stamps_of(
     Ok(found)
 }
 
-/// True when the bytes are full of a stamp, and in the last ones of a unit of this length up to its
-/// [tail](tail_of).
+/// Returns true if the bytes are filled with a stamp, and the end of a unit of this length has the
+/// stamp's [tail](tail_of).
 fn is_filled(bytes: &[u8], stamp: u64, ends: Option<usize>) -> bool {
     let ends = ends.filter(|_| stamp != ZEROES);
     let body = bytes.len() - ends.map_or(0, |_| 8);
@@ -241,11 +241,11 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Reads the whole volume in use, in order, and hands what was found to `check`: the first unit and
-/// the stamps from there, or the error. Stops at the first complaint.
+/// Reads the whole used part of the volume in order, and passes each result to `check`: the first
+/// unit and the stamps from there, or the error. Stops at the first violation.
 ///
 /// # Errors
-/// The complaint.
+/// The violation.
 pub async fn read_all(
     world: &World,
     top: &Rc<dyn Device>,
@@ -269,11 +269,11 @@ pub async fn read_all(
     Ok(())
 }
 
-/// Reads everything, and unit by unit what cannot be read at once; `None` for a unit that cannot be
-/// read at all.
+/// Reads the used part of the volume, and unit by unit where a longer read fails; `None` stands for
+/// a unit that cannot be read at all.
 ///
 /// # Errors
-/// What no volume may answer.
+/// An answer that no volume may give.
 pub async fn read_each(world: &World, top: &Rc<dyn Device>) -> Result<Vec<Option<u64>>, String> {
     let mut all = vec![None; world.scenario.units()];
     let mut unread = Vec::new();
@@ -298,7 +298,7 @@ pub async fn read_each(world: &World, top: &Rc<dyn Device>) -> Result<Vec<Option
     Ok(all)
 }
 
-/// Checks what was found against a model, without settling anything in it.
+/// Checks content against a model, without changing the model.
 ///
 /// # Errors
 /// The first unit that the model does not allow.
@@ -311,11 +311,11 @@ pub fn check_allowed(volume: &Volume, first: usize, found: &[u64]) -> Result<(),
     Ok(())
 }
 
-/// A hole is an answer that its units are zeroes.
+/// Checks an extent list: a hole states that its units are zeroes.
 fn check_extents(world: &World, next: Draw, start: u64, extents: &[Extent]) -> Result<(), String> {
     let unit_bytes = world.scenario.unit_bytes;
     let len: u64 = extents.iter().map(|extent| extent.len).sum();
-    // The answer may end before the range does, but says something.
+    // The list may end before the range does, but must not be empty.
     if len == 0 || len > next.units as u64 * unit_bytes || !len.is_multiple_of(unit_bytes) {
         return Err(format!("extents of {len} bytes"));
     }

@@ -1,24 +1,25 @@
-//! What a unit of the volume holds: a stamp that is its own in every eight bytes, and a tail.
+//! Content of a unit of the volume: a stamp in every eight bytes, unique to the write and unit, and
+//! a tail.
 //!
-//! Units are what many users write, whose own checksum comes last: the CRC32C of all such units is
-//! one and the same number, and by it no unit is told from another.
+//! Units imitate the data of many users, whose own checksum comes last: the CRC32C of all such
+//! units is the same number, so it does not distinguish one unit from another.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The value that a write gives a unit.
+/// Returns the stamp that a write gives a unit.
 pub fn stamp_of(write: u64, unit: usize) -> u64 {
     assert!(unit < 1 << 24, "a stamp has room for the unit");
     write << 24 | unit as u64
 }
 
-/// The last eight bytes of a unit of this length, full of a stamp: half of the inverted stamp, and
-/// the CRC32C of all bytes before it.
+/// Returns the last eight bytes of a unit of this length that is filled with a stamp: half of the
+/// inverted stamp, and the CRC32C of all bytes before it.
 ///
-/// Each bit of a tail is the exclusive or of bits of the stamp, and perhaps inverted, as any CRC is
-/// of what it covers. So a tail is made of the tails of stamps with one bit, and a seed does not
-/// spend half of its time on checksums.
+/// Each bit of a tail is an exclusive or of bits of the stamp, possibly inverted, because a CRC is
+/// linear in its input. So a tail is composed from the tails of stamps with one bit set, and a seed
+/// does not spend half of its time on checksums.
 pub fn tail_of(stamp: u64, unit_bytes: usize) -> [u8; 8] {
     thread_local! {
         static TAILS: RefCell<BTreeMap<usize, Rc<Tails>>> = const { RefCell::new(BTreeMap::new()) };
@@ -33,7 +34,7 @@ pub fn tail_of(stamp: u64, unit_bytes: usize) -> [u8; 8] {
 /// The tails of stamps with no bit and with one bit, for units of one length.
 struct Tails {
     of_zero: u64,
-    /// What each bit of a stamp changes.
+    /// Bits of the tail that each bit of a stamp changes.
     by_bit: [u64; 64],
 }
 
@@ -57,7 +58,7 @@ impl Tails {
     }
 }
 
-/// The tail of a unit by its definition.
+/// Computes the tail of a unit by its definition.
 fn summed_tail(stamp: u64, unit_bytes: usize) -> u64 {
     let mut unit = stamp.to_le_bytes().repeat(unit_bytes / 8);
     let tail = unit_bytes - 8;

@@ -1,9 +1,10 @@
-//! Which copies may be corrupted: the rule by which rot, lost and misdirected writes are drawn.
+//! The rule that decides which copies may be corrupted by bit rot and by lost and misdirected
+//! writes.
 //!
-//! A volume is to repair a block as long as one copy is whole. So for the classes that promise
-//! repair at most one copy of a block is corrupt at a time, what a power cut might bring back
-//! included, and never one on the side without faults. The rule knows the truth from the platters
-//! and the model; the code under test never sees it.
+//! A volume must repair a block as long as one copy is intact. So for the classes that promise
+//! repair, at most one copy of a block is corrupt at a time, including older versions that a power
+//! cut might restore, and never the copy on the side without faults. The rule knows the truth from
+//! the platters and the model; the code under test never sees it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,14 +16,14 @@ use super::platter::Platter;
 use super::stack::{Platters, ends_of};
 use super::volume::{Volume, ZEROES};
 
-/// Where the bytes of a side lie on its disks.
+/// Layout of a side on its disks.
 #[derive(Clone)]
 pub struct SideMap {
-    /// Its disks.
+    /// Disks of the side.
     pub platters: Platters,
-    /// The stripe over them, if there is one.
+    /// Stripe over the disks, if there is one.
     pub stripe: Option<Layout>,
-    /// Where the volume starts on the side, in bytes.
+    /// Offset on the side at which the volume starts, in bytes.
     pub data_offset: u64,
 }
 
@@ -34,7 +35,7 @@ impl SideMap {
             .map_or(disk_bytes, |stripe| stripe.size_bytes(disk_bytes))
     }
 
-    /// The disk and the offset there of a place on the side.
+    /// Returns the disk, and the offset on it, of an offset on the side.
     pub fn on_disk(&self, offset: u64) -> (usize, u64) {
         match self.stripe {
             None => (0, offset),
@@ -85,7 +86,7 @@ impl SideMap {
     }
 }
 
-/// See the module.
+/// The rule that decides which copies may be corrupted; see the module.
 pub struct Rule {
     sides: RefCell<Vec<SideMap>>,
     spared: Option<usize>,
@@ -93,16 +94,18 @@ pub struct Rule {
     unit_bytes: u64,
     volume: Rc<RefCell<Volume>>,
     hopeless: Cell<u64>,
-    /// Where on a side the newest content of a block of the volume is, while a program runs.
+    /// Function that locates the newest content of a block of the volume on a side, while a program
+    /// runs.
     place_on: RefCell<Option<Rc<PlaceOn>>>,
 }
 
-/// The place on a side of the block of the volume at an offset; `None` for zeroes without a place.
+/// Function that returns the offset, on a side, of the block at an offset of the volume; `None` for
+/// zeroes that are not stored.
 pub type PlaceOn = dyn Fn(usize, u64) -> Option<u64>;
 
 impl Rule {
-    /// The rule of a volume whose first `span_bytes` are in use. `spared` is the side without
-    /// faults; without one nothing is ever corrupted.
+    /// Creates the rule of a volume whose first `span_bytes` are in use. `spared` is the side
+    /// without faults; if there is none, no block is ever corrupted.
     pub fn new(
         volume: Rc<RefCell<Volume>>,
         spared: Option<usize>,
@@ -120,12 +123,13 @@ impl Rule {
         }
     }
 
-    /// Tells where the sides lie, which is known a little later.
+    /// Sets the layout of the sides, which is known only after construction.
     pub fn set_sides(&self, sides: Vec<SideMap>) {
         *self.sides.borrow_mut() = sides;
     }
 
-    /// Tells how to find the newest content of a block on a side; without, it is at home.
+    /// Sets the function that locates the newest content of a block on a side; without it, that is
+    /// the home location.
     pub fn set_place_on(&self, place_on: Option<Rc<PlaceOn>>) {
         *self.place_on.borrow_mut() = place_on;
     }
@@ -214,7 +218,7 @@ impl Rule {
         })
     }
 
-    /// True when a side holds the block of the volume there as it must be.
+    /// Returns true if a side holds the correct content of the volume's block at this offset.
     pub fn is_whole(&self, side: usize, offset: u64) -> bool {
         let place = self.place_on(side, offset);
         let sides = self.sides.borrow();
@@ -233,8 +237,8 @@ impl Rule {
             && units.all(|unit| volume.settled(unit as usize) == Some(held(unit)))
     }
 
-    /// True when the volume may answer an operation on these bytes with an error: something is
-    /// corrupt, and the side without faults does not hold one of the blocks (yet).
+    /// Returns true if the volume may answer an operation on these bytes with an error: a copy is
+    /// corrupt, and the side without faults lacks one of the blocks, as before its resync.
     pub fn may_fail(&self, start: u64, end: u64) -> bool {
         let mut blocks = (start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(|b| b * BLOCK_BYTES);
         let whole = |offset| {
@@ -244,8 +248,8 @@ impl Rule {
         self.any_corrupt() && blocks.any(|offset| !whole(offset))
     }
 
-    /// True when one of these bytes is in a block that is corrupt on some side: all that counts
-    /// while the side without faults is being rebuilt itself.
+    /// Returns true if one of these bytes is in a block that is corrupt on some side: the only
+    /// criterion while the side without faults is being rebuilt itself.
     pub fn is_corrupt_within(&self, start: u64, end: u64) -> bool {
         let count = self.sides.borrow().len();
         let is_corrupt = |side: usize, offset: u64| {

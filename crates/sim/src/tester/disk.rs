@@ -54,39 +54,39 @@ use super::platter::{Platter, until_quiet};
 use super::report::Findings;
 use super::switch::{Astray, Switch, class_of};
 
-/// How long the disk takes for a request.
+/// Range of the duration of a request.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Latency {
-    /// At least.
+    /// Minimum in ns.
     pub ns_min: u64,
-    /// At most.
+    /// Maximum in ns.
     pub ns_max: u64,
 }
 
-/// What the disks of a run share.
+/// State that the disks of a run share.
 pub struct Around {
-    /// What was wrong.
+    /// Findings of the run.
     pub findings: Rc<Findings>,
-    /// The boundaries of I/O.
+    /// I/O boundaries of the run.
     pub boundaries: Rc<Boundaries>,
-    /// Which copies may be corrupted.
+    /// Rule that decides which copies may be corrupted.
     pub rule: Rc<Rule>,
-    /// Requests in flight may land after their program was killed.
+    /// Whether requests in flight may reach the medium after their program was killed.
     pub lands_late: bool,
-    /// A disk answers a program only when the requests of the last one have ended.
+    /// Whether a disk answers a program only after the requests of the previous program have ended.
     pub fenced: bool,
-    /// A flush that fails takes away what it should have made durable.
+    /// Whether a failed flush loses writes that it should have made durable.
     pub flushes_lose: bool,
 }
 
-/// A change that the disk has been given and has not completed.
+/// A change in flight in the disk.
 struct Queued {
     request: Request,
-    /// The blocks that changed on arrival.
+    /// For each block, whether it changed on arrival.
     early: Vec<bool>,
 }
 
-/// Where a disk stands: which side, and which of its disks.
+/// Position of a disk: its side, and its number in the side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The side.
@@ -102,14 +102,14 @@ pub struct Disk {
     place: Place,
     geometry: Geometry,
     platter: Rc<RefCell<Platter>>,
-    /// What a dead program works on from its death on, so that it goes on as if nothing were wrong.
+    /// Copy of the platter on which a dead program continues, as if nothing were wrong.
     shadow: RefCell<Option<Rc<RefCell<Platter>>>>,
     switch: Rc<Switch>,
     latency: Latency,
     rng: RefCell<Rng>,
-    /// Draws what failed flushes take away.
+    /// Random numbers for the writes that failed flushes lose.
     losses: RefCell<Rng>,
-    /// Changes of the platter before the program had it.
+    /// Number of changes of the platter before the program used it.
     inherited: u64,
     writing: Rc<RefCell<RangeSet>>,
     queue: Rc<RefCell<BTreeMap<u64, Queued>>>,
@@ -117,7 +117,7 @@ pub struct Disk {
     around: Rc<Around>,
 }
 
-/// A range that is being written; nobody else may write there.
+/// A range that is being written; no other write may overlap it.
 struct Writing {
     map: Rc<RefCell<RangeSet>>,
     queue: Rc<RefCell<BTreeMap<u64, Queued>>>,
@@ -127,12 +127,12 @@ struct Writing {
 impl Drop for Writing {
     fn drop(&mut self) {
         self.map.borrow_mut().remove(self.range.clone());
-        // Changes do not overlap, so the place tells them apart.
+        // Changes in flight do not overlap, so the start identifies each.
         self.queue.borrow_mut().remove(&self.range.start);
     }
 }
 
-/// How long a request of a killed program stays in a disk, at most.
+/// Longest time in ns that a request of a killed program stays in a disk.
 const LATE_NS_MAX: u64 = 5_000_000_000;
 
 impl Disk {
@@ -184,13 +184,13 @@ impl Disk {
         &self.platter
     }
 
-    /// True when nothing of what the program does reaches the medium any more.
+    /// Returns true if the program's requests no longer reach the medium.
     fn is_dead(&self) -> bool {
         self.switch.is_dead() || self.around.boundaries.is_cut()
     }
 
-    /// The program is killed, the disk is not: each change that it had been given lands later, as
-    /// a whole or in part, or never.
+    /// Kills the program but not the disk: each change in flight is applied later, completely or in
+    /// part, or never.
     pub fn leave_queue(&self) {
         let queue = std::mem::take(&mut *self.queue.borrow_mut());
         for queued in queue.into_values() {
@@ -219,7 +219,8 @@ impl Disk {
     fn duration(&self) -> Duration {
         let Latency { ns_min, ns_max } = self.latency;
         let mut rng = self.rng.borrow_mut();
-        // Most requests take about the least; a few take the most, and are overtaken.
+        // Most durations are near the minimum; a few reach the maximum, so that other requests
+        // overtake them.
         let top = if rng.chance(0.1) {
             ns_max
         } else {
@@ -272,8 +273,8 @@ impl Disk {
         result
     }
 
-    /// What happens on arrival: any part of a write. Says which blocks are written, and for a flush
-    /// what it covers.
+    /// Handles the arrival of a request, which applies any part of a write. Returns the blocks
+    /// written and, for a flush, the changes that it covers.
     fn arrive(&self, request: &Request) -> (Vec<bool>, u64) {
         let count = (request.len / BLOCK_BYTES) as usize;
         let mark = self.platter.borrow().writes();
@@ -358,7 +359,7 @@ impl Disk {
         }
     }
 
-    /// A flush fails, and takes away any part of what is not durable.
+    /// Fails a flush, which loses any part of the writes that are not durable.
     fn lose_unflushed(&self) {
         let mut rng = self.losses.borrow_mut();
         let chance = [0.0, 0.5, 1.0, 1.0][rng.below(4) as usize];
@@ -370,7 +371,7 @@ impl Disk {
         }
     }
 
-    /// Blocks that a failed flush has taken away leave the cache at any time.
+    /// Evicts blocks that a failed flush has lost from the cache; this may happen at any time.
     fn evict_some(&self, request: &Request) {
         if !self.platter.borrow().has_lost() {
             return;
@@ -383,7 +384,7 @@ impl Disk {
         }
     }
 
-    /// Where a read that goes astray reads instead.
+    /// Returns the offset that a misdirected read uses instead.
     fn misread(&self, request: &Request) -> Option<u64> {
         if !self.switch.wants_astray(Astray::MisdirectedRead) {
             return None;
@@ -398,7 +399,7 @@ impl Disk {
         Some(elsewhere)
     }
 
-    /// Loses a change, or does it elsewhere, if one is to go astray and this one may.
+    /// Loses or misdirects a change, if one is due and the rule allows this one.
     fn goes_astray(&self, request: &Request, written: &impl Fn(usize) -> bool) -> bool {
         let how = [Astray::LostWrite, Astray::MisdirectedWrite];
         let how = how.into_iter().find(|how| self.switch.wants_astray(*how));
@@ -437,7 +438,7 @@ impl Disk {
         true
     }
 
-    /// Another place of the same length, mostly near.
+    /// Returns another offset for the same length, mostly a near one.
     fn elsewhere(&self, request: &Request) -> Option<u64> {
         let mut rng = self.rng.borrow_mut();
         let blocks = (self.geometry.size_bytes - request.len) / BLOCK_BYTES + 1;
@@ -454,8 +455,8 @@ impl Disk {
         (apart && place + request.len <= self.geometry.size_bytes).then_some(place)
     }
 
-    /// What a program that has to come to its end sees from now on, whatever becomes of the
-    /// platter: to lose what was written while it runs is more than any disk does.
+    /// Returns the content that a dying program sees from now on, whatever happens to the platter:
+    /// no real disk loses written data while its program runs.
     pub fn keep_shadow(&self) -> Rc<RefCell<Platter>> {
         let fork = || Rc::new(RefCell::new(self.platter.borrow().fork()));
         Rc::clone(self.shadow.borrow_mut().get_or_insert_with(fork))
@@ -489,7 +490,7 @@ impl Disk {
         data
     }
 
-    /// Says something of a few blocks at a time, so that whoever asks has to ask again.
+    /// Describes only a few blocks in each answer, so that the caller has to ask repeatedly.
     fn extents(&self, request: &Request) -> ExtentList {
         let platter = self.platter.borrow();
         let mut extents = ExtentList::new(request.extents_max.min(2));
@@ -502,7 +503,7 @@ impl Disk {
     }
 }
 
-/// What failed flushes have given up of the first `below` changes leaves the cache.
+/// Evicts the blocks that failed flushes have lost, of the first `below` changes, from the cache.
 fn evict_up_to(platter: &RefCell<Platter>, below: u64, rng: &mut Rng) {
     let lost: Vec<usize> = platter.borrow().lost_blocks(below).collect();
     for index in lost {
@@ -521,7 +522,7 @@ fn apply(platter: &RefCell<Platter>, request: &Request, chosen: impl Fn(usize) -
     }
 }
 
-/// What a change makes of one of its blocks.
+/// Returns the content that a change gives one of its blocks.
 fn content_of(request: &Request, block: usize) -> Option<Payload> {
     let start = block * BLOCK_BYTES as usize;
     let bytes = start..start + BLOCK_BYTES as usize;

@@ -13,7 +13,7 @@ use super::report::Report;
 use super::scenario::{Extent, Scenario};
 use super::{Options, run_scenario};
 
-/// What is done at every boundary, or to every operation.
+/// Fault that is injected at every boundary, or into every operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Every {
     /// The power is cut.
@@ -46,13 +46,14 @@ impl Every {
     }
 }
 
-/// A second cut comes at most so many boundaries after the first: an opening takes a few dozen.
+/// Maximum number of boundaries between the first and the second cut: an open takes a few dozen.
 const SECOND_CUT_AFTER_MAX: u64 = 60;
 
-/// Runs a seed untouched, and then once for each boundary or operation, or for a random `sample` of
-/// them. Tells each report, with the number of the boundary or the operation; 0 is the untouched
-/// run. Stops at the first finding. Returns how many boundaries or operations there are; with
-/// failing operations, that is one less than the number of the run that passed untouched.
+/// Runs a seed without faults, and then once for each boundary or operation, or for a random
+/// `sample` of them. Passes each report to the caller, with the number of the boundary or
+/// operation; 0 is the run without faults. Stops at the first finding. Returns the number of
+/// boundaries or operations; for failing operations, that is one less than the number of the run in
+/// which none failed.
 pub fn every(
     seed: u64,
     every: Every,
@@ -81,8 +82,8 @@ pub fn every(
         Every::Fail(class) => untouched.by_class[class],
     };
     let chance = sample.map_or(1.0, |sample| sample as f64 / count.max(1) as f64);
-    // An operation that fails changes what follows, so that there may be more of them than there
-    // were: the end is the run that passes untouched.
+    // A failed operation changes the rest of the run, so there may be more operations than before:
+    // the sequence ends with a run in which none failed.
     for number in 1.. {
         let second = 1 + rng.below(SECOND_CUT_AFTER_MAX);
         let chosen = rng.chance(chance);

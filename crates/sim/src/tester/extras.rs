@@ -1,5 +1,5 @@
-//! What the classes that are switched on add to a scenario. Each draws from a stream of its own and
-//! is in a third of the seeds, so that a class that joins changes no other seed.
+//! Additions that the enabled classes make to a scenario. Each class draws from its own random
+//! stream and is in a third of the seeds, so that a new class changes no other seed.
 
 use bimetal_rt::Rng;
 
@@ -11,15 +11,15 @@ use super::scenario::{
 };
 use super::switch::Astray;
 
-/// The part of the volume under load, at least, when it is to fill a log: what is replaced while it
-/// waits for a side does not fill anything.
+/// Minimum size of the loaded part of the volume if the load must fill a log: a write that is
+/// replaced while it waits for a side takes no additional space.
 const FULL_LOG_SPAN_BYTES: u64 = 1 << 20;
-/// The same, when many clients are to write side by side more than a log takes.
+/// Minimum size of the loaded part if many clients must write more in parallel than a log holds.
 const DEEP_QUEUE_SPAN_BYTES: u64 = 6 << 20;
 /// The longest operation of a load that is to fill a log.
 const FILLING_BYTES_MAX: u64 = 256 << 10;
 
-/// Adds to the scenario what its seed draws of the classes.
+/// Adds the faults that the seed draws from the classes to the scenario.
 pub(super) fn add(scenario: &mut Scenario, classes: Classes) {
     scenario.classes = classes;
     for class in classes.iter() {
@@ -45,7 +45,7 @@ pub(super) fn add_faults(scenario: &mut Scenario, extent: Extent, factor: f64) {
     }
 }
 
-/// About how long the load takes.
+/// Estimates the duration of the load.
 fn span_ns(scenario: &Scenario) -> u64 {
     scenario.load.operations * (scenario.load.pause_ns + 5 * MS)
 }
@@ -74,7 +74,7 @@ fn add_fault(scenario: &mut Scenario, life: usize, fault: Fault) {
     faults.sort_by_key(|fault| fault.at_ns);
 }
 
-/// Makes sure that one side has no faults: only then is a repair promised.
+/// Makes sure that one side has no faults: repair is promised only then.
 fn spare_a_side(scenario: &mut Scenario, rng: &mut Rng) {
     if scenario.steadfast.is_some() {
         return;
@@ -116,8 +116,9 @@ fn add_astray(scenario: &mut Scenario, rng: &mut Rng, how: Astray) {
     });
 }
 
-/// Corruption is found by checksums, which only formatted sides have. What a single side holds has
-/// no copy yet, so a repair is promised for what all sides have acknowledged.
+/// Adds corruption. It is detected by checksums, which only formatted sides have. Data that only
+/// one side holds has no second copy yet, so repair is promised only for data that all sides have
+/// acknowledged.
 fn add_corruption(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
     if !scenario.superblocks {
         return;
@@ -203,7 +204,7 @@ fn add_kills(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
     }
 }
 
-/// Lives that end under load with full logs, and openings that die one after the other.
+/// Adds lives that end under load with full logs, and deaths in several successive opens.
 fn add_deaths_in_opening(scenario: &mut Scenario, rng: &mut Rng) {
     if !scenario.superblocks {
         return;
@@ -226,7 +227,8 @@ fn add_deaths_in_opening(scenario: &mut Scenario, rng: &mut Rng) {
     }
 }
 
-/// Writes more than the smallest log takes while a side does not answer, and is given time.
+/// Makes the load write more than the smallest log holds while a side does not answer, and allows
+/// enough time for it.
 fn fill_logs(scenario: &mut Scenario, rng: &mut Rng) {
     if !scenario.superblocks || scenario.extent == Extent::Small {
         return;
@@ -248,9 +250,9 @@ fn fill_logs(scenario: &mut Scenario, rng: &mut Rng) {
     });
 }
 
-/// Has so many clients write at once that what is asked for is longer than the smallest log, while
-/// sides freeze for less than it takes to give them up. That is much work for a seed, so only some
-/// do.
+/// Makes so many clients write at once that their requests exceed the smallest log, while sides
+/// freeze for less than the time after which they are ejected. That is much work for a seed, so
+/// only some do.
 fn queue_deeply(scenario: &mut Scenario, rng: &mut Rng) {
     if !scenario.superblocks || scenario.extent == Extent::Small || rng.chance(0.7) {
         return;
@@ -287,7 +289,8 @@ fn change_sides(scenario: &mut Scenario, rng: &mut Rng) {
     scenario.changes_sides = Some(ChangeOfSides { change, boundaries });
 }
 
-/// Deaths in the middle of what the class names, and what makes that happen.
+/// Adds ambushes during the operation that the class names, and the events that cause this
+/// operation.
 fn add_ambushes(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
     if !scenario.superblocks {
         return;
@@ -379,7 +382,7 @@ fn at_least_lives(scenario: &mut Scenario, count: usize) {
     }
 }
 
-/// After each life that ends badly, lives that read everything and end badly too.
+/// Adds, after each life that ends badly, lives that read everything and end badly, too.
 fn add_quiet_lives(scenario: &mut Scenario, rng: &mut Rng) {
     let mut lives = Vec::new();
     for life in std::mem::take(&mut scenario.lives) {

@@ -1,4 +1,4 @@
-//! The faults of a life: when they begin and end, and what decays meanwhile.
+//! The faults of a life: when they begin and end, and which blocks decay meanwhile.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::scenario::{Fault, FaultKind, Life};
 use super::switch::Switch;
 use super::world::{Program, World};
 
-/// When every fault that ends has ended, and every other one has begun.
+/// Returns the time by which every temporary fault has ended, and every permanent one has begun.
 fn calm_at(life: &Life, opened: Instant) -> Instant {
     let ends = life
         .faults
@@ -22,8 +22,8 @@ fn calm_at(life: &Life, opened: Instant) -> Instant {
     opened + Duration::from_nanos(ends.max().unwrap_or(0))
 }
 
-/// Starts the faults: after a crash, once the side without faults holds everything again, because
-/// until then the volume stands on a side that has faults.
+/// Starts the faults. After a crash this waits until the side without faults holds everything
+/// again, because until then the volume depends on a side that has faults.
 pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: TaskGroup) {
     if let Some(spared) = world.scenario.steadfast {
         while !counts(&program, spared) {
@@ -40,8 +40,8 @@ pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: Ta
     if world.scenario.steadfast.is_some() {
         return;
     }
-    // Without a side that is spared, faults for ever would say nothing about the volume: they end
-    // when the others have.
+    // Without a spared side, permanent faults would prove nothing about the volume: they end when
+    // the others have.
     world
         .rt
         .sleep_until(calm_at + Duration::from_nanos(1))
@@ -52,8 +52,8 @@ pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: Ta
     world.trace.event(&[6], || "every fault ends".to_owned());
 }
 
-/// True when a side holds everything, and the others know that it does: until then the volume
-/// stands on them.
+/// Returns true if a side holds everything and the other sides know it: until then the volume
+/// depends on them.
 fn counts(program: &Program, side: usize) -> bool {
     let mut figures: Vec<(String, String, Figure)> = Vec::new();
     program.mirror.figures(&mut figures);
@@ -122,8 +122,8 @@ async fn flap(rt: &Rt, switch: &Switch, times: u32, for_time: Duration) {
     }
 }
 
-/// Faults for ever, which only exist beside a side without faults, or as the loss of both
-/// superblocks.
+/// Returns whether the fault is permanent, which is possible only beside a side without faults, or
+/// as the loss of both superblocks.
 pub fn lasts_for_ever(world: &World, life: &Life, side: usize) -> bool {
     if world.blank.borrow().contains(&side) {
         return true;
@@ -132,10 +132,10 @@ pub fn lasts_for_ever(world: &World, life: &Life, side: usize) -> bool {
     world.scenario.steadfast.is_some() && life.faults.iter().any(|fault| lasting(&fault))
 }
 
-/// Places that are looked at before a block to decay is given up.
+/// Number of candidates tried before the search for a block to corrupt is abandoned.
 const TRIES: usize = 64;
 
-/// Makes blocks of a side decay, mostly of the volume, where the rule allows it.
+/// Corrupts blocks of a side, mostly blocks of the volume, where the rule allows it.
 pub fn rot(world: &World, side: usize, blocks: u32, rng: &mut Rng) {
     let rule = &world.around.rule;
     let map = rule.side(side);
@@ -161,7 +161,7 @@ pub fn rot(world: &World, side: usize, blocks: u32, rng: &mut Rng) {
     }
 }
 
-/// Makes blocks of the volume decay on every side.
+/// Corrupts blocks of the volume on every side.
 fn rot_all_copies(world: &World, blocks: u32, rng: &mut Rng) {
     let rule = &world.around.rule;
     for _ in 0..blocks {
@@ -195,7 +195,8 @@ fn decay(world: &World, platter: &mut Platter, index: usize, rng: &mut Rng) {
         .event(&[9, index as u64], || format!("block {index} decays"));
 }
 
-/// A block that has changed: some bits, everything, or to zeroes. Never what it was.
+/// Returns a corrupt version of a block: some bits changed, all bytes changed, or zeroes. It always
+/// differs from the original.
 fn rotten(rt: &Rt, content: Option<&Payload>, rng: &mut Rng) -> Block {
     let kind = rng.below(4);
     if kind == 0 && content.is_some() {

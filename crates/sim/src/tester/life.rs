@@ -29,7 +29,7 @@ use super::stack::{Platters, SideStack, map_of, platters_of, top_of};
 use super::switch::{FaultCounts, Switch};
 use super::world::{Program, World};
 
-/// What the disks of a run have seen.
+/// Counters of the disks of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disks {
     /// Requests.
@@ -38,18 +38,18 @@ pub struct Disks {
     pub faults: FaultCounts,
 }
 
-/// How the last life of the program ended.
+/// End of the last life of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// Closed, and nothing was wrong.
+    /// Closed without an error.
     Cleanly,
-    /// Closed with an error; whether the sides are marked as clean is open.
+    /// Closed with an error; it is not known whether the sides are marked as clean.
     Badly,
     /// Killed.
     Killed,
 }
 
-/// No scenario takes longer than this by far: whatever lasts until then, lasts for ever.
+/// Duration that is far longer than any scenario: a fault of this duration is permanent.
 const FOR_EVER: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Runs every life of the scenario.
@@ -61,10 +61,10 @@ pub fn run(rt: &Rt, world: &Rc<World>) -> Disks {
     };
     rt.block_on(async {
         let ended = || world.findings.any() || lives.is_finished();
-        // The lives themselves end without an event, so the time is looked at as well.
+        // The lives themselves end without an event, so the loop also polls.
         while !ended() {
             let looked = world.findings.added.until(ended);
-            // Whichever comes first, the loop looks.
+            // The loop polls again after an event or the timeout.
             let _ = rt.timeout(Duration::from_millis(50), looked).await;
             if rt.now().as_ns() > u64::try_from(FOR_EVER.as_nanos()).expect("a few hours") {
                 let status = world.running().map(|program| program.mirror.status());
@@ -125,26 +125,26 @@ async fn live(world: &Rc<World>, disks: &Rc<Cell<Disks>>) {
     world.around.rule.set_sides(Vec::new());
 }
 
-/// What outlives a life of the program.
+/// State that outlives a life of the program.
 struct Run {
     world: Rc<World>,
     disks: Rc<Cell<Disks>>,
     power: RefCell<Rng>,
     platters: Vec<Platters>,
     formatted: bool,
-    /// Sides that held everything at the end of the last life.
+    /// For each side, whether it held everything at the end of the last life.
     whole: Vec<bool>,
     snapshot: Option<Snapshot>,
-    /// So much was taken from the sides that the volume may refuse to open for ever.
+    /// Whether the sides have lost so much that the volume may refuse to open forever.
     may_stay_shut: bool,
 }
 
-/// What came of opening the volume for a life.
+/// Outcome of opening the volume for a life.
 enum Opened {
     Program(Rc<Program>),
-    /// The power was cut, or an operation failed on purpose: it is to be tried again.
+    /// The power was cut, or an operation was made to fail: the open must be retried.
     Interfered,
-    /// It does not open.
+    /// The volume does not open.
     Not,
 }
 
@@ -157,7 +157,7 @@ impl Run {
             let calm = (world.scenario.superblocks && last != Ended::Cleanly).then(Life::calm);
             let life = match lives.get(number) {
                 Some(life) => life.clone(),
-                // What the last one has left behind is looked at by one more.
+                // One more life examines the state that the last one has left.
                 None => match calm {
                     Some(calm) => calm,
                     None => return,
@@ -175,7 +175,7 @@ impl Run {
                 return;
             }
             if world.scenario.snapshot_after == Some(number) {
-                // What a power cut may still take back was never a past of the side.
+                // Content that a power cut may still revert was never a past state of the side.
                 let copy = |disk: &Rc<RefCell<Platter>>| disk.borrow().durable_copy();
                 let forks = |side: &Platters| side.iter().map(copy).collect();
                 self.snapshot = Some(self.platters.iter().map(forks).collect());
@@ -183,14 +183,14 @@ impl Run {
         }
     }
 
-    /// Waits until nothing of dead programs is under way in the disks.
+    /// Waits until the disks have no requests of dead programs in flight.
     async fn until_quiet(&self) {
         for platter in self.platters.iter().flatten() {
             until_quiet(platter).await;
         }
     }
 
-    /// What happens between two lives.
+    /// Simulates the events between two lives.
     async fn rest(&mut self, number: usize, life: &Life, last: &mut Ended) {
         let world = Rc::clone(&self.world);
         let scenario = &world.scenario;
@@ -208,7 +208,7 @@ impl Run {
                 probes::look_at_each(&world, &self.platters).await;
             }
         }
-        // Where no side of the volume is left beside the foreign one, that is the volume.
+        // If no side of the volume is left beside the foreign one, the foreign one is the volume.
         let others_are_there = world.blank.borrow().is_empty();
         if let Some(place) = scenario.foreign.filter(|_| number > 0 && others_are_there) {
             probes::boot_with_foreign(&world, &self.platters, place).await;
@@ -226,9 +226,9 @@ impl Run {
                 }
             );
             if let AtRest::Older { side } = what {
-                // The true side may have been ahead of all others, and is not there. What only it
-                // had flushed is lost then, and the older copy does not always show that. So is
-                // what only it had whole.
+                // The missing true side may have been ahead of all others. Data that was flushed or
+                // intact only on that side is then lost, and the older copy does not always show
+                // the loss.
                 let whole = self.whole.iter().all(|whole| *whole) && *last == Ended::Cleanly;
                 let whole = whole && !scenario.corrupts;
                 self.may_stay_shut = true;
@@ -243,7 +243,7 @@ impl Run {
             let (AtRest::SuperblockLost { side, .. }
             | AtRest::Older { side }
             | AtRest::Rot { side, .. }) = *what;
-            // A side may be whole and have failed to take the mark of a clean stop.
+            // A side may be in sync although writing its mark of a clean stop has failed.
             let spared = world.scenario.steadfast;
             if *last == Ended::Cleanly && spared.is_none_or(|spared| spared == side) {
                 *last = Ended::Badly;
@@ -251,7 +251,7 @@ impl Run {
         }
     }
 
-    /// Opens the volume, after as many attempts as were interfered with.
+    /// Opens the volume, and retries after each attempt that was interfered with.
     async fn open(&mut self, number: usize, life: &Life, last: Ended) -> Option<Rc<Program>> {
         let mut last = last;
         let mut cuts = life.cut_openings_ns.iter().copied();
@@ -279,7 +279,7 @@ impl Run {
         }
     }
 
-    /// What the sides hold, when nothing of dead programs is under way any more.
+    /// Returns the content of the sides, once no requests of dead programs are in flight.
     async fn held_by_each(&self) -> probes::Held {
         self.until_quiet().await;
         probes::held_by_each(&self.world, &self.platters).await

@@ -30,10 +30,10 @@ struct Value {
     stamp: u64,
     first_end: u64,
     last_start: u64,
-    /// When a write that failed ended; it counts only once somebody has read it.
+    /// Time at which a failed write ended; it counts only once a read has returned the write.
     failed_at: u64,
     durable: bool,
-    /// Which crash left it, from 1; 0 when it was written since the last one.
+    /// Number of the crash that left the value, from 1; 0 if it was written since the last crash.
     left_by: u64,
 }
 
@@ -56,23 +56,23 @@ impl Value {
 struct Unit {
     values: Vec<Value>,
     writers: u32,
-    /// The only value the unit can have, when that is known.
+    /// The only value that the unit can have, if it is known.
     settled: Option<u64>,
     overlapped: bool,
-    /// When there are so many values, old ones are forgotten.
+    /// Number of values at which old ones are dropped.
     forget_at: usize,
 }
 
-/// See the module.
+/// The model of the volume; see the module.
 #[derive(Clone)]
 pub struct Volume {
     units: Vec<Unit>,
     clock: u64,
     writes: u64,
-    /// Acknowledged writes that no flush has covered: end, write, units.
+    /// Acknowledged writes that no flush has covered: end, write number, units.
     unflushed: Vec<(u64, u64, Range<usize>)>,
     crashes: u64,
-    /// What was read after a crash stays, whatever happens, until it is overwritten.
+    /// Whether a value that was read after a crash must remain until it is overwritten.
     first_answer_is_final: bool,
     /// The writes of this life, by number.
     history: BTreeMap<u64, Past>,
@@ -83,7 +83,7 @@ pub struct Volume {
 struct Past {
     units: Range<usize>,
     start: u64,
-    /// When it was acknowledged; `NEVER` if it was not.
+    /// Time of the acknowledgement; `NEVER` if there was none.
     end: u64,
     zeroes: bool,
 }
@@ -96,7 +96,7 @@ pub struct Writing {
     units: Range<usize>,
 }
 
-/// Values of a unit beyond which the oldest are forgotten, if they may be.
+/// Number of values of a unit beyond which the oldest are dropped, if that is allowed.
 const VALUES_MAX: usize = 64;
 
 impl Volume {
@@ -129,24 +129,25 @@ impl Volume {
         }
     }
 
-    /// Demands that what a read has found after a crash is found after every later crash as well,
-    /// until it is overwritten.
+    /// Requires that a value read after a crash is also found after every later crash, until it is
+    /// overwritten.
     pub fn demand_final_answers(&mut self) {
         self.first_answer_is_final = true;
     }
 
-    /// A life begins, in which every write is remembered.
+    /// Begins a life whose writes are all recorded.
     pub fn begin_history(&mut self) {
         self.history.clear();
     }
 
-    /// Checks that what a side holds of each unit is the volume at one moment of this life: with a
-    /// change, it holds every other that had been acknowledged before that one began.
+    /// Checks that the content of a side is the volume at one moment of this life: if it includes a
+    /// change, it includes every change that was acknowledged before that change began.
     ///
     /// # Errors
-    /// A unit that is older than another one allows.
+    /// A unit that is older than another unit allows.
     pub fn check_moment(&self, held: &[u64]) -> Result<(), String> {
-        // All that is shown began before the moment, so all that ended before one of them is there.
+        // Every change in the content began before the moment, so it must include every change that
+        // ended before one of them began.
         let shown = |stamp: u64| self.history.get(&(stamp >> 24)).filter(|_| stamp != ZEROES);
         let latest = held
             .iter()
@@ -175,11 +176,11 @@ impl Volume {
         Ok(())
     }
 
-    /// Checks that no unit is older by its stamp in `after` than by the one in `before`, which
-    /// names the units.
+    /// Checks that the stamp of no unit in `after` is older than its stamp in `before`, which lists
+    /// the units.
     ///
     /// # Errors
-    /// A unit that has gone back.
+    /// A unit that has reverted to an older version.
     pub fn check_not_older(&self, before: &[(usize, u64)], after: &[u64]) -> Result<(), String> {
         let shown = |stamp: u64| self.history.get(&(stamp >> 24)).filter(|_| stamp != ZEROES);
         let zeroed = self.zeroed_until();
@@ -202,7 +203,7 @@ impl Volume {
         Ok(())
     }
 
-    /// For each unit, when the last change that zeroes it ends; 0 without one.
+    /// Returns, for each unit, the end of the last change that zeroes it; 0 if there is none.
     fn zeroed_until(&self) -> Vec<u64> {
         let mut zeroed = vec![0; self.unit_count()];
         for past in self.history.values().filter(|past| past.zeroes) {
@@ -213,13 +214,13 @@ impl Volume {
         zeroed
     }
 
-    /// The next event.
+    /// Advances the clock to the next event.
     pub fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
     }
 
-    /// A change starts. `zeroes` says that it does not write stamps.
+    /// Starts a change. `zeroes` tells that it does not write stamps.
     pub fn start_write(&mut self, units: Range<usize>, zeroes: bool, oldest_start: u64) -> Writing {
         let start = self.tick();
         self.writes += 1;
@@ -254,10 +255,10 @@ impl Volume {
         Writing { write, units }
     }
 
-    /// A change has ended.
+    /// Ends a change.
     ///
     /// # Errors
-    /// What reads have seen that cannot be.
+    /// Reads that contradict the model.
     pub fn end_write(&mut self, writing: &Writing, stored: bool, fua: bool) -> Result<(), String> {
         let end = self.tick();
         for index in writing.units.clone() {
@@ -292,7 +293,7 @@ impl Volume {
         Ok(())
     }
 
-    /// A flush that started at `start` has ended well.
+    /// Records that a flush that started at `start` has succeeded.
     pub fn flushed(&mut self, start: u64) {
         self.tick();
         let units = &mut self.units;
@@ -309,10 +310,10 @@ impl Volume {
         });
     }
 
-    /// A read from `start` to now has found these values from `first` on.
+    /// Checks a read from `start` to now that returned these values from the unit `first` on.
     ///
     /// # Errors
-    /// What it should not have found.
+    /// A value that the read must not return.
     pub fn check_read(&mut self, first: usize, found: &[u64], start: u64) -> Result<(), String> {
         let end = self.tick();
         for (unit, stamp) in found.iter().enumerate() {
@@ -324,7 +325,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The power was cut: what is in flight has ended, and of what was not durable any may be lost.
+    /// Records a power cut: requests in flight have ended, and any write that was not durable may
+    /// be lost.
     pub fn crash(&mut self) {
         let now = self.tick();
         self.crashes += 1;
@@ -337,7 +339,7 @@ impl Volume {
         }
     }
 
-    /// True when a read that starts now may find this value.
+    /// Returns true if a read that starts now may return this value.
     pub fn allows(&self, unit: usize, stamp: u64) -> bool {
         let (start, end) = (self.clock + 1, self.clock + 2);
         self.units[unit]
@@ -346,7 +348,7 @@ impl Volume {
             .is_ok()
     }
 
-    /// The only value a unit can have, when that is known.
+    /// Returns the only value that a unit can have, if it is known.
     pub fn settled(&self, unit: usize) -> Option<u64> {
         let unit = &self.units[unit];
         unit.settled.filter(|_| unit.writers == 0)
@@ -380,7 +382,7 @@ impl Unit {
     }
 
     fn check_read(&mut self, stamp: u64, start: u64, end: u64) -> Result<(), String> {
-        // The newest are looked at first: mostly it is one of them.
+        // Search from the newest value: the match is mostly among the newest.
         let Some(first) = self.values.iter().rposition(|v| v.stamp == stamp) else {
             return Err(format!(
                 "read {}, which {}",
@@ -411,8 +413,9 @@ impl Unit {
         }
     }
 
-    /// Forgets values that no read may return any more: a newer one had ended before the oldest
-    /// operation in flight started. Looks only when there are twice as many as were left last time.
+    /// Drops values that no read may return any more: a newer one had ended before the oldest
+    /// operation in flight started. Runs only once the number of values has doubled since the last
+    /// time.
     fn forget_old(&mut self, oldest_start: u64) {
         if self.values.len() < self.forget_at {
             return;
@@ -431,7 +434,7 @@ impl Unit {
         self.forget_at = VALUES_MAX.max(2 * self.values.len());
     }
 
-    /// Of the values that the last crash left, one that was read is the only one.
+    /// Settles the values that the last crash left: one that was read becomes the only one.
     fn settle_answers(&mut self) {
         let read = |v: &Value| v.left_by > 0 && v.first_end < NEVER;
         let Some(at) = self.values.iter().position(read) else {

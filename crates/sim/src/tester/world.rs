@@ -1,4 +1,4 @@
-//! What the parts of a run share: the model, the trace, the findings, and the checks that are made
+//! Shared state of the parts of a run: the model, the trace, the findings, and the checks that run
 //! at every step.
 
 use std::cell::{Cell, RefCell};
@@ -31,48 +31,47 @@ struct Operation {
     start: u64,
     at: Instant,
     what: String,
-    /// When it started, corrupt copies were a reason for it to fail.
+    /// Whether corrupt copies could make the operation fail at its start.
     may_fail: bool,
 }
 
-/// What belongs to one life of the program.
+/// State of one life of the program.
 pub struct Program {
-    /// Which life this is.
+    /// Number of the life.
     pub life: usize,
     /// The volume.
     pub mirror: Mirror,
-    /// What the clients are given.
+    /// Device that the clients use.
     pub top: Rc<dyn Device>,
     /// The sides.
     pub sides: Rc<Vec<SideStack>>,
-    /// When it was opened.
+    /// Time of the open.
     pub opened: Instant,
-    /// When the last fault that ends has ended; unknown until the faults begin.
+    /// Time by which the last temporary fault has ended; `None` until the faults begin.
     pub calm_at: Cell<Option<Instant>>,
-    /// It has begun to close the volume.
+    /// Whether the program has begun to close the volume.
     pub closing: Cell<bool>,
     /// The ambush that has found its moment.
     pub ambush: Cell<Option<Ambush>>,
 }
 
-/// See the module.
+/// Shared state of a run; see the module.
 pub struct World {
     /// The runtime.
     pub rt: Rt,
     /// What the seed drew.
     pub scenario: Scenario,
-    /// The bug that is planted.
+    /// Bug that is planted, if there is one.
     pub plant: Option<Plant>,
-    /// Everything that happened.
+    /// Trace of all events.
     pub trace: Trace,
     /// The model.
     pub volume: Rc<RefCell<Volume>>,
-    /// What the disks share.
+    /// State that the disks share.
     pub around: Rc<Around>,
     /// What was wrong.
     pub findings: Rc<Findings>,
-    /// Sides that hold no superblock any more. Nobody says that they are to be made anew, so the
-    /// volume goes on without them.
+    /// Sides without a superblock. No operator rebuilds them, so the volume continues without them.
     pub blank: RefCell<BTreeSet<usize>>,
     /// The program that runs now.
     pub program: RefCell<Option<Rc<Program>>>,
@@ -86,7 +85,8 @@ pub struct World {
 }
 
 impl Program {
-    /// What a side holds of a unit of the volume now, in its log or at home.
+    /// Returns the current content of a unit of the volume on a side, in its log or at its home
+    /// location.
     fn held(&self, stack: &SideStack, offset: u64, unit_bytes: u64) -> u64 {
         let side = self.sides.iter().position(|side| std::ptr::eq(side, stack));
         let side = side.expect("it is one of them");
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// True while the program runs whose clients count: not after it was killed or has closed.
+    /// Returns true while the program of this life runs: not after it was killed or has closed.
     pub fn is_running(&self, life: usize) -> bool {
         let running = self.program.borrow();
         let is_it = running.as_ref().is_some_and(|program| program.life == life);
@@ -153,7 +153,7 @@ impl World {
         running.filter(|_| !self.around.boundaries.is_cut())
     }
 
-    /// A new program runs; what clients of the last one were doing is forgotten.
+    /// Sets the running program; operations in flight of the last one are dropped.
     pub fn run_program(&self, program: Option<Rc<Program>>) {
         self.in_flight.borrow_mut().clear();
         self.acknowledged_early.set(0);
@@ -165,7 +165,7 @@ impl World {
         *self.program.borrow_mut() = program;
     }
 
-    /// The longest any operation may take once the faults are over.
+    /// Returns the maximum latency of an operation once the faults are over.
     pub fn patience(&self) -> Duration {
         let profiles = self.scenario.sides.iter().any(|s| s.profile.is_some());
         let absent_after = Duration::from_nanos(self.scenario.mirror.absent_after_ns);
@@ -186,7 +186,7 @@ impl World {
         buf.freeze().into()
     }
 
-    /// Notes that an operation starts.
+    /// Records the start of an operation.
     pub fn started(&self, start: u64, op: Op, units: &Range<usize>) -> u64 {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
@@ -207,7 +207,7 @@ impl World {
         operation.is_some_and(|operation| operation.may_fail)
     }
 
-    /// When the oldest operation in flight started, as the model counts.
+    /// Returns the model time at which the oldest operation in flight started.
     pub fn oldest_start(&self) -> u64 {
         let in_flight = self.in_flight.borrow();
         let oldest = in_flight.values().map(|o| o.start).min();
@@ -255,7 +255,8 @@ impl World {
         self.reached.borrow().clone()
     }
 
-    /// True when a volume that stops or becomes read-only while it is degraded may answer so.
+    /// Returns true if a volume may answer with this error because it stops or becomes read-only
+    /// while degraded.
     pub fn may_refuse(&self, error: IoError) -> bool {
         let refusal = matches!(error, IoError::ReadOnly | IoError::Offline);
         refusal && self.scenario.mirror.on_degraded != "continue"
@@ -286,7 +287,7 @@ impl World {
         }
     }
 
-    /// True when the copies of these units that are there may all be corrupt ones.
+    /// Returns true if all present copies of these units may be corrupt.
     fn copies_may_fail(&self, units: &Range<usize>) -> bool {
         let unit_bytes = self.scenario.unit_bytes;
         let (start, end) = (
@@ -298,8 +299,8 @@ impl World {
         only_copies || rule.may_fail(start, end)
     }
 
-    /// True while the side without faults is being rebuilt, as after an older copy has come in its
-    /// place: whatever it holds does not count until then.
+    /// Returns true while the side without faults is being rebuilt, for example after an older copy
+    /// has replaced it: until then its content does not count.
     fn is_spared_side_behind(&self) -> bool {
         let Some((spared, program)) = self.scenario.steadfast.zip(self.running()) else {
             return false;
@@ -307,7 +308,7 @@ impl World {
         program.mirror.status().sides[spared].health != "healthy"
     }
 
-    /// What is checked after each operation of a client.
+    /// Runs the checks after each operation of a client.
     pub fn after_operation(&self, op: Op) {
         let Some(program) = self.running() else {
             return;
@@ -350,7 +351,8 @@ impl World {
         }
     }
 
-    /// Counts what is acknowledged and not on every healthy side, on the disks themselves.
+    /// Compares the exposure with the disks: counts changes that are acknowledged but not on every
+    /// healthy side.
     fn check_exposure(&self, program: &Program, status: &MirrorStatus) {
         let (volume, unit_bytes) = (self.volume.borrow(), self.scenario.unit_bytes);
         let healthy = status.sides.iter().zip(program.sides.iter());
@@ -391,15 +393,15 @@ impl World {
         }
     }
 
-    /// True when a side must hold what it is said to: what the tester has corrupted and nobody has
-    /// read is not known to anybody.
+    /// Returns true if a side must hold its reported content: corruption by the tester is unknown
+    /// to the volume until it is read.
     fn is_comparable(&self, stack: &SideStack) -> bool {
         let spared = self.scenario.steadfast;
         let hopeless = self.around.rule.any_hopeless();
         !self.scenario.corrupts || !hopeless && spared.is_some_and(|spared| stack.is(spared))
     }
 
-    /// What is checked in regular intervals.
+    /// Runs the periodic checks.
     pub fn look(&self) {
         let Some(program) = self.running() else {
             return;
@@ -460,7 +462,7 @@ impl World {
         }
     }
 
-    /// A side without faults always gets on, so nobody may give it up for its silence.
+    /// Checks that the side without faults was not ejected: it always makes progress.
     fn check_spared_side(&self, status: &MirrorStatus) {
         let spared = self.scenario.steadfast.map(|spared| &status.sides[spared]);
         let silent = spared.filter(|side| side.absent_because == Some(IoError::Timeout));
@@ -471,7 +473,8 @@ impl World {
         }
     }
 
-    /// After a clean stop, the healthy sides hold the same, and it is what was written.
+    /// Checks, after a clean stop, that the healthy sides hold the same content, which is the
+    /// content written.
     pub fn compare_sides(&self, program: &Program, status: &MirrorStatus) {
         let (volume, unit_bytes) = (self.volume.borrow(), self.scenario.unit_bytes);
         let healthy = status.sides.iter().zip(program.sides.iter());
@@ -501,8 +504,8 @@ impl World {
     }
 }
 
-/// True when a flush that failed has taken something from a disk of the side, and none has
-/// succeeded since: what the volume keeps of that, it has still to write again.
+/// Returns true if a failed flush has lost writes from a disk of the side, and no flush has
+/// succeeded since: the volume still has to write them again.
 fn is_unmended(stack: &SideStack) -> bool {
     let mut disks = stack.disks.iter();
     disks.any(|disk| disk.platter().borrow().is_unmended())

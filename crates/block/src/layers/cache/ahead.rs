@@ -1,9 +1,11 @@
-//! Reading ahead: what comes behind the requests of one who goes on is read before he asks.
+//! Read-ahead: pages behind the requests of a sequential reader are read before the reader requests
+//! them.
 //!
-//! Which pages is decided by [`bimetal_policy::readers`]. They are read beside the request and
-//! never by it: nobody waits for them before he wants them, and a block that cannot be read fails
-//! whoever asks for that block. They must never crowd out what is wanted now, so there is a bound
-//! on what is under way, and where nothing may leave memory nothing is brought into it.
+//! [`bimetal_policy::readers`] selects the pages. They are read beside the request and never as
+//! part of it: no request waits for them before it wants them, and a block that cannot be read
+//! fails only requests for that block. Read-ahead must never displace pages that are wanted now, so
+//! the number of concurrent reads ahead is bounded, and while eviction is blocked no page is read
+//! ahead.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,12 +15,12 @@ use super::reads::Fill;
 use crate::BLOCK_BYTES;
 use crate::request::{Origin, Request};
 
-/// Reads ahead that may be under way at a time. What is decided beyond it is not read: the reader
-/// comes to it, and reads it himself.
+/// Maximum number of concurrent reads ahead. Selected pages beyond it are not read ahead; the
+/// reader reads them when it reaches them.
 const UNDER_WAY_MAX: usize = 16;
 
 impl Shared {
-    /// What is to be read behind a request that is about to be made.
+    /// Returns the pages to read behind a request that is about to be executed.
     pub(super) fn pages_ahead(&self, request: &Request) -> Option<Range<u64>> {
         let mut readers = self.readers.as_ref()?.borrow_mut();
         let state = self.state.borrow();
@@ -30,7 +32,7 @@ impl Shared {
         (ahead.start < end).then_some(ahead.start..end)
     }
 
-    /// Brings pages into memory, those that are not there.
+    /// Reads pages into memory, except pages that are already there.
     pub(super) fn read_ahead(self: &Rc<Self>, pages: Range<u64>, origin: Origin) {
         if self.is_choked() || self.ahead_under_way.get() >= UNDER_WAY_MAX {
             return;
@@ -53,7 +55,7 @@ impl Shared {
             self.ahead_under_way.set(self.ahead_under_way.get() + 1);
             let shared = Rc::clone(self);
             self.tasks.spawn(async move {
-                // Whoever asks for these blocks asks the device again, and is told what is wrong.
+                // A request for these blocks reads the device again, and reports the error.
                 let _ = shared.fetch(run, origin).await;
                 shared.ahead_under_way.set(shared.ahead_under_way.get() - 1);
             });

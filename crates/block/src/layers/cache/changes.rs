@@ -1,4 +1,4 @@
-//! Changes: into memory, or through it, and what removes content.
+//! Changes of content: writes into memory or through to the device, discards and zeroing.
 
 use std::rc::Rc;
 
@@ -11,13 +11,13 @@ use crate::device::IoFuture;
 use crate::request::{IoResult, Op, Reply, Request};
 
 impl Shared {
-    /// True for a write that is done when it is on the device.
+    /// Returns true for a write that completes only when it is on the device.
     pub(super) fn goes_through(&self, request: &Request) -> bool {
         self.mode == Mode::WriteThrough || request.flags.fua
     }
 
-    /// Does a change that goes to the device, also when nobody waits for it any more: what the
-    /// device was given must end before the next change of the range begins.
+    /// Executes a change that goes to the device, to its end even if the request is dropped: the
+    /// device's operation must end before the next change of the range begins.
     pub(super) fn to_its_end(self: &Rc<Self>, request: Request) -> IoFuture<'static> {
         let (shared, outcome) = (Rc::clone(self), Rc::new(OnceValue::default()));
         let ended = Rc::clone(&outcome);
@@ -37,10 +37,10 @@ impl Shared {
     /// Writes into memory.
     ///
     /// # Errors
-    /// When the bound on what is in memory only is full of what could not be written.
+    /// When the limit on unwritten pages is reached and these pages could not be destaged.
     pub(super) async fn write_back(self: &Rc<Self>, request: Request) -> IoResult {
         let pages = (request.len / BLOCK_BYTES) as usize;
-        // Until the room is taken, nobody else may look for room.
+        // No other write may look for room until this one has taken its room.
         let _turn = self.until_there_is_room(pages).await?;
         let frames = self.framed(&request.payload);
         let now_ns = self.rt.now().as_ns();
@@ -49,13 +49,13 @@ impl Shared {
             state.write(page, frame, true, now_ns);
         }
         drop(state);
-        // What could not be written is not on its way out any more, where it was replaced.
+        // A replaced version that had failed to be written no longer counts as unwritten.
         self.waits.room_changed();
         self.keep_dirty_low();
         Ok(Reply::Done)
     }
 
-    /// Writes to the device and keeps what was written, clean.
+    /// Writes to the device and keeps the written pages, clean.
     async fn write_through(self: &Rc<Self>, request: Request) -> IoResult {
         let range = request.offset..request.end();
         let frames = self.framed(&request.payload);
@@ -67,7 +67,7 @@ impl Shared {
                 Ok(_) => {
                     state.write(page, frame, false, 0);
                 }
-                // It may be there, or not, or in part.
+                // The device may hold the write, not hold it, or hold a part of it.
                 Err(_) => state.unsettled(page),
             }
         }
@@ -77,10 +77,10 @@ impl Shared {
         result
     }
 
-    /// Discards or zeroes a range: on the device, then here.
+    /// Discards or zeroes a range: first on the device, then in the cache.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     async fn clear(self: &Rc<Self>, request: Request) -> IoResult {
         let range = request.offset..request.end();
         let _in_turn = self.below_lock.lock(range.clone()).await;
@@ -98,7 +98,7 @@ impl Shared {
         result
     }
 
-    /// Copies content into pages of the cache's own memory, so that what is held does not keep the
+    /// Copies content into pages of the cache's own memory, so that cached pages do not keep the
     /// larger buffers of requests alive.
     pub(super) fn framed(&self, data: &Payload) -> Vec<Buf> {
         let page_bytes = BLOCK_BYTES as usize;

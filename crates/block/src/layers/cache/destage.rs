@@ -1,9 +1,8 @@
-//! Writing what leaves the cache to the device below: neighbours together, several at once, and
-//! what has failed again.
+//! The destager: writes evicted and cleaned pages to the device below, adjacent pages together,
+//! several writes at once, and retries failed writes.
 //!
-//! Every write to the device, of whatever origin, holds the lock of its range meanwhile
-//! (`below_lock`), and takes the version to write when it has it: so versions of a page never
-//! overtake each other.
+//! Every write to the device, whatever its origin, holds the lock of its range (`below_lock`), and
+//! selects the version to write while holding it, so versions of a page never overtake each other.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -19,21 +18,21 @@ use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{Flags, Request};
 
-/// What could not be written is tried again after so long.
+/// Interval after which failed writes are retried.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Neighbours are written together up to this.
+/// Maximum size of one write of adjacent pages.
 const WRITE_BYTES_MAX: u64 = 1 << 20;
 
-/// What is written as one operation.
+/// Adjacent pages that are written in one operation.
 struct Run {
     first_page: u64,
     data: Payload,
-    /// The pages with the versions that are written.
+    /// Pages with the versions that are written.
     pages: Vec<(PageId, u32)>,
 }
 
 impl Shared {
-    /// Takes jobs and starts their parts, for ever.
+    /// Takes destage jobs and starts their parts, forever.
     pub(super) async fn destage_for_ever(self: Rc<Self>) {
         loop {
             let next = || self.state.borrow_mut().next_job();
@@ -58,7 +57,7 @@ impl Shared {
         self.waits.ended.wake_through(first);
     }
 
-    /// Cuts a job into ranges of pages that lie together.
+    /// Splits a job into ranges of adjacent pages.
     fn parts_of(&self, job: &Job) -> Vec<Range<u64>> {
         let state = self.state.borrow();
         let pages_max = self.run_pages_max();
@@ -80,7 +79,7 @@ impl Shared {
         (most.min(WRITE_BYTES_MAX) / BLOCK_BYTES).max(1)
     }
 
-    /// Writes what leaves of a range of pages, if it has not gone already.
+    /// Writes the pages of a range whose destaging is still pending.
     async fn write_part(self: &Rc<Self>, pages: Range<u64>) {
         let bytes = pages.start * BLOCK_BYTES..pages.end * BLOCK_BYTES;
         let _in_turn = self.below_lock.lock(bytes).await;
@@ -142,7 +141,8 @@ impl Shared {
         self.waits.room_changed();
     }
 
-    /// Hands out what has been dirty for too long, and queues what has failed, for ever.
+    /// Starts destaging pages that have been dirty for too long, and queues retries of failed
+    /// pages, forever.
     pub(super) async fn look_after_dirty_pages(self: Rc<Self>) {
         let look_every = (self.dirty_age / 8).clamp(Duration::from_millis(10), RETRY_AFTER);
         let mut retry_at = self.rt.now() + RETRY_AFTER;
@@ -163,14 +163,14 @@ impl Shared {
         }
     }
 
-    /// Hands out the oldest dirty pages when there are too many.
+    /// Starts destaging the oldest dirty pages if too many pages are dirty.
     pub(super) fn keep_dirty_low(&self) {
         self.clean_down_to(self.dirty_pages_max / 8 * 7);
         self.wake_destaging();
     }
 
-    /// Hands out the oldest dirty pages until no more are dirty; what leaves already is not
-    /// counted. True if there were any.
+    /// Starts destaging the oldest dirty pages until at most `pages` are dirty, not counting pages
+    /// that are already being destaged. Returns true if a page was started.
     fn clean_down_to(&self, pages: usize) -> bool {
         let (mut state, mut any) = (self.state.borrow_mut(), false);
         while state.unwritten_pages() - state.leaving_pages() > pages
@@ -181,18 +181,19 @@ impl Shared {
         any
     }
 
-    /// An access may have made something leave.
+    /// Wakes the destager after an access that may have evicted pages.
     pub(super) fn wake_destaging(&self) {
         if self.state.borrow().has_jobs() {
             self.waits.jobs.notify();
         }
     }
 
-    /// Waits until so many more pages may be in memory only, in the order of arrival. What this
-    /// returns is held until they are: the next write looks for room when it is dropped.
+    /// Waits, in order of arrival, until `pages` more pages may be unwritten. The caller holds the
+    /// returned permit until its pages are stored; the next write looks for room when the permit is
+    /// dropped.
     ///
     /// # Errors
-    /// Why nothing can be written, when that is so.
+    /// The reason why no page can be written, if so.
     pub(super) async fn until_there_is_room(&self, pages: usize) -> Result<Permit, IoError> {
         let turn = self.waits.write_turn.acquire(1).await;
         loop {
@@ -206,14 +207,16 @@ impl Shared {
             };
             self.waits.room.until_some(room).await?;
             self.until_unchoked().await?;
-            // What has failed to be durable may have been added meanwhile.
+            // A write that failed to become durable may have been added meanwhile, so room is
+            // checked again.
             if let Some(room) = self.room_for(pages) {
                 return room.map(|()| turn);
             }
         }
     }
 
-    /// Whether there is room for so many pages, or never will be; `None` while it is not known.
+    /// Returns whether there is room for `pages` more unwritten pages, or an error if there will be
+    /// none; `None` while this is undecided.
     fn room_for(&self, pages: usize) -> Option<Result<(), IoError>> {
         let state = self.state.borrow();
         if state.unwritten_pages() + pages <= self.dirty_pages_max || state.unwritten_pages() == 0 {

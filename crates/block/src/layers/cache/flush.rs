@@ -1,5 +1,4 @@
-//! Making everything durable: what is in memory only goes to the device, then the device is
-//! flushed.
+//! Flushes: unwritten pages go to the device, then the device is flushed.
 
 use std::rc::Rc;
 
@@ -8,10 +7,10 @@ use crate::error::IoError;
 use crate::request::{IoResult, Reply, Request};
 
 impl Shared {
-    /// Flushes; see promises 2 to 4 in `docs/layers/cache.md`.
+    /// Flushes the cache; see promises 2 to 4 in `docs/layers/cache.md`.
     ///
     /// # Errors
-    /// Why something that was written before is not durable.
+    /// The reason why an earlier write is not durable.
     pub(super) async fn flush(self: &Rc<Self>) -> IoResult {
         let until = self.state.borrow_mut().clean_all();
         self.wake_destaging();
@@ -28,7 +27,8 @@ impl Shared {
         let flushed = self.below.submit(Request::flush()).await;
         let mut flushed = flushed.map(|_| ());
         if self.interruptions.get() != known || self.below.interruptions() != known {
-            // What the device had taken and not made durable may be gone, whatever it says now.
+            // Writes that the device had accepted and not made durable may be lost, whatever the
+            // flush returned.
             self.interruptions.set(self.below.interruptions());
             flushed = flushed.and(Err(IoError::Offline));
         }
@@ -42,7 +42,7 @@ impl Shared {
         }
         let lost = state.lost.map_or(Ok(()), Err);
         drop(state);
-        // Writes fail now that something has, where there is no room.
+        // After a failure, writes without room fail instead of waiting.
         self.waits.room_changed();
         flushed.and(lost).map(|()| Reply::Done)
     }

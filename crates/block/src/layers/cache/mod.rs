@@ -1,10 +1,10 @@
-//! The buffer cache: pages of the device below in memory, by the replacement policies of
-//! `bimetal-policy`, the very objects that the trace simulator judges. The contract is in
-//! `docs/layers/cache.md`.
+//! The buffer cache: pages of the device below in memory, managed by the replacement policies of
+//! `bimetal-policy`, which are the same objects that the trace simulator evaluates. The contract is
+//! in `docs/layers/cache.md`.
 //!
-//! It must never lose what it has acknowledged as long as the program lives, never report a flush
-//! that did not cover everything before it, and never decide by itself what a policy decides. No
-//! request may wait for one that came later: who waits for what stands at `Waits`.
+//! The cache must never lose an acknowledged write as long as the program lives, never report a
+//! flush that did not cover everything before it, and never make a decision that belongs to a
+//! policy. No request may wait for a later one; `Waits` describes which request waits for what.
 
 mod ahead;
 mod changes;
@@ -34,26 +34,26 @@ use crate::range_lock::RangeLock;
 use crate::request::{Op, Reply, Request};
 use crate::units::{Size, Time};
 
-/// The smallest cache: enough for a policy with two buffers, and for something to leave it.
+/// Smallest cache: enough for a policy with two buffers, and for evictions.
 const SIZE_BYTES_MIN: u64 = 64 * BLOCK_BYTES;
-/// What leaves may take so much of the memory, at most.
+/// Maximum share of the memory for pages that are being destaged: one in this many.
 const LEAVING_SHARE: usize = 8;
 const LEAVING_BYTES_MAX: u64 = 64 << 20;
-/// What reading and writing a page costs until the device has shown it, in microseconds: their
-/// ratio is that of NAND.
+/// Assumed cost in microseconds of reading a page, until it is measured on the device; `FLUSH_US`
+/// is the cost of writing one. Their ratio is that of NAND.
 const READ_US: f64 = 25.0;
 const FLUSH_US: f64 = 200.0;
-/// The `health` of a cache that has lost something, as long as nobody has said that this is known.
+/// Value of `health` for a cache that has lost data, until the operator acknowledges the loss.
 pub(crate) const HEALTH_LOST: &str = "lost data";
 
-/// When a write is done.
+/// Point at which a write completes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// When it is in memory.
+    /// A write completes when it is in memory.
     #[default]
     WriteBack,
-    /// When it is on the device below.
+    /// A write completes when it is on the device below.
     WriteThrough,
 }
 
@@ -61,31 +61,31 @@ pub enum Mode {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheConfig {
-    /// The device below, by its name in the file.
+    /// Name of the device below in the file.
     pub below: String,
     /// Memory for content.
     pub size: Size,
     /// Name of the replacement policy.
     #[serde(default = "default_policy")]
     pub policy: String,
-    /// When a write is done.
+    /// Point at which a write completes.
     #[serde(default)]
     pub mode: Mode,
-    /// Bytes that may be in memory only; a quarter of `size` if not given.
+    /// Maximum number of bytes that are only in memory; a quarter of `size` by default.
     pub dirty: Option<Size>,
-    /// How long something may be in memory only.
+    /// Maximum time that a page stays dirty before it is destaged.
     #[serde(default = "default_dirty_age")]
     pub dirty_age: Time,
-    /// Piece of the device whose dirty pages are written together.
+    /// Aligned part of the device whose dirty pages are written together.
     #[serde(default = "default_cluster")]
     pub cluster: Size,
-    /// What the device below likes to be written at a time: `page`, `cluster` or `block`. If not
-    /// given, what is known of the device decides.
+    /// Unit in which the device below is best written: `page`, `cluster` or `block`. If absent, it
+    /// is derived from the device's geometry.
     pub granularity: Option<String>,
-    /// Writes to the device below in flight.
+    /// Maximum number of writes in flight to the device below.
     #[serde(default = "default_depth")]
     pub depth: u32,
-    /// What is read at most at once behind one who reads in sequence; nothing if it is 0.
+    /// Maximum size of one read ahead of a sequential reader; 0 disables read-ahead.
     #[serde(default = "default_read_ahead")]
     pub read_ahead: Size,
 }
@@ -111,10 +111,10 @@ fn default_read_ahead() -> Size {
 }
 
 impl CacheConfig {
-    /// Checks what the types of the keys cannot say.
+    /// Checks constraints that the types of the keys cannot express.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that names the wrong value.
     pub fn check(&self) -> Result<(), String> {
         let spec = Spec::from_str(&self.policy).map_err(|error| error.to_string())?;
         if spec.needs_future() {
@@ -141,8 +141,8 @@ impl CacheConfig {
             return Err("`depth` must be 1 to 1024".to_owned());
         }
         let read_ahead = self.read_ahead.0;
-        // Windows of several readers, two of which may be read as one, must not push each other
-        // out.
+        // The windows of several readers, two of which may be taken for one, must not evict each
+        // other.
         if !read_ahead.is_multiple_of(BLOCK_BYTES) || read_ahead > self.size.0 / 8 {
             return Err(
                 "`read_ahead` must be whole blocks of 4 KiB, at most an eighth of `size`"
@@ -156,9 +156,10 @@ impl CacheConfig {
         self.granularity.as_deref().map(str::parse).transpose()
     }
 
-    /// What a device below with this geometry likes to be written at a time, if the file does not
-    /// say. One that prefers requests as long as a cluster pays for shorter ones, by reading or
-    /// copying the rest. Of others no more is known than that neighbours cost less together.
+    /// Returns the write granularity for a device below with this geometry, if the configuration
+    /// gives none. A device that prefers requests as long as a cluster makes shorter ones
+    /// expensive, because it reads or copies the rest. Of other devices it is only known that
+    /// adjacent pages cost less together.
     fn granularity_over(&self, below: &Geometry) -> Granularity {
         if u64::from(below.preferred_bytes) >= self.cluster.0 {
             Granularity::Block
@@ -168,26 +169,27 @@ impl CacheConfig {
     }
 }
 
-/// See the module. Cloning gives another handle to the same cache.
+/// A buffer cache; see the module. Cloning gives another handle to the same cache.
 #[derive(Clone)]
 pub struct Cache {
     shared: Rc<Shared>,
 }
 
-/// What requests wait for, each kind in a place of its own. Memory that writes and reads compete
-/// for is given in the order of arrival.
+/// The wait queues of requests, one for each kind of event. Memory for which writes and reads
+/// compete is granted in the order of arrival.
 struct Waits {
-    /// One write at a time waits for room; the others wait here until it has gone.
+    /// Turn of the one write that may wait for room; other writes wait here for the turn.
     write_turn: Rc<Semaphore>,
-    /// The write whose turn it is waits here until so much may be in memory only.
+    /// Room for unwritten pages; the write that has the turn waits here.
     room: Event,
-    /// That write, and reads, while too much is on its way out.
+    /// Progress of destaging; the write that has the turn, and reads, wait here while too many
+    /// pages are being destaged.
     unchoked: WaitQueue,
-    /// Reads of a page that another request reads from the device, by the number of that fill.
+    /// Reads of a page that another request is reading from the device, by the number of that fill.
     filled: WaitQueue,
     /// Flushes, by the number below which all jobs have to end.
     ended: WaitQueue,
-    /// The one task that takes jobs.
+    /// New destage jobs; the one task that takes jobs waits here.
     jobs: Event,
 }
 
@@ -203,7 +205,7 @@ impl Waits {
         }
     }
 
-    /// Less is in memory only, or something could not be written.
+    /// Wakes writes and reads after unwritten pages became fewer, or a page could not be written.
     fn room_changed(&self) {
         self.room.notify();
         self.unchoked.wake_first();
@@ -220,7 +222,7 @@ struct Shared {
     frames: BufPool,
     /// Ranges of the device that are being changed.
     below_lock: Rc<RangeLock>,
-    /// Writes to the device in flight.
+    /// Permits for writes in flight to the device.
     depth: Rc<Semaphore>,
     waits: Waits,
     dirty_pages_max: usize,
@@ -229,17 +231,17 @@ struct Shared {
     interruptions: Cell<Option<u64>>,
     closed: Cell<bool>,
     tasks: TaskGroup,
-    /// Who reads where, if anything is read ahead.
+    /// Detected sequential readers, if read-ahead is enabled.
     readers: Option<RefCell<Readers>>,
-    /// Reads ahead that are under way.
+    /// Number of reads ahead in flight.
     ahead_under_way: Cell<usize>,
 }
 
 impl Cache {
-    /// A cache over `below`.
+    /// Creates a cache over `below`.
     ///
     /// # Errors
-    /// When the memory cannot be had, or the device below has blocks of more than 4 KiB.
+    /// When the memory cannot be allocated, or the device below has blocks of more than 4 KiB.
     pub fn new(rt: &Rt, below: Rc<dyn Device>, config: &CacheConfig) -> Result<Cache, OpenError> {
         let geometry = Geometry {
             block_bytes: BLOCK_BYTES as u32,
@@ -290,8 +292,8 @@ impl Cache {
         Ok(Cache { shared })
     }
 
-    /// The operator knows that something written before was lost: flushes may succeed again.
-    /// Returns whether something was.
+    /// Acknowledges on behalf of the operator that data was lost, so that flushes may succeed
+    /// again. Returns whether data had been lost.
     pub fn accept_loss(&self) -> bool {
         self.shared.state.borrow_mut().lost.take().is_some()
     }
@@ -323,7 +325,7 @@ impl Device for Cache {
             Op::Read => {
                 let ahead = shared.pages_ahead(&request);
                 let answer = shared.read(&request);
-                // Behind the request, whose own pages are on their way now.
+                // Read-ahead starts after the request, whose own pages are already being read.
                 if let Some(pages) = ahead {
                     shared.read_ahead(pages, request.origin);
                 }

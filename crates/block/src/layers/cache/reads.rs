@@ -1,4 +1,4 @@
-//! Reading: what is held at once, the rest in runs from the device below.
+//! Reads: pages in memory are answered at once, and the rest is read in runs from the device below.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,40 +15,41 @@ use crate::error::IoError;
 use crate::extents::ExtentList;
 use crate::request::{Extent, IoResult, Op, Origin, Reply, Request};
 
-/// Pages that are looked up for the first window of an extents request, at least.
+/// Minimum number of pages looked up for the first window of an extents request.
 const WINDOW_PAGES_MIN: u64 = 16;
-/// And for any window, at most.
+/// Maximum number of pages looked up for any window.
 const WINDOW_PAGES_MAX: u64 = 1024;
-/// Windows that one answer covers, at most.
+/// Maximum number of windows that one answer covers.
 const WINDOWS_MAX: usize = 64;
 
-/// A page of a read that is not in memory yet.
+/// State of a page that a read wants.
 #[derive(Clone, Copy)]
 enum Wanted {
-    /// It is in memory.
+    /// The page is in memory.
     Held,
-    /// Another request reads it, under this number.
+    /// Another request is reading the page, under this fill number.
     Awaited(u64),
-    /// This read has to, under this number.
+    /// This read has to read the page, under this fill number.
     Missing(u64),
 }
 
-/// Tells the cache that a run is not being read any more, whatever became of the read.
+/// A run of pages being read. On drop it tells the cache that the read has ended, successfully or
+/// not.
 pub(super) struct Fill {
     pub(super) shared: Rc<Shared>,
     pub(super) first_page: u64,
-    /// The numbers of its pages.
+    /// Fill numbers of its pages.
     pub(super) fills: Vec<u64>,
 }
 
 impl Fill {
-    /// The page behind the run.
+    /// Returns the page after the run.
     pub(super) fn end_page(&self) -> u64 {
         self.first_page + self.fills.len() as u64
     }
 }
 
-/// What a read still needs.
+/// Pages that a read still waits for.
 struct Rest {
     first: u64,
     wanted: Vec<Wanted>,
@@ -63,7 +64,7 @@ impl Drop for Fill {
 }
 
 impl Shared {
-    /// Reads. What is held is answered at once.
+    /// Reads a range. Pages in memory are answered at once.
     pub(super) fn read(self: &Rc<Self>, request: &Request) -> IoFuture<'static> {
         let pages = request.offset / BLOCK_BYTES..request.end() / BLOCK_BYTES;
         let origin = request.origin;
@@ -107,7 +108,8 @@ impl Shared {
         IoFuture::new(async move { shared.read_rest(data, rest).await })
     }
 
-    /// The runs of pages that this read has to fetch, each with the numbers of its pages.
+    /// Returns the runs of pages that this read has to fetch, each with the fill numbers of its
+    /// pages.
     fn fills_of(self: &Rc<Self>, first: u64, wanted: &[Wanted]) -> Vec<(u64, Vec<u64>)> {
         let mut runs: Vec<(u64, Vec<u64>)> = Vec::new();
         for (page, wanted) in (first..).zip(wanted) {
@@ -158,7 +160,7 @@ impl Shared {
         Ok(Reply::Data(data))
     }
 
-    /// Reads a run from the device and keeps what is still wanted of it.
+    /// Reads a run from the device and keeps the pages that are still wanted.
     pub(super) async fn fetch(&self, mut fill: Fill, origin: Origin) -> Result<Vec<Buf>, IoError> {
         let pages = fill.first_page..fill.end_page();
         let contents = self.read_below(&pages, origin).await?;
@@ -167,7 +169,7 @@ impl Shared {
         Ok(contents)
     }
 
-    /// The fills of a run of pages have ended, with their content if that could be read.
+    /// Ends the fills of a run of pages, with their content if it could be read.
     fn end_fills(&self, first_page: u64, fills: &[u64], contents: Option<&[Buf]>) {
         let mut state = self.state.borrow_mut();
         for (index, (page, fill)) in (first_page..).zip(fills).enumerate() {
@@ -182,7 +184,7 @@ impl Shared {
         }
     }
 
-    /// Pages as they are on the device, in memory of the cache.
+    /// Reads pages from the device into memory of the cache.
     async fn read_below(&self, pages: &Range<u64>, origin: Origin) -> Result<Vec<Buf>, IoError> {
         let count = pages.end - pages.start;
         let began = self.rt.now();
@@ -199,12 +201,12 @@ impl Shared {
         Ok(self.framed(&data))
     }
 
-    /// A page that another request has read, or that was held when it was asked for.
+    /// Returns the content of a page that another request has read, or that was in memory before.
     async fn content_of(&self, page: u64, origin: Origin) -> Result<Buf, IoError> {
         let held = self.state.borrow().peek(page).cloned();
         match held {
             Some(content) => Ok(content),
-            // It has gone again; what is on the device is what it was, or newer.
+            // The page was evicted meanwhile; the device has the same content or a newer one.
             None => {
                 let mut read = self.read_below(&(page..page + 1), origin).await?;
                 Ok(read.remove(0))
@@ -212,16 +214,17 @@ impl Shared {
         }
     }
 
-    /// True when nothing may leave, because nothing can be written.
+    /// Returns true while too many pages are being destaged, so that no page may be evicted.
     pub(super) fn is_choked(&self) -> bool {
         let state = self.state.borrow();
         state.leaving_pages() > self.leaving_pages_max
     }
 
-    /// Waits, in the order of arrival, until less is on its way out.
+    /// Waits, in the order of arrival, until fewer pages are being destaged.
     ///
     /// # Errors
-    /// Why something cannot be written, when that is so and too much is on its way out.
+    /// The reason why pages cannot be written, if too many pages are being destaged because of
+    /// that.
     pub(super) async fn until_unchoked(&self) -> Result<(), IoError> {
         let over = || {
             let state = self.state.borrow();
@@ -233,8 +236,8 @@ impl Shared {
         self.waits.unchoked.in_turn(over).await
     }
 
-    /// A read while too much is on its way out. It waits for that; when that cannot be written, it
-    /// goes past the cache and brings nothing into it.
+    /// Reads while too many pages are being destaged: waits for the destager. If pages cannot be
+    /// written, the read bypasses the cache and stores no page in it.
     async fn read_choked(self: &Rc<Self>, pages: Range<u64>, origin: Origin) -> IoResult {
         if self.until_unchoked().await.is_ok() {
             return self.read_unchoked(pages, origin).await;
@@ -246,10 +249,10 @@ impl Shared {
         Ok(Reply::Data(data))
     }
 
-    /// Which parts of a range hold data: what the device says, and what is not on it yet. Of what
-    /// is not on the device there is no table in the order of the pages, so each page is looked up,
-    /// in windows that grow as the answer does: what is looked at is not much more than what the
-    /// answer covers.
+    /// Reports which parts of a range hold data: the device's answer, overlaid with unwritten
+    /// pages. There is no table of unwritten pages in page order, so each page is looked up. The
+    /// lookup proceeds in windows that grow with the answer, so that it examines little more than
+    /// the answer covers.
     pub(super) async fn extents(&self, request: Request) -> IoResult {
         let mut extents = ExtentList::new(request.extents_max);
         let mut window_pages =
@@ -262,7 +265,8 @@ impl Shared {
             give_way().await;
             let (end, unwritten) = self.unwritten_from(start..request.end(), window_pages);
             window_pages = (2 * window_pages).min(WINDOW_PAGES_MAX);
-            // Asked afterwards: a page that was written meanwhile is in one of both.
+            // The device is asked after the lookup: a page written meanwhile is in at least one of
+            // the two.
             let extents_max = extents.asks_for();
             let window = Request {
                 extents_max,
@@ -277,8 +281,8 @@ impl Shared {
         Ok(extents.into_reply())
     }
 
-    /// The pages that are not on the device of so many at the start of a range, and where those
-    /// end. All of the range is one window when everything is on the device.
+    /// Returns the unwritten pages among the first `pages` of a range, and the end of the window
+    /// examined. The whole range is one window if no page is unwritten.
     fn unwritten_from(&self, range: Range<u64>, pages: u64) -> (u64, Vec<u64>) {
         let state = self.state.borrow();
         if state.unwritten_pages() == 0 {
@@ -289,13 +293,13 @@ impl Shared {
         (end * BLOCK_BYTES, state.unwritten_in(first..end))
     }
 
-    /// True for a request that this layer answers by itself.
+    /// Returns true for a request with an empty range, which this layer answers by itself.
     pub(super) fn is_empty(request: &Request) -> bool {
         request.op != Op::Flush && request.len == 0
     }
 }
 
-/// Adds runs of the device from a position on, with pages over them that hold data.
+/// Adds the device's runs from a position on, overlaid with pages that hold data.
 fn overlay(start: u64, runs: &[Extent], pages: &[u64], extents: &mut ExtentList) {
     let (mut position, mut pages) = (start, pages.iter().peekable());
     let mut run_end = start;

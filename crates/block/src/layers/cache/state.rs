@@ -1,5 +1,5 @@
-//! What the cache holds and what is on its way out: the policy, the pages, and the jobs for the
-//! device below. Bookkeeping without I/O: every call ends at once.
+//! State of the cache: the policy, the pages, and the destage jobs for the device below. This is
+//! bookkeeping without I/O; no call waits.
 //!
 //! The policy and the pages change together here and nowhere else. A page's content must never be
 //! dropped while a version of it is neither held by the policy nor on the device.
@@ -14,29 +14,29 @@ use bimetal_rt::turn::count_steps;
 use super::table::Table;
 use crate::error::IoError;
 
-/// Pages that go to the device below on account of one decision.
+/// A destage job: pages that go to the device below because of one decision.
 pub(super) struct Job {
     pub(super) number: u64,
-    /// In ascending order of their numbers.
+    /// Pages in ascending order of their page numbers.
     pub(super) pages: Vec<PageId>,
 }
 
-/// What an access to a page finds.
+/// Result of looking up a page.
 pub(super) enum Found {
-    /// Its content.
+    /// The page is in memory, with this content.
     Content(Buf),
-    /// Another request is reading it from the device, under this number.
+    /// Another request is reading it from the device, under this fill number.
     Filling(u64),
-    /// It has to be read from the device, by the caller, who is known by this number.
+    /// The caller has to read it from the device, under this fill number.
     Missing(u64),
 }
 
-/// Counts since the cache was opened.
+/// Counters since the cache was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) read_hits: u64,
     pub(super) read_misses: u64,
-    /// Read before anybody asked for them; neither hits nor misses.
+    /// Pages read ahead of a request; they count neither as hits nor as misses.
     pub(super) ahead_pages: u64,
     pub(super) write_hits: u64,
     pub(super) write_misses: u64,
@@ -47,23 +47,23 @@ pub(super) struct Counts {
     pub(super) errors: u64,
 }
 
-/// What was written since the last good flush.
+/// Pages written to the device since its last successful flush.
 #[derive(Default)]
 struct Unflushed {
-    /// The epoch in which is being written; a flush begins the next one.
+    /// Current flush epoch; a flush begins the next one.
     epoch: u64,
-    /// Epoch, id and page of what was written. What is not so any more is skipped.
+    /// Entries of (epoch, id, page) for written pages. Outdated entries are skipped.
     pages: VecDeque<(u64, PageId, u64)>,
-    /// Pages of which that is so.
+    /// Number of pages in memory that are written and unflushed.
     held_pages: usize,
-    /// The last epoch in which something was written that is not held any more, and how often that
-    /// was.
+    /// Last epoch in which a page was written that is no longer in memory; `gone_pages` counts such
+    /// pages.
     gone_in: u64,
     gone_pages: usize,
 }
 
 impl Unflushed {
-    /// Takes the oldest entry, if it is of this epoch or an earlier one.
+    /// Removes the oldest entry, if it belongs to this epoch or an earlier one.
     fn pop_up_to(&mut self, epoch: u64) -> Option<(u64, PageId, u64)> {
         self.pages
             .pop_front_if(|(written_in, _, _)| *written_in <= epoch)
@@ -75,7 +75,7 @@ impl Unflushed {
     }
 }
 
-/// See the module.
+/// State of a cache; see the module.
 pub(super) struct State {
     policy: Box<dyn Replacement>,
     pub(super) table: Table,
@@ -83,28 +83,29 @@ pub(super) struct State {
     evictions: Evictions,
     jobs: VecDeque<Job>,
     next_job: u64,
-    /// Parts of jobs that have not ended, by the numbers of the jobs.
+    /// Number of unfinished parts of each job, by job number.
     outstanding: BTreeMap<u64, usize>,
-    /// Pages that had to be read so far.
+    /// Number of the last fill: pages that had to be read so far.
     fills: u64,
-    /// Pages in the order in which they became dirty: since when, which id, which page. What is not
-    /// so any more is skipped.
+    /// Pages in the order in which they became dirty, as (time, id, page). Outdated entries are
+    /// skipped.
     dirty: VecDeque<(u64, PageId, u64)>,
-    /// Pages of which a version leaves.
+    /// Number of pages with a version that is being destaged.
     leaving_pages: usize,
-    /// Pages that could not be written, and why the last one could not.
+    /// Pages that could not be written; `error` is the reason for the last of them.
     failed: BTreeSet<PageId>,
-    /// The job that writes them again.
+    /// Number of the job that retries the failed pages.
     retry: u64,
     pub(super) error: IoError,
     unflushed: Unflushed,
-    /// Something that was never made durable is not held any more: every flush fails.
+    /// Set when a page that never became durable is no longer in memory: every flush fails with
+    /// this error.
     pub(super) lost: Option<IoError>,
     pub(super) counts: Counts,
 }
 
 impl State {
-    /// An empty cache.
+    /// Creates the state of an empty cache.
     pub(super) fn new(policy: Box<dyn Replacement>, pages_per_block: u32) -> State {
         State {
             policy,
@@ -129,7 +130,7 @@ impl State {
         }
     }
 
-    /// A page is wanted.
+    /// Looks up a page for a read.
     pub(super) fn read(&mut self, page: u64) -> Found {
         let (outcome, found) = self.access(page);
         match outcome {
@@ -139,9 +140,9 @@ impl State {
         found
     }
 
-    /// A page will be wanted soon: the number under which to read it, unless it is here or being
-    /// read. To the policy it is an access like any other, as it is to that of the kernel, so the
-    /// reader's own is the second one.
+    /// Looks up a page for read-ahead and returns the fill number under which to read it, or `None`
+    /// if it is in memory or being read. For the policy this is an access like any other (as in the
+    /// kernel), so the reader's own access is the second one.
     pub(super) fn read_ahead(&mut self, page: u64) -> Option<u64> {
         if self.is_here(page) {
             return None;
@@ -155,7 +156,7 @@ impl State {
         }
     }
 
-    /// True for a page that is in memory, or on its way there.
+    /// Returns true for a page that is in memory or being read.
     pub(super) fn is_here(&self, page: u64) -> bool {
         self.peek(page).is_some() || self.is_filling(page)
     }
@@ -166,7 +167,7 @@ impl State {
         self.let_go();
         let slot = &mut self.table[id];
         if slot.content.is_none() {
-            // On its way out, it is found as well.
+            // A page that is being destaged is still found.
             slot.content = slot.leaving.clone();
         }
         let found = match (&slot.content, slot.filling) {
@@ -181,25 +182,25 @@ impl State {
         (outcome, found)
     }
 
-    /// The newest content of a page if it is in memory, without an access.
+    /// Returns the newest content of a page if it is in memory; does not count as an access.
     pub(super) fn peek(&self, page: u64) -> Option<&Buf> {
         self.table[self.table.find(page)?].newest()
     }
 
-    /// True while a request reads the page from the device.
+    /// Returns true while a request is reading the page from the device.
     fn is_filling(&self, page: u64) -> bool {
         let id = self.table.find(page);
         id.is_some_and(|id| self.table[id].filling.is_some())
     }
 
-    /// True while the request with this number reads the page from the device.
+    /// Returns true while the fill with this number is reading the page from the device.
     pub(super) fn is_filled_by(&self, page: u64, fill: u64) -> bool {
         let id = self.table.find(page);
         id.is_some_and(|id| self.table[id].filling == Some(fill))
     }
 
-    /// A page has been read, or could not be: it is kept if it is still wanted and nobody has
-    /// written it meanwhile.
+    /// Ends the fill of a page, successfully or not: keeps the content if the policy still holds
+    /// the page and no write has replaced it meanwhile.
     pub(super) fn filled(&mut self, page: u64, fill: u64, content: Option<Buf>) {
         let Some(id) = self.table.find(page) else {
             return;
@@ -213,13 +214,13 @@ impl State {
         if holds && slot.content.is_none() {
             match content {
                 Some(content) => slot.content = Some(content),
-                // A page that is held has content.
+                // The policy may only hold pages with content.
                 None => self.policy.remove(id),
             }
         }
     }
 
-    /// A page gets new content. With `dirty` it is not on the device yet.
+    /// Stores new content of a page. With `dirty` it is not on the device yet.
     pub(super) fn write(&mut self, page: u64, content: Buf, dirty: bool, now_ns: u64) {
         let id = self.table.intern(page, &mut *self.policy);
         match self.policy.access(id, Access::Write, &mut self.evictions) {
@@ -246,7 +247,8 @@ impl State {
         }
     }
 
-    /// The list of what is dirty stays about as long as what is dirty.
+    /// Removes outdated entries of the dirty list, so that it stays about as long as the number of
+    /// dirty pages.
     fn sweep_dirty(&mut self) {
         if self.dirty.len() > 64 + 2 * self.policy.occupancy().dirty {
             let mut dirty = std::mem::take(&mut self.dirty);
@@ -260,7 +262,7 @@ impl State {
         slot.page == *page && slot.dirty_since_ns == Some(*since_ns)
     }
 
-    /// Does what the policy has decided.
+    /// Executes the evictions that the policy has decided.
     fn let_go(&mut self) {
         if self.evictions.is_empty() {
             return;
@@ -284,8 +286,8 @@ impl State {
         self.evictions.clear();
     }
 
-    /// The present content of a dirty page begins to leave; a version that has not gone yet never
-    /// will.
+    /// Starts destaging the current content of a dirty page. An older version that is still waiting
+    /// to be written never will be.
     fn hand_out(&mut self, id: PageId) {
         let slot = &mut self.table[id];
         let content = slot.content.clone();
@@ -315,7 +317,8 @@ impl State {
         }
     }
 
-    /// Queues pages whose content leaves. Returns the number of the job, 0 without a page.
+    /// Queues a job for pages that are to be destaged. Returns the number of the job, or 0 without
+    /// a page.
     fn begin_job(&mut self, mut pages: Vec<PageId>) -> u64 {
         if pages.is_empty() {
             return 0;
@@ -329,7 +332,7 @@ impl State {
         number
     }
 
-    /// True when a job waits to be taken.
+    /// Returns true if a job waits to be taken.
     pub(super) fn has_jobs(&self) -> bool {
         !self.jobs.is_empty()
     }
@@ -339,13 +342,13 @@ impl State {
         self.jobs.pop_front()
     }
 
-    /// A job has so many parts more.
+    /// Adds `parts` to the unfinished parts of a job.
     pub(super) fn split(&mut self, job: u64, parts: usize) {
         *self.outstanding.get_mut(&job).expect("it has not ended") += parts;
     }
 
-    /// A part of a job has ended, whatever came of it. Returns the number below which all jobs have
-    /// ended now.
+    /// Records that a part of a job has ended, successfully or not. Returns the number below which
+    /// all jobs have now ended.
     pub(super) fn part_ended(&mut self, job: u64) -> u64 {
         let parts = self.outstanding.get_mut(&job).expect("it has not ended");
         *parts -= 1;
@@ -356,7 +359,7 @@ impl State {
         first.copied().unwrap_or(self.next_job)
     }
 
-    /// True when all jobs below this number have ended.
+    /// Returns true if all jobs below this number have ended.
     pub(super) fn ended_below(&self, number: u64) -> bool {
         let first = self.outstanding.keys().next();
         first.is_none_or(|first| *first >= number)
@@ -367,16 +370,16 @@ impl State {
         self.policy.cleaned(id);
     }
 
-    /// Hands out everything that is dirty, and tries again what has failed. Returns a number below
-    /// which all jobs have to end before everything is on the device.
+    /// Starts destaging all dirty pages and retries failed pages. Returns the number below which
+    /// all jobs have to end before everything is on the device.
     pub(super) fn clean_all(&mut self) -> u64 {
         while self.clean_oldest(u64::MAX) {}
         self.retry_failed();
         self.next_job
     }
 
-    /// Hands out the oldest dirty page with the dirty rest of its cluster, if it is dirty since
-    /// `until_ns` or longer. False when there is none.
+    /// Starts destaging the oldest dirty page with the other dirty pages of its cluster, if it
+    /// became dirty at `until_ns` or earlier. Returns false if there is none.
     pub(super) fn clean_oldest(&mut self, until_ns: u64) -> bool {
         loop {
             let Some(oldest) = self.dirty.front().copied() else {
@@ -408,7 +411,8 @@ impl State {
         self.begin_job(pages);
     }
 
-    /// A version of a page is on the device. It leaves no more, unless it was replaced.
+    /// Records that a version of a page is on the device. The page is no longer being destaged,
+    /// unless a newer version has replaced this one.
     pub(super) fn written(&mut self, id: PageId, version: u32) {
         self.counts.destaged_pages += 1;
         self.note_written(id);
@@ -425,7 +429,7 @@ impl State {
         }
     }
 
-    /// Something was written to the device that no flush has covered yet.
+    /// Records that a page was written to the device and is not yet covered by a flush.
     fn note_written(&mut self, id: PageId) {
         let (epoch, slot) = (self.unflushed.epoch, &mut self.table[id]);
         if slot.unflushed_in == epoch {
@@ -434,7 +438,7 @@ impl State {
         self.unflushed.held_pages += usize::from(slot.unflushed_in == 0);
         slot.unflushed_in = epoch;
         self.unflushed.pages.push_back((epoch, id, slot.page));
-        // Without a flush, pages that come and go would make the list grow for ever.
+        // Without flushes, pages that come and go would make the list grow forever.
         if self.unflushed.pages.len() > 64 + 2 * self.unflushed.held_pages {
             let mut pages = std::mem::take(&mut self.unflushed.pages);
             pages.retain(|entry| self.is_unflushed_in(entry));
@@ -447,7 +451,7 @@ impl State {
         slot.page == *page && slot.unflushed_in == *written_in
     }
 
-    /// A version of a page could not be written.
+    /// Records that a version of a page could not be written.
     pub(super) fn not_written(&mut self, id: PageId, version: u32, error: IoError) {
         self.counts.errors += 1;
         self.error = error;
@@ -467,8 +471,8 @@ impl State {
         }
     }
 
-    /// What the device has of a page is not known any more. If its content is held, it is written
-    /// again.
+    /// Records that the device's content of a page is unknown. If the page is in memory, it is
+    /// written again.
     pub(super) fn unsettled(&mut self, page: u64) {
         if let Some(id) = self.table.find(page) {
             self.write_again(id);
@@ -477,7 +481,7 @@ impl State {
 
     fn write_again(&mut self, id: PageId) {
         let slot = &mut self.table[id];
-        // A newer version that is dirty or leaving does as well.
+        // A newer version that is dirty or being destaged serves the same purpose.
         if slot.dirty_since_ns.is_none()
             && slot.leaving.is_none()
             && let Some(content) = slot.content.clone()
@@ -490,21 +494,22 @@ impl State {
         }
     }
 
-    /// Queues what could not be written once more.
+    /// Queues the pages that could not be written once more.
     pub(super) fn retry_failed(&mut self) {
-        // One attempt at a time: a device that hangs would be given the same again and again.
+        // One attempt at a time: a device that hangs would otherwise get the same writes again and
+        // again.
         if !self.outstanding.contains_key(&self.retry) {
             let pages = self.failed.iter().copied().collect();
             self.retry = self.begin_job(pages);
         }
     }
 
-    /// True while something could not be written.
+    /// Returns true while a page could not be written.
     pub(super) fn has_failed(&self) -> bool {
         !self.failed.is_empty()
     }
 
-    /// Forgets a page whose content was discarded, or is not known any more.
+    /// Drops a page whose content was discarded or is unknown.
     pub(super) fn remove(&mut self, page: u64) {
         let Some(id) = self.table.find(page) else {
             return;
@@ -519,14 +524,14 @@ impl State {
         self.withdraw(id);
     }
 
-    /// A flush of the device begins: what is written from now on is not covered by it. Returns the
-    /// last epoch that is.
+    /// Begins a flush of the device, which does not cover later writes. Returns the last epoch that
+    /// it covers.
     pub(super) fn begin_flush(&mut self) -> u64 {
         self.unflushed.epoch += 1;
         self.unflushed.epoch - 1
     }
 
-    /// A flush of the device has ended well: all up to this epoch is durable.
+    /// Records a successful flush of the device: all writes up to this epoch are durable.
     pub(super) fn flushed(&mut self, epoch: u64) {
         while let Some(entry) = self.unflushed.pop_up_to(epoch) {
             if self.is_unflushed_in(&entry) {
@@ -538,8 +543,8 @@ impl State {
         }
     }
 
-    /// A flush of the device has failed: nothing is known of what was written up to this epoch.
-    /// What of it is still held leaves once more. What is not held is lost.
+    /// Records a failed flush of the device: the state of writes up to this epoch is unknown. Such
+    /// pages are written once more if they are in memory; the others are lost.
     pub(super) fn not_flushed(&mut self, epoch: u64, error: IoError) {
         self.error = error;
         if self.unflushed.gone_in > 0 {
@@ -554,40 +559,40 @@ impl State {
         }
     }
 
-    /// Tells the policy what the device took.
+    /// Reports the cost of a device operation to the policy.
     pub(super) fn cost(&mut self, cost: DeviceCost) {
         if self.policy.weighs_costs() {
             self.policy.cost(cost);
         }
     }
 
-    /// Pages that are dirty, or on their way out.
+    /// Returns the number of pages that are dirty or being destaged.
     pub(super) fn unwritten_pages(&self) -> usize {
         self.policy.occupancy().dirty + self.leaving_pages
     }
 
-    /// Pages of which a version leaves.
+    /// Returns the number of pages with a version that is being destaged.
     pub(super) fn leaving_pages(&self) -> usize {
         self.leaving_pages
     }
 
-    /// Pages that could not be written.
+    /// Returns the number of pages that could not be written.
     pub(super) fn failed_pages(&self) -> usize {
         self.failed.len()
     }
 
-    /// Pages on the device that no flush has covered; one that came twice and was dropped counts
-    /// twice.
+    /// Returns the number of pages on the device that no flush has covered; a page that was written
+    /// twice and dropped each time counts twice.
     pub(super) fn unflushed_pages(&self) -> usize {
         self.unflushed.held_pages + self.unflushed.gone_pages
     }
 
-    /// Pages that the policy holds, and its target for the write buffer.
+    /// Returns the number of pages that the policy holds, and its target for the write buffer.
     pub(super) fn occupancy(&self) -> bimetal_policy::replacement::Occupancy {
         self.policy.occupancy()
     }
 
-    /// Those of a range of pages that are dirty or on their way out, in order.
+    /// Returns the pages of a range that are dirty or being destaged, in order.
     pub(super) fn unwritten_in(&self, pages: Range<u64>) -> Vec<u64> {
         if self.unwritten_pages() == 0 {
             return Vec::new();
@@ -610,7 +615,7 @@ mod tests {
 
     use super::*;
 
-    /// Pages that the caches of these tests hold.
+    /// Capacity in pages of the caches of these tests.
     const PAGES: usize = 32;
 
     fn state() -> State {
@@ -627,7 +632,7 @@ mod tests {
         BufPool::unregistered().zeroed(1)
     }
 
-    /// Takes all jobs and lets the device do what it is told, or refuse it.
+    /// Takes all jobs and lets the device execute or refuse them.
     fn write_what_leaves(state: &mut State, works: bool) {
         while let Some(job) = state.next_job() {
             for id in job.pages {
@@ -642,9 +647,8 @@ mod tests {
         }
     }
 
-    /// What is dropped needs no entry of its own: if a flush fails, all that can be said is that
-    /// something is lost. So there are as many entries as pages are held, and some that are out of
-    /// date.
+    /// A dropped page needs no entry of its own: if a flush fails, the cache can only report that
+    /// some data is lost. So there are as many entries as pages in memory, plus some outdated ones.
     #[test]
     fn what_no_flush_has_covered_is_remembered_in_bounded_space() {
         let written: u64 = 10_000;
@@ -682,8 +686,8 @@ mod tests {
         assert_eq!(state.unflushed_pages(), 1);
     }
 
-    /// The device is given what it has refused once more when the last attempt has ended, whoever
-    /// asks: the clock each second, or every flush.
+    /// Failed pages are retried only when the last attempt has ended, whether the timer (each
+    /// second) or a flush requests it.
     #[test]
     fn there_is_one_attempt_at_a_time_to_write_what_has_failed() {
         let mut state = state();
@@ -698,7 +702,7 @@ mod tests {
             state.clean_all();
         }
         assert_eq!((state.jobs.len(), state.outstanding.len()), (1, 1));
-        // Taken by the device and not answered yet, it is still the one attempt.
+        // A job that the device has taken and not completed still counts as the one attempt.
         let hangs = state.next_job().expect("there is one");
         assert_eq!(hangs.pages.len(), 8);
         for _ in 0..100 {

@@ -1,71 +1,71 @@
-//! The pages of the cache by their dense ids, with what is known of each.
+//! The pages of the cache by dense id, with the state of each.
 //!
-//! Policies want dense ids, devices have page numbers. Ids are used again once the policy has
-//! forgotten them and nothing of them is on its way, so the table is as large as what the policy
-//! holds and remembers. It must never give an id away while somebody still means the old page by
-//! it.
+//! Policies need dense ids, while devices have page numbers. An id is reused once the policy has
+//! forgotten it and its page has no content in memory or in transfer, so the table is as large as
+//! the set of pages that the policy holds and remembers. It must never reuse an id while a user of
+//! the id still means the old page.
 
 use bimetal_policy::replacement::{PageId, Place, Replacement};
 use bimetal_rt::Buf;
 use bimetal_rt::collections::Map;
 
-/// Ids that are looked at for one that is free before the table grows.
+/// Maximum number of ids examined for a free one before the table grows.
 const LOOK_AT_MAX: usize = 64;
 
-/// A page.
+/// State of a page.
 #[derive(Default)]
 pub(super) struct Slot {
-    /// Its number on the device.
+    /// Page number on the device.
     pub(super) page: u64,
-    /// What the policy holds; `None` while it is read, and when it is not held.
+    /// Content held by the policy; `None` while the page is being read, and when it is not held.
     pub(super) content: Option<Buf>,
-    /// The newest version that the policy has let go of and that is not on the device yet.
+    /// Newest version that is being destaged and is not on the device yet.
     pub(super) leaving: Option<Buf>,
-    /// Counts changes of the content.
+    /// Number of changes of the content.
     pub(super) version: u32,
-    /// The version that is leaving.
+    /// Version that is being destaged.
     pub(super) leaving_version: u32,
-    /// When it became dirty, in ns.
+    /// Time at which the page became dirty, in ns.
     pub(super) dirty_since_ns: Option<u64>,
-    /// Who reads it from the device, if somebody does whose answer still is what it should be.
+    /// Number of the fill that is reading the page from the device and whose result is still valid.
     pub(super) filling: Option<u64>,
-    /// The version that leaves could not be written.
+    /// True if the version that is being destaged could not be written.
     pub(super) failed: bool,
-    /// The flush epoch in which it was last written to the device; 0 once that is durable.
+    /// Flush epoch in which the page was last written to the device; 0 once that write is durable.
     pub(super) unflushed_in: u64,
 }
 
 impl Slot {
-    /// The newest content, if it is in memory.
+    /// Returns the newest content, if it is in memory.
     pub(super) fn newest(&self) -> Option<&Buf> {
         self.content.as_ref().or(self.leaving.as_ref())
     }
 
-    /// True when nothing of the page is in memory or on its way.
+    /// Returns true if the page has no content in memory and none being read.
     fn is_free(&self) -> bool {
         self.content.is_none() && self.leaving.is_none() && self.filling.is_none()
     }
 }
 
-/// The dense number of an erase block, and how many ids lie in it.
+/// Dense number of an erase block, and the number of ids in it.
 struct Block {
     number: u32,
     ids: u32,
 }
 
-/// See the module.
+/// The table of pages; see the module.
 pub(super) struct Table {
     slots: Vec<Slot>,
     ids: Map<u64, PageId>,
     blocks: Map<u64, Block>,
     free_blocks: Vec<u32>,
     pages_per_block: u64,
-    /// Where the next free id is looked for.
+    /// Position at which the search for a free id continues.
     hand: usize,
 }
 
 impl Table {
-    /// An empty table over a device with so many pages in an erase block.
+    /// Creates an empty table for a device with `pages_per_block` pages in an erase block.
     pub(super) fn new(pages_per_block: u32) -> Table {
         Table {
             slots: Vec::new(),
@@ -77,12 +77,12 @@ impl Table {
         }
     }
 
-    /// The id of a page that has one.
+    /// Returns the id of a page, if it has one.
     pub(super) fn find(&self, page: u64) -> Option<PageId> {
         self.ids.get(&page).copied()
     }
 
-    /// The id of a page; the policy is told of it when it is new.
+    /// Returns the id of a page. If the id is new, reports it to the policy.
     pub(super) fn intern(&mut self, page: u64, policy: &mut dyn Replacement) -> PageId {
         if let Some(id) = self.find(page) {
             return id;

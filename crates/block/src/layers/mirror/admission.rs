@@ -1,11 +1,11 @@
 //! Admission: the one order of all changes. Every change gets the next sequence number, holds the
 //! lock of its range until it is acknowledged, and is undecided until it is stored.
 //!
-//! Two changes of one block must never be under way without a lock between them, and a number is
-//! never given twice. Together the changes that are not acknowledged must never be longer than the
-//! share of the smallest log that the exposure is also bounded by. After a crash a side may lack
-//! all of them, and when its log cannot take what it lacks, an opening has to make the side less
-//! than it was (T14).
+//! Two changes of the same block must never be in flight without a lock between them, and a
+//! sequence number must never be used twice. The unacknowledged changes together must never exceed
+//! the quarter of the smallest log that also bounds the exposure. After a crash a side may lack all
+//! of those changes. If its log cannot hold the changes that it lacks, opening the volume would
+//! have to take content from the side, which T14 forbids.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,28 +16,30 @@ use super::undecided::Undecided;
 use crate::BLOCK_BYTES;
 use crate::range_lock::RangeLock;
 
-/// See the module.
+/// State of admission; see the module.
 pub(super) struct Admission {
-    /// One change at a time per range, so that every side sees overlapping ones in one order.
+    /// Lock that admits one change at a time per range, so that every side sees overlapping changes
+    /// in one order.
     pub(super) ranges: Rc<RangeLock>,
-    /// The paper's operation queue served one by one, when asked for.
+    /// Semaphore that serves writes one at a time, as the paper's operation queue does, if
+    /// configured.
     pub(super) serial: Option<Rc<Semaphore>>,
-    /// Admitted writes of which it is open whether they are stored.
+    /// Admitted writes that are not yet known to be stored or failed.
     pub(super) undecided: Undecided,
     next_number: Cell<u64>,
-    /// A change was admitted.
+    /// Signaled when a change was admitted.
     pub(super) admitted: Event,
     room: Rc<Room>,
 }
 
-/// The room that is taken by changes that are not acknowledged.
+/// Budget of bytes for unacknowledged changes.
 struct Room {
     taken_bytes: Cell<u64>,
-    /// Changes that wait until there is room for them, in the order of arrival.
+    /// Changes that wait for room in the budget, in the order of arrival.
     waiting: WaitQueue,
 }
 
-/// The room of one change, until it is dropped.
+/// Share of one change in the budget, returned when this guard is dropped.
 pub(super) struct Taken {
     room: Rc<Room>,
     bytes: u64,
@@ -52,7 +54,8 @@ impl Drop for Taken {
 }
 
 impl Admission {
-    /// Numbers begin with `next_number`. With `serial`, one change is under way at a time.
+    /// Creates the state with `next_number` as the first sequence number. With `serial`, one change
+    /// is in flight at a time.
     pub(super) fn new(next_number: u64, serial: bool) -> Admission {
         Admission {
             ranges: RangeLock::new(),
@@ -67,10 +70,10 @@ impl Admission {
         }
     }
 
-    /// Waits for room for a change with `data_bytes` of content, in the order of arrival. There is
-    /// room when this change and all that are not acknowledged take at most `bytes_max`, each with
-    /// its header in the log, or when this one is the only one. The room is given back when the
-    /// returned guard is dropped.
+    /// Waits in the order of arrival until there is room for a change with `data_bytes` of content.
+    /// There is room when this change and all other unacknowledged changes take at most
+    /// `bytes_max`, each with its header in the log, or when there is no other unacknowledged
+    /// change. Dropping the returned guard releases the room.
     pub(super) async fn take_room(&self, data_bytes: u64, bytes_max: impl Fn() -> u64) -> Taken {
         let (room, bytes) = (&self.room, data_bytes + BLOCK_BYTES);
         let take = || {
@@ -91,19 +94,19 @@ impl Admission {
         }
     }
 
-    /// The number that the next change gets; all below it are taken.
+    /// Returns the sequence number that the next change gets; all lower numbers are taken.
     pub(super) fn next_number(&self) -> u64 {
         self.next_number.get()
     }
 
-    /// Takes a number for a change.
+    /// Takes the next sequence number for a change.
     pub(super) fn take_number(&self) -> u64 {
         let number = self.next_number.get();
         self.next_number.set(number + 1);
         number
     }
 
-    /// Tells those who wait for a change that there is one.
+    /// Wakes the tasks that wait for the admission of a change.
     pub(super) fn tell(&self) {
         if self.admitted.waiting() > 0 {
             self.admitted.notify();
@@ -122,8 +125,8 @@ mod tests {
 
     const BOUND: u64 = 4 * BLOCK_BYTES;
 
-    /// Starts a change of this many blocks, with its header, that is acknowledged when it is
-    /// dropped from the list.
+    /// Starts a change of `blocks` blocks, header included. The change is acknowledged when its
+    /// guard is dropped from `admitted`.
     fn start(rt: &Rt, admission: &Rc<Admission>, blocks: u64, admitted: &Rc<RefCell<Vec<Taken>>>) {
         let (admission, admitted) = (Rc::clone(admission), Rc::clone(admitted));
         let task = rt.spawn(async move {
@@ -140,8 +143,9 @@ mod tests {
         }
     }
 
-    /// Changes of these lengths in blocks, with a header each, come at once. Returns the lengths of
-    /// those that are admitted at first, and after each acknowledgement of the oldest one.
+    /// Starts changes of these lengths, in blocks with the header, at the same moment. Returns the
+    /// lengths of the admitted changes at first, and again after each acknowledgement of the oldest
+    /// admitted change.
     fn admitted_of(blocks: &[u64]) -> Vec<Vec<u64>> {
         let rt = Rt::virtual_time(VirtualOptions::default());
         rt.block_on(async {
@@ -166,7 +170,7 @@ mod tests {
 
     #[test]
     fn changes_have_room_up_to_the_bound_and_in_the_order_of_arrival() {
-        // The last one would fit beside the first two, and waits behind the third all the same.
+        // The last change would fit beside the first two, but waits behind the third one.
         let seen = admitted_of(&[2, 1, 3, 1]);
         let expected: [&[u64]; 4] = [&[2, 1], &[1, 3], &[3, 1], &[1]];
         assert_eq!(seen, expected);

@@ -1,4 +1,5 @@
-//! What the store of a side and the way to its device ask of the mirror while the volume is in use.
+//! Callbacks by which the store of a side, and the path to its device, query the mirror while the
+//! volume is in use.
 
 use std::rc::Rc;
 
@@ -8,7 +9,7 @@ use crate::error::IoError;
 use crate::request::Origin;
 
 impl Shared {
-    /// Tells the store of a side all that it has to know of the volume.
+    /// Registers the callbacks that the store of a side needs.
     pub(super) fn attend_store(self: &Rc<Self>, index: usize) {
         let side = &self.sides[index];
         let (Some(store), Some(volume)) = (side.store(), &self.membership.superblocks) else {
@@ -19,13 +20,14 @@ impl Shared {
             let shared = weak.upgrade()?;
             let side = &shared.sides[index];
             let limit = limit.min(shared.admission.next_number());
-            // A side that lacks something says no more than before.
+            // A side that lacks a range reports no higher number than before.
             let given_below = || side.queue.borrow().given_below(limit);
             side.holds_all().then(given_below)
         };
         let weak = Rc::downgrade(self);
         let held = move || {
-            // While a side is late, the others carry the load, and it has to catch up itself.
+            // The destager pauses while a side is late, unless little space is left in the log: the
+            // other sides carry the load, and the late side has to catch up itself.
             let busy = |shared: Rc<Shared>| {
                 let exposed = shared.exposure.bytes();
                 let behind = exposed > shared.rules().exposure_bytes_max / 8;
@@ -51,7 +53,7 @@ impl Shared {
                     !seeks && !other.work.is_stuck() && other.is_current(&range)
                 });
                 let reply = asked?.store()?.read(range, Origin::NONE).await;
-                // Whatever is wrong with it, the side has its own log.
+                // If the read fails, the side still has the content in its own log.
                 Some(reply.ok()?.into_data())
             })
         }));
@@ -62,7 +64,7 @@ impl Shared {
         );
     }
 
-    /// Has the mirror asked what becomes of a side whose way is interrupted.
+    /// Registers the callback that decides about a side when the path to it is interrupted.
     pub(super) fn attend_way(self: &Rc<Self>, index: usize) {
         if let Some(way) = &self.sides[index].way {
             let weak = Rc::downgrade(self);
@@ -71,8 +73,9 @@ impl Shared {
         }
     }
 
-    /// The way to a side was interrupted, so what is known of it may not hold any more. True when
-    /// it is not used before it has been opened anew; the last healthy side is used on as it is.
+    /// Decides about a side after the path to it was interrupted, when the mirror's knowledge of
+    /// its content may be outdated. Returns true when the side is not used again before it has been
+    /// reopened. The last healthy side stays in use.
     fn is_cut_off(self: &Rc<Self>, index: usize) -> bool {
         let side = &self.sides[index];
         let was_active = side.is_active();
@@ -80,7 +83,8 @@ impl Shared {
             return false;
         }
         add(&side.counts.errors, 1);
-        // At the end of a stop nobody is given up any more: what fails is not marked as clean.
+        // At the end of a stop no side is given up any more: a side that fails is not marked as
+        // clean.
         if was_active && self.state.get() != VolumeState::Closed {
             self.give_up(index, IoError::Transport);
         }

@@ -1,12 +1,12 @@
-//! Sides that come and go while the volume is in use.
+//! Adding and removing sides while the volume is in use.
 //!
-//! Every change of the set of sides is a change of the table of sides in the superblocks, and comes
-//! with an epoch: so the newest history has the newest table, and after a crash between the writes
-//! of two superblocks the one that was written decides. A new side is formatted, and marked as one
-//! that lacks everything, before any table lists it: so one that is listed is found at the next
-//! start. It counts for nothing until it is whole. A side that leaves is out of the table when it
-//! is touched no more, and only once what was flushed is durable elsewhere. What was asked for is
-//! remembered with the table ([`Remembered`]), and `operations.rs` goes on with it.
+//! Every change of the set of sides changes the table of sides in the superblocks, and begins an
+//! epoch. So the newest history has the newest table: after a crash between the writes of two
+//! superblocks, the superblock that was written decides. A new side is formatted, and marked as
+//! lacking everything, before any table lists it, so the next start finds every listed side. A new
+//! side must not count before it is whole. A side that leaves is struck from the table only when it
+//! is no longer accessed and all flushed changes are durable on another side. The requested
+//! operation is remembered with the table ([`Remembered`]), and `operations.rs` resumes it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -27,13 +27,13 @@ use super::way::Way;
 use crate::device::Device;
 use crate::error::IoError;
 
-/// The superblocks of the sides must be written within this.
+/// Deadline for writing the superblocks of the sides.
 const MARKED_WITHIN: Duration = Duration::from_secs(30);
-/// A flush that failed while a side is to be removed is tried again after this.
+/// Delay before a failed flush is retried while a side is being removed.
 const FLUSH_RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// A store that has begun its work and is of no side of the volume yet. When this is dropped the
-/// store ends: an operation may be given up while it waits for the superblocks.
+/// A store that has begun its work but does not belong to a side of the volume yet. Dropping this
+/// guard stops the store, since an operation may be abandoned while it waits for the superblocks.
 struct Begun {
     rt: Rt,
     store: Option<Rc<Store>>,
@@ -47,7 +47,7 @@ impl Begun {
         }
     }
 
-    /// From now on a side of the volume has it.
+    /// Disarms the guard: a side of the volume owns the store now.
     fn given_to_a_side(mut self) {
         self.store = None;
     }
@@ -62,13 +62,15 @@ impl Drop for Begun {
 }
 
 impl Shared {
-    /// Takes a device as a further side; it is then rebuilt from the others. In the place of the
-    /// side `replaced` when it is whole, if given. The volume remembers both, and goes on with them
-    /// after any stop. A side that has come before is left as it is: what is asked of it is asked
-    /// again. With `force` the device may hold a side of another volume, which is lost.
+    /// Adds a device as a further side, which is then rebuilt from the others. If `replaced` is
+    /// given, the new side takes the place of that side once it is whole. The volume remembers both
+    /// operations and resumes them after any stop. A side that has already been added is left as it
+    /// is, and only the request is repeated for it. With `force` the device may hold a side of
+    /// another volume, whose content is lost.
     ///
     /// # Errors
-    /// One line that says why not. The volume is as it was then, or lists a side that is not there.
+    /// One line that says why the side was not added. The volume is then unchanged, or lists a side
+    /// that is not present.
     pub(super) async fn add_side(
         self: &Rc<Self>,
         candidate: Candidate,
@@ -85,7 +87,7 @@ impl Shared {
             return Err("too many sides have come and gone; restart the server".to_owned());
         }
         let durable = !self.config.ephemeral.contains(&candidate.name);
-        // Reached by the way that all sides are reached by.
+        // The path to the device is of the same kind as that of all sides.
         let way = Way::new(&self.rt, candidate.device, &Rc::new(Cell::new(false)));
         let candidate = Candidate {
             name: candidate.name,
@@ -99,13 +101,14 @@ impl Shared {
         new.check(&candidate, volume.volume_bytes(), force || own.is_some())
             .await
             .map_err(|error| error.message)?;
-        // The side that the device holds is made anew in its own place, which keeps what is
-        // remembered of it.
+        // The side that the device holds is formatted again in its own place, which keeps the
+        // operations that the volume remembers for that place.
         let before = own.flatten();
         let (place, listed) = volume.entry_of_new_side(before)?;
         let mut template = volume.any_superblock();
         template.table[place] = Some(listed);
-        // It is whole as a side before any superblock lists it: the next start finds it.
+        // The side is completely formatted before any superblock lists it, so the next start finds
+        // it.
         let made = make_side(&self.rt, &candidate, &template, place, new).await;
         let superblock = made.map_err(|error| error.message)?;
         let on = store_device(&candidate.device, &superblock, &self.config);
@@ -154,11 +157,11 @@ impl Shared {
         Ok(())
     }
 
-    /// A side that the device holds of this very volume, which the volume does without and which
-    /// has not run alone: it may be made anew. With its place, if it still has one. `None` when the
-    /// device holds no such side.
+    /// Returns `Some` when the device holds a side of this volume that the volume does not use and
+    /// that has not run alone, so that it may be formatted again. The inner value is the place of
+    /// the side in the table, if it still has one.
     async fn own_side_on(&self, volume: &Volume, candidate: &Candidate) -> Option<Option<usize>> {
-        // What cannot be read is refused by the check that follows.
+        // A superblock that cannot be read is refused by the check that follows.
         let found = candidate.superblock().await.ok().flatten()?;
         let same_volume = found.volume == volume.any_superblock().volume;
         if !same_volume || !volume.was_in_epoch_of(&found) {
@@ -174,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// A side that was not found is none any more: another one takes its place.
+    /// Removes the side that was not found at a place, since another side takes the place.
     fn drop_unfound(&self, place: usize) {
         let mut sides = self.sides.iter();
         let unfound = sides.find(|side| self.place_of_side(side.index) == Some(place));
@@ -183,7 +186,8 @@ impl Shared {
         }
     }
 
-    /// The same of a side of this name, if there is one; `None` when there is not.
+    /// Repeats a request to add or replace for the side of this name; `None` when the volume has no
+    /// such side.
     pub(super) async fn ask_again_of(
         self: &Rc<Self>,
         name: &str,
@@ -198,7 +202,7 @@ impl Shared {
         Some(self.ask_again(volume, index, replaced).await)
     }
 
-    /// What was asked before is asked again of a side that the volume has.
+    /// Repeats an earlier request for a side that the volume has.
     async fn ask_again(
         self: &Rc<Self>,
         volume: &Volume,
@@ -216,7 +220,7 @@ impl Shared {
             return Ok(());
         };
         if self.side_named(replaced).is_err() && remembered.left_count() > 0 {
-            // It has left meanwhile.
+            // The replaced side has left in the meantime.
             return Ok(());
         }
         let leaving = self.place_to_leave(replaced)?;
@@ -231,7 +235,7 @@ impl Shared {
             .await
     }
 
-    /// The place of a side that is to leave, by the name of the side.
+    /// Returns the place in the table of the side with this name, which is to leave.
     fn place_to_leave(&self, name: &str) -> Result<usize, String> {
         let index = self.side_named(name)?;
         self.place_of_side(index).ok_or_else(|| {
@@ -242,11 +246,12 @@ impl Shared {
         })
     }
 
-    /// Lets go of a side for good. What only it has is on another one before. The volume remembers
-    /// that it leaves, and goes on with it after any stop.
+    /// Removes a side from the volume permanently. Content that only this side has is first copied
+    /// to another side. The volume remembers that the side leaves, and resumes the removal after
+    /// any stop.
     ///
     /// # Errors
-    /// One line that says why not; the side stays then.
+    /// One line that says why not; the side then stays.
     pub(super) async fn remove_side(self: &Rc<Self>, name: &str) -> Result<(), String> {
         let _one = self.membership.changing.acquire(1).await;
         let volume = self.changeable()?;
@@ -273,11 +278,11 @@ impl Shared {
         has_gone.inspect_err(stay)
     }
 
-    /// Lets go of the side at a place for good, as the volume remembers. The set of sides must not
-    /// change meanwhile.
+    /// Removes the side at a place permanently, as the volume remembers. The set of sides must not
+    /// change during the call.
     ///
     /// # Errors
-    /// One line that says why not; it is to be tried again.
+    /// One line that says why not; the caller must retry.
     pub(super) async fn leave(
         self: &Rc<Self>,
         volume: &Volume,
@@ -290,7 +295,7 @@ impl Shared {
                 self.can_do_without(index)?;
                 self.let_go(volume, index, Some(place)).await
             }
-            // It is not there, and nothing tells which name it has.
+            // The side is not present, and its name is unknown.
             None => {
                 volume.strike_left(place);
                 self.announce_table(volume).await
@@ -298,7 +303,7 @@ impl Shared {
         }
     }
 
-    /// Refuses to let go of the last durable side that is whole.
+    /// Returns an error when the side is the last durable side that is whole.
     fn can_do_without(&self, index: usize) -> Result<(), String> {
         let mut others = self.sides.iter().filter(|other| other.index != index);
         if others.any(|other| other.durable.get() && other.is_healthy()) {
@@ -316,8 +321,8 @@ impl Shared {
     ) -> Result<(), String> {
         let side = &self.sides[index];
         let name = &side.name;
-        // From now on a flush does not count on it, and what one counted on is made durable
-        // elsewhere: the epoch without it may begin.
+        // From now on a flush does not count on this side. Earlier flushes that counted on it are
+        // made durable on another side, after which the epoch without this side may begin.
         let was_durable = side.durable.replace(false);
         let number = self.admission.next_number();
         for other in self.sides.iter().filter(|other| other.index != index) {
@@ -351,7 +356,7 @@ impl Shared {
         let told = self.announce_table(volume).await;
         volume.forget(index);
         side.stop().await;
-        // Its device may be used for something else once this returns.
+        // The device of the side may be used for something else once this function returns.
         let left_alone = side.changed.until(|| !side.coming_back.get());
         let left_alone = self.rt.timeout(MARKED_WITHIN, left_alone).await;
         if left_alone.is_err() {
@@ -363,9 +368,9 @@ impl Shared {
         told
     }
 
-    /// Waits until another side that stays holds, durably, every change below `number` and right
-    /// copies of all blocks that were found wrong on it, for which side `index` may have the last
-    /// one.
+    /// Waits until another side, which stays in the volume, durably holds every change below
+    /// `number`, and correct copies of all its blocks that were found corrupt. Side `index` may
+    /// have the last copy of such a block.
     async fn until_elsewhere(self: &Rc<Self>, index: usize, number: u64) {
         let has = |other: &&Side| {
             let stays = other.durable.get() && other.is_healthy();
@@ -376,7 +381,8 @@ impl Shared {
             store.is_some_and(|store| store.complete_durable() >= number)
         };
         loop {
-            // One that has just joined must be known to the side that goes.
+            // The superblock of the leaving side must already record that the other side has
+            // joined.
             let found = || {
                 let whole = self.sides.iter().find(has);
                 whole.filter(|_| self.another_is_healthy(index))
@@ -385,7 +391,7 @@ impl Shared {
             let Some(store) = found().and_then(|side| side.store()) else {
                 continue;
             };
-            // A repair has no number of its own, so no boundary says that it is durable.
+            // A repair has no sequence number of its own, so no flush boundary covers it.
             match store.flush(number).await {
                 Ok(()) if found().is_some() => return,
                 Ok(()) => {}
@@ -412,14 +418,14 @@ impl Shared {
         })
     }
 
-    /// Writes the table of sides to all that count, with an epoch of its own.
+    /// Writes the table of sides to all sides that count, and begins an epoch for it.
     pub(super) async fn announce_table(self: &Rc<Self>, volume: &Volume) -> Result<(), String> {
         self.announce(volume, || ()).await
     }
 
-    /// Tells all that count what `change` makes of the volume, with an epoch of its own. First all
-    /// of them say that a peer may be ahead, so that none that has not been told can be started
-    /// alone.
+    /// Applies `change` to the volume, begins an epoch, and writes it to all sides that count.
+    /// Before that, all of these sides are marked active (a peer may be ahead), so that a side
+    /// without the new epoch cannot be started alone.
     pub(super) async fn announce(
         self: &Rc<Self>,
         volume: &Volume,
@@ -453,10 +459,11 @@ impl Shared {
             .map_err(not_written)
     }
 
-    /// Has the volume remember something, durably on all sides that count.
+    /// Changes the operations that the volume remembers, durably on all sides that count.
     ///
     /// # Errors
-    /// When their superblocks are not written in time; the next ones that are have it.
+    /// When the superblocks are not written in time; the next superblocks that are written contain
+    /// the change.
     pub(super) async fn remember_durably(
         self: &Rc<Self>,
         volume: &Volume,
@@ -471,7 +478,8 @@ impl Shared {
             .map_err(not_written)
     }
 
-    /// Changes what the volume remembers, and has it written to the sides that count.
+    /// Changes the operations that the volume remembers, and starts writing them to the sides that
+    /// count.
     pub(super) fn remember(self: &Rc<Self>, volume: &Volume, change: impl FnOnce(&mut Remembered)) {
         volume.remember(change);
         for index in self.healthy() {

@@ -12,60 +12,60 @@ use crate::units::{Rate, Size, Time};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorConfig {
-    /// The sides, at least two. The first is preferred for reads until measured otherwise.
+    /// Names of the sides, at least two. The first side is preferred for reads until measurements
+    /// decide otherwise.
     pub sides: Vec<String>,
-    /// How much may be acknowledged that not all healthy sides hold.
+    /// Bounds on the acknowledged bytes that not all healthy sides hold.
     #[serde(default)]
     pub exposure: ExposureConfig,
-    /// Which rules decide.
+    /// Set of rules that governs writes and acknowledgements.
     #[serde(default)]
     pub policy: PolicyName,
-    /// When a side counts as delayed: this many times the first side's time after its completion
-    /// (the paper's factor). Without it, a side's own quantiles decide.
+    /// The paper's factor: a side is late when it exceeds this many times the first side's time,
+    /// counted from the first completion. Without the factor, a side's own quantiles decide.
     pub wait_limit: Option<f64>,
-    /// With a side's own quantiles: which one, 0 to 1.
+    /// Quantile of a side's own write times from which its limit is computed, 0 to 1.
     pub limit_quantile: Option<f64>,
-    /// With a side's own quantiles: how many times it.
+    /// Multiple of that quantile past which a side is late.
     pub limit_multiple: Option<f64>,
-    /// In which order a delayed side catches up: `sorted` or `fifo`.
+    /// Order in which a delayed side catches up: `sorted` or `fifo`.
     pub drain: Option<DrainName>,
-    /// Serve one write at a time, as one reading of the paper has it.
+    /// Whether to serve one write at a time, as one interpretation of the paper requires.
     #[serde(default)]
     pub serial: bool,
     /// Silence after which a side with work counts as absent. Default 30 s.
     pub absent_after: Option<Time>,
-    /// What the volume does when a side is absent.
+    /// Behaviour of the volume while a side is absent.
     #[serde(default)]
     pub on_degraded: OnDegraded,
-    /// Writes that a side in time is given at once, at most. Default 64.
+    /// Maximum number of writes in flight to a side that is in time. Default 64.
     pub depth: Option<usize>,
-    /// When a change or a flush is acknowledged.
+    /// Condition for the acknowledgement of a change or a flush.
     #[serde(default)]
     pub acknowledge: Acknowledge,
-    /// Sides whose content does not outlive the machine, such as the local disks of a cloud
-    /// machine: they never count for a flush.
+    /// Sides whose content is lost with the machine, such as the local disks of a cloud machine.
+    /// These sides never count for a flush.
     #[serde(default)]
     pub ephemeral: Vec<String>,
     /// Length of the log on each side; decided when the sides are formatted.
     pub log: Option<Size>,
-    /// Size up to which the devices of sides may become larger one day; decided when the sides are
-    /// formatted.
+    /// Size up to which the devices of sides may grow later; decided when the sides are formatted.
     pub grow_to: Option<Size>,
-    /// Keep a checksum of every block; decided when the sides are formatted.
+    /// Whether to keep a checksum of every block; decided when the sides are formatted.
     #[serde(default = "default_checksums")]
     pub checksums: bool,
     /// Memory for the checksums of each side. Default 16 MiB.
     #[serde(default = "default_checksum_cache")]
     pub checksum_cache: Size,
-    /// Ask another side as well when a read is late, for at most 5 % of the reads.
+    /// Whether a late read is also sent to another side, for at most 5 % of the reads.
     #[serde(default = "default_hedge_reads")]
     pub hedge_reads: bool,
-    /// How fast rebuilds are.
+    /// Minimum and maximum rate of rebuilds.
     #[serde(default)]
     pub rebuild: RebuildConfig,
-    /// The former name of `rebuild.ceiling`, which is refused.
+    /// Former name of `rebuild.ceiling`, which is refused.
     resync_rate: Option<IgnoredAny>,
-    /// Bytes a second that a scrub reads, of all sides together, at most.
+    /// Maximum number of bytes a second that a scrub reads from all sides together.
     pub scrub_rate: Option<Size>,
 }
 
@@ -73,27 +73,27 @@ pub struct MirrorConfig {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct ExposureConfig {
-    /// In bytes. Default 64 MiB.
+    /// Bound in bytes. Default 64 MiB.
     #[serde(default = "default_bytes")]
     pub bytes: Size,
-    /// In time. Default 5 s.
+    /// Bound on the age of the oldest exposed write. Default 5 s.
     #[serde(default = "default_age")]
     pub age: Time,
 }
 
-/// How fast a rebuild is, in bytes a second.
+/// Rate of a rebuild, in bytes a second.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct RebuildConfig {
-    /// Kept under any load, as far as the devices can. Default 20 MiB/s.
+    /// Rate that is kept under any load, as far as the devices can. Default 20 MiB/s.
     #[serde(default = "default_floor")]
     pub floor: Rate,
-    /// Never exceeded; no limit if not given.
+    /// Rate that is never exceeded; no limit if absent.
     pub ceiling: Option<Rate>,
 }
 
 impl RebuildConfig {
-    /// The same as numbers.
+    /// Returns the rates as numbers.
     pub fn rates(&self) -> RebuildRates {
         RebuildRates {
             floor_bytes_per_s: self.floor.0,
@@ -144,46 +144,46 @@ impl Default for ExposureConfig {
     }
 }
 
-/// Sets of rules.
+/// Named set of rules.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyName {
-    /// Ours: bounded exposure, a side's own quantiles, sorted drain.
+    /// This project's rules: bounded exposure, a side's own quantiles, sorted drain.
     #[default]
     Bounded,
-    /// The paper to the letter, acknowledged at the first completion. Its exposure has no bound:
-    /// for experiments.
+    /// The paper to the letter, acknowledged at the first completion. Its exposure has no bound, so
+    /// this policy is for experiments only.
     Paper,
     /// The paper to the letter, acknowledged when all sides are done or the wait limit has passed.
     PaperWaitLimit,
 }
 
-/// When a change is acknowledged, and a flush.
+/// Condition for the acknowledgement of a change or a flush.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Acknowledge {
-    /// When the first side has it, within the bounds of the exposure.
+    /// The first side has the change, within the bounds of the exposure.
     #[default]
     First,
-    /// When all sides have it.
+    /// All sides have the change.
     All,
 }
 
-/// Orders of draining.
+/// Order in which a delayed side drains its queue.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum DrainName {
-    /// Elevator order, merged.
+    /// Elevator order, with waiting writes merged.
     Sorted,
-    /// From the head of the queue, one by one.
+    /// One by one from the head of the queue.
     Fifo,
 }
 
-/// What the volume does when a side is absent.
+/// Behaviour of the volume while a side is absent.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnDegraded {
-    /// Goes on with the other sides.
+    /// Continues with the other sides.
     #[default]
     Continue,
     /// Refuses changes until the side is whole again.
@@ -193,7 +193,7 @@ pub enum OnDegraded {
 }
 
 impl MirrorConfig {
-    /// Our defaults over the given sides.
+    /// Returns the default configuration over the given sides.
     pub fn of(sides: Vec<String>) -> MirrorConfig {
         MirrorConfig {
             sides,
@@ -220,10 +220,10 @@ impl MirrorConfig {
         }
     }
 
-    /// What is wrong with the values, if anything.
+    /// Checks the values.
     ///
     /// # Errors
-    /// One line that names the key.
+    /// One line that names the key with the invalid value.
     pub fn check(&self) -> Result<(), String> {
         if self.sides.len() < 2 {
             return Err(format!(
@@ -280,7 +280,7 @@ impl MirrorConfig {
         Ok(())
     }
 
-    /// What is asked of the layout of a side that is made.
+    /// Returns the requested layout of a side that is to be formatted.
     pub fn asked(&self) -> Asked {
         Asked {
             log_bytes: self.log.map(|size| size.0),
@@ -288,7 +288,7 @@ impl MirrorConfig {
         }
     }
 
-    /// The rules these keys ask for.
+    /// Returns the rules that these keys request.
     pub fn rules(&self) -> HeteroRules {
         let mut rules = match self.policy {
             PolicyName::Bounded => HeteroRules {

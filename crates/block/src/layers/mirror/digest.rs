@@ -1,10 +1,11 @@
-//! The digest of a block: 32 bits that tell its content from any other, kept in the checksums of a
-//! side and in the headers of its log.
+//! The digest of a block: 32 bits computed from its content, kept in the checksums of a side and in
+//! the headers of its log.
 //!
-//! It must depend on the whole content whatever the user writes. CRC32C does not: the CRC32C of
-//! content that ends with its own CRC32C is always the same number, and so is that of a block made
-//! of such pieces. Directories of ext4 are written like that, and the pages of a side that lies in
-//! a volume. By CRC32C a write of such a block that was lost, misplaced or torn looks right.
+//! The digest must depend on the whole content whatever the user writes. CRC32C does not: the
+//! CRC32C of content that ends with its own CRC32C is always the same number, and so is the CRC32C
+//! of a block made of such pieces. Directories of ext4 are written like that, and so are the pages
+//! of a side that lies in a volume. With CRC32C, a lost, misplaced or torn write of such a block
+//! would look correct.
 
 use bimetal_rt::Payload;
 use twox_hash::XxHash3_64;
@@ -13,17 +14,18 @@ use crate::BLOCK_BYTES;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// How a side makes the digests of its blocks. It is chosen when the side is formatted.
+/// Algorithm that computes the digests of the blocks of a side. It is chosen when the side is
+/// formatted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockDigest {
-    /// CRC32C: of sides that were formatted before there was another.
+    /// CRC32C, used by sides that were formatted before XXH3 was available.
     Crc32c,
     /// The low half of XXH3-64 with seed 0.
     Xxh3,
 }
 
 impl BlockDigest {
-    /// Its name, as `check` shows it.
+    /// Returns the name of the algorithm, as `check` shows it.
     pub fn name(self) -> &'static str {
         match self {
             BlockDigest::Crc32c => "crc32c",
@@ -31,7 +33,7 @@ impl BlockDigest {
         }
     }
 
-    /// The digest of a block.
+    /// Returns the digest of a block.
     pub(super) fn of(self, block: &[u8]) -> u32 {
         match self {
             BlockDigest::Crc32c => crc32c::crc32c(block),
@@ -39,13 +41,13 @@ impl BlockDigest {
         }
     }
 
-    /// The digests of the blocks of a payload, in order.
+    /// Returns the digests of the blocks of a payload, in order.
     ///
     /// # Panics
-    /// When the payload is not whole blocks.
+    /// When the payload is not a whole number of blocks.
     pub(super) fn of_each(self, payload: &Payload) -> Vec<u32> {
         let mut digests = Vec::with_capacity(payload.len() / BLOCK);
-        // A block that is not in one slice is put together here.
+        // A block that spans several slices is assembled here.
         let (mut gathered, mut len) = ([0; BLOCK], 0);
         for slice in payload.slices() {
             let mut rest: &[u8] = slice;
@@ -86,7 +88,7 @@ mod tests {
         assert_eq!(BlockDigest::Xxh3.of(&block), 0x0787_9151);
     }
 
-    /// Content of 4092 bytes and its own CRC32C, and content of pieces that all end like that.
+    /// Returns a block made of pieces of `piece` bytes, each of which ends with its own CRC32C.
     fn with_own_crc(tag: u8, piece: usize) -> Vec<u8> {
         let mut block = Vec::new();
         while block.len() < BLOCK {
@@ -108,7 +110,7 @@ mod tests {
         }
     }
 
-    /// However a payload is cut, its blocks have the digests of their bytes in one piece.
+    /// However a payload is cut, its blocks have the digests of the contiguous bytes.
     #[test]
     fn cuts_make_no_difference() {
         let pool = BufPool::unregistered();

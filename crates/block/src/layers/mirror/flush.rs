@@ -1,8 +1,9 @@
-//! Flush: what was acknowledged before it is durable when it completes.
+//! Flush: when a flush completes, every change acknowledged before it is durable.
 //!
-//! With logs, on the first durable side that is complete up to then; the others follow at their own
-//! pace, marked as possibly behind. A frozen side never holds a flush. Over bare devices, which
-//! cannot say afterwards who is ahead, on all healthy sides.
+//! With logs, a flush completes when the first durable side that is complete up to the boundary has
+//! flushed. The other sides follow at their own pace, marked as possibly behind, so a frozen side
+//! must never delay a flush. Bare devices cannot tell afterwards which of them is ahead, so over
+//! bare devices a flush waits for all healthy sides.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,11 +16,11 @@ use crate::error::IoError;
 use crate::request::{IoResult, Reply};
 
 impl Shared {
-    /// Makes everything durable that was admitted before.
+    /// Makes every change that was admitted before the call durable.
     ///
-    /// A side that stops being healthy meanwhile is no longer waited for. A side whose flush fails
-    /// has lost an unknown part of what it held, so it is given up; when it is the last healthy
-    /// one, the client is told.
+    /// A side that stops being healthy in the meantime is no longer waited for. A side whose flush
+    /// fails has lost an unknown part of its unflushed content, so it is given up. If it is the
+    /// last healthy side, the client gets the error.
     pub(super) async fn flush(self: &Rc<Self>) -> IoResult {
         self.check_readable()?;
         if self.is_logged() {
@@ -29,8 +30,8 @@ impl Shared {
         self.drain_and_flush().await
     }
 
-    /// Makes every change below a number durable, on the first side that can, or on all of them
-    /// where that is asked for.
+    /// Makes every change below `boundary` durable on the first side that can, or on all sides when
+    /// so configured.
     pub(super) async fn flush_up_to(self: &Rc<Self>, boundary: u64) -> Result<(), IoError> {
         let failures = |side: &Side| side.failed_flushes.get();
         let failed_before: Vec<u64> = self.sides.numbered().map(failures).collect();
@@ -47,12 +48,12 @@ impl Shared {
         Ok(())
     }
 
-    /// What has come of a flush, as soon as that is known.
+    /// Returns the outcome of a flush as soon as it is known; `None` until then.
     fn outcome_of_flush(&self, boundary: u64, before: &[u64]) -> Option<Result<(), IoError>> {
         if self.is_durable(boundary) {
             return Some(Ok(()));
         }
-        // A side that has come since has failed none.
+        // A side that was added after the flush began has no failure recorded.
         let has_failed = |side: &Side| {
             let failed = before.get(side.index).copied().unwrap_or(0);
             side.failed_flushes.get() != failed
@@ -69,7 +70,8 @@ impl Shared {
         ))
     }
 
-    /// True when every change below a number will be found again, whatever stops from now on (T2).
+    /// Returns true when every change below `boundary` will be found again, whatever stops from now
+    /// on (T2).
     fn is_durable(&self, boundary: u64) -> bool {
         let has = |side: &Side| {
             let store = side.store();
@@ -79,7 +81,7 @@ impl Shared {
             let counts = side.durable.get() && side.is_healthy();
             counts && has(side) && self.would_be_asked(side.index)
         };
-        // A side that is known to be wrong somewhere is not the only one to hold something.
+        // A side with ranges that are known to be wrong must not be the only holder of a change.
         let is_sound = |side: &Side| side.out_of_sync.is_empty();
         let first = self.sides.iter().filter(holds).any(is_sound);
         let any = self.sides.iter().any(|side| holds(&side));
@@ -91,14 +93,15 @@ impl Shared {
         self.membership.is_marked() && (first && early || any && all())
     }
 
-    /// True when a side would be asked for what it holds after a crash. One that has just joined
-    /// is marked as being rebuilt until its superblock says that it counts, which it is told last.
+    /// Returns true when recovery after a crash would use the content of a side. A side that has
+    /// just joined is marked as being rebuilt until its own superblock says that it counts, and
+    /// that superblock is written last.
     pub(super) fn would_be_asked(&self, index: usize) -> bool {
         let volume = self.membership.superblocks.as_ref();
         volume.is_none_or(|volume| volume.is_established(index))
     }
 
-    /// Has a side flush up to a number, once it has everything below it.
+    /// Requests that a side flush up to `boundary` once it has every change below it.
     pub(super) fn want_flushed(self: &Rc<Self>, index: usize, boundary: u64) {
         let side = &self.sides[index];
         side.flush_wanted.set(side.flush_wanted.get().max(boundary));
@@ -109,7 +112,7 @@ impl Shared {
             return;
         }
         if side.flushing.replace(true) {
-            // What it waits for may be less from now on.
+            // The boundary that the flushing task waits for may be lower now.
             side.changed.notify();
             return;
         }
@@ -121,8 +124,9 @@ impl Shared {
         });
     }
 
-    /// The number up to which a side flushes next: that of the first flush that waits, so that none
-    /// waits for changes which only later ones cover; where none waits, all that is wanted.
+    /// Returns the number up to which a side flushes next. This is the lowest boundary of a waiting
+    /// flush, so that no flush waits for changes that only later flushes cover. Without a waiting
+    /// flush, it is the highest requested boundary.
     fn next_flush_of(&self, side: &Side) -> u64 {
         let durable = side.store().map_or(0, |store| store.complete_durable());
         let wanted = side.flush_wanted.get();
@@ -137,7 +141,8 @@ impl Shared {
                 let oldest = side.queue.borrow().oldest_seq();
                 side.holds_all() && oldest.is_none_or(|oldest| oldest >= wanted)
             };
-            // It never becomes more while the side catches up, or one that lags would never flush.
+            // The boundary never rises while the side catches up; otherwise a lagging side would
+            // never flush.
             let most = self.next_flush_of(side);
             let wanted = || self.next_flush_of(side).min(most);
             side.changed
@@ -154,7 +159,8 @@ impl Shared {
                 Ok(()) => self.release_logs(),
                 Err(error) => {
                     self.flush_failed(index, error);
-                    // What was admitted meanwhile may have waited for the side to be idle.
+                    // Changes that were admitted in the meantime may have waited for the side to be
+                    // idle.
                     self.pump(index);
                     return;
                 }
@@ -167,9 +173,10 @@ impl Shared {
         }
     }
 
-    /// Tells the logs what is durable now. When the log of a side is short of space and keeps what
-    /// the others have not made durable, has these flush what they have stored. No client need come
-    /// to ask for that: with no room in a log, every client may be waiting.
+    /// Tells the logs which changes are durable now. When the log of a side is short of space and
+    /// keeps entries that the other sides have not made durable, the other sides flush the changes
+    /// that they have stored. A client need not request this flush: with no room in a log, every
+    /// client may be waiting.
     pub(super) fn make_room_in_log(self: &Rc<Self>, index: usize) {
         self.release_logs();
         let waits = |store: Rc<Store>| store.waits_for_peers();
@@ -204,10 +211,11 @@ impl Shared {
         self.flushes.changed.notify();
     }
 
-    /// Tells every log which of its entries nobody else needs any more.
+    /// Tells every log which of its entries no other side needs any more.
     pub(super) fn release_logs(&self) {
-        // A side that has joined is told last. Until then no log may say that it has been a member:
-        // after a crash it is one that is still to join, and not an older copy of itself.
+        // The superblock of a side that has joined is written last. Until then no log may say that
+        // the side has been a member: after a crash the side is still to join, and is not an older
+        // copy of itself.
         let joined = |side: &Side| side.is_counted_on() && self.would_be_asked(side.index);
         let missing = self.sides.iter().any(|side| !joined(side));
         for side in self.sides.iter() {
@@ -218,13 +226,14 @@ impl Shared {
                 .filter(|other| other.index != side.index && other.is_counted_on());
             if let Some(volume) = &self.membership.superblocks {
                 let told = volume.has_current_epoch(side.index);
-                // Until the side says durably that the one given up last is no member, a crash
-                // leaves that one a member, and it finds what it lacks in this log.
+                // Until this side says durably that the side given up last is no member, that side
+                // is still a member after a crash, and the changes that it lacks are recovered from
+                // this log.
                 if volume.is_established(side.index) && !told {
                     if !store.is_full() {
                         continue;
                     }
-                    // Nothing can be made durable in a full log: the epoch would never begin.
+                    // A full log cannot make anything durable, so the epoch would never begin.
                     store.keep_from(None);
                 } else if told {
                     store.keep_from(Some(volume.history().current().first_change));
@@ -238,8 +247,8 @@ impl Shared {
         }
     }
 
-    /// Over bare devices: waits until every healthy side has what was admitted before, then
-    /// flushes them all, whatever state the volume is in.
+    /// Waits, over bare devices, until every healthy side has all changes that were admitted
+    /// before, then flushes all of these sides, whatever state the volume is in.
     pub(super) async fn drain_and_flush(self: &Rc<Self>) -> IoResult {
         let before = self.admission.next_number();
         let waiting = self.flushes.wait(before);
@@ -280,7 +289,7 @@ impl Shared {
         let mut outcome = Err(IoError::Offline);
         for index in counted_on {
             let side = &self.sides[index];
-            // A side that is given up meanwhile is not waited for: it may never answer.
+            // A side that is given up in the meantime is not waited for, since it may never answer.
             let ended = || !side.is_counted_on() || outcomes.borrow()[index].is_some();
             side.changed.until(ended).await;
             let flushed: Option<Result<(), IoError>> = outcomes.borrow()[index];
@@ -302,27 +311,27 @@ impl Shared {
         outcome
     }
 
-    /// A flush of one side. It counts as work in flight, so that a side that hangs in it is
+    /// Flushes one side. The flush counts as work in flight, so that a side that hangs in it is
     /// noticed.
     pub(super) async fn flush_one(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         let operation = side.start(self.rt.now());
         let result = match side.store() {
-            // What it says of itself is not changed by this.
+            // The boundary 0 leaves unchanged what the side says of itself.
             Some(store) => store.flush(0).await,
             None => side.flush().await,
         };
         side.finish(operation, self.rt.now());
         side.changed.notify();
-        // What was admitted meanwhile may have waited for the side to be idle.
+        // Changes that were admitted in the meantime may have waited for the side to be idle.
         self.pump(index);
         result
     }
 
-    /// What the side held unflushed is unknown: with a log, that is what came since its last good
-    /// flush; on a bare device it could be anything. So the side is given up, also one that only
-    /// joins: what it still works on may lie in these ranges, and must have ended before they are
-    /// copied.
+    /// Handles a flush that failed on a side, whose unflushed content is now unknown. With a log,
+    /// this is the content written since the last good flush; on a bare device it could be
+    /// anything. So the side is given up, even if it is only joining: requests that it still works
+    /// on may lie in these ranges, and must have ended before the ranges are copied.
     pub(super) fn lost_since_last_flush(self: &Rc<Self>, index: usize, error: IoError) {
         let side = &self.sides[index];
         if side.is_active() {

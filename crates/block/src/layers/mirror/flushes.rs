@@ -1,22 +1,24 @@
-//! The flushes that clients wait for, and up to which change they have come.
+//! The flushes that clients wait for, and the boundary up to which changes were flushed for a
+//! client.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use bimetal_rt::sync::Event;
 
-/// See the module.
+/// State of the flushes; see the module.
 #[derive(Default)]
 pub(super) struct Flushes {
-    /// All changes below this sequence number were flushed for a client.
+    /// Sequence number below which all changes were flushed for a client.
     below: Cell<u64>,
-    /// The sequence numbers below which those that wait want everything flushed, and how many each.
+    /// Boundaries of the waiting flushes, each with the number of flushes that wait for it.
     waiting: RefCell<BTreeMap<u64, u32>>,
-    /// A side has flushed or could not, or counts no more.
+    /// Signaled when a flush of a side has ended, or a side no longer counts.
     pub(super) changed: Event,
 }
 
-/// A flush that waits, until it is dropped: its client may leave in the middle.
+/// A waiting flush, registered until this guard is dropped, since the client may leave at any
+/// moment.
 pub(super) struct FlushWaits<'f> {
     flushes: &'f Flushes,
     boundary: u64,
@@ -34,7 +36,7 @@ impl Drop for FlushWaits<'_> {
 }
 
 impl Flushes {
-    /// A flush of all changes below a sequence number begins to wait.
+    /// Registers a flush that waits for all changes below `boundary`.
     pub(super) fn wait(&self, boundary: u64) -> FlushWaits<'_> {
         *self.waiting.borrow_mut().entry(boundary).or_default() += 1;
         FlushWaits {
@@ -43,23 +45,23 @@ impl Flushes {
         }
     }
 
-    /// The lowest sequence number above another one up to which a flush waits.
+    /// Returns the lowest boundary above `number` that a flush waits for.
     pub(super) fn first_above(&self, number: u64) -> Option<u64> {
         let waiting = self.waiting.borrow();
         waiting.range(number + 1..).next().map(|(&first, _)| first)
     }
 
-    /// True when a client waits for a flush.
+    /// Returns true when a client waits for a flush.
     pub(super) fn are_waited_for(&self) -> bool {
         !self.waiting.borrow().is_empty()
     }
 
-    /// All changes below this sequence number were flushed for a client.
+    /// Returns the sequence number below which all changes were flushed for a client.
     pub(super) fn below(&self) -> u64 {
         self.below.get()
     }
 
-    /// A client was told that all changes below this sequence number are durable.
+    /// Records that a client was told that all changes below `number` are durable.
     pub(super) fn done_below(&self, number: u64) {
         self.below.set(self.below.get().max(number));
     }

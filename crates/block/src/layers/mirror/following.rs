@@ -1,12 +1,13 @@
-//! How a side that is being rebuilt follows the changes of clients.
+//! The rules by which a side that is being rebuilt follows the changes of clients.
 //!
-//! The side is given a change where it already has what is around it. When much waits for it, it is
-//! not: the range is out of sync again, and the rebuild brings it. That undoes what the rebuild has
-//! done, so it is allowed only as long as the rebuild is ahead of its floor by as much. Otherwise
-//! the change waits, before it is admitted, until less waits for the side.
+//! The side is given a change where it already has the surrounding content. When too many bytes
+//! wait for the side, the change passes over it: the range is out of sync again, and the rebuild
+//! copies it. Passing over undoes part of the rebuild, so it is allowed only as long as the rebuild
+//! is ahead of its floor, where ranges passed over earlier count as not copied. Otherwise the
+//! change waits, before it is admitted, until fewer bytes wait for the side.
 //!
-//! So what waits for the side is bounded in memory and in time: when it becomes whole and counts,
-//! clients must not wait for what has gathered meanwhile. And a volume must never stay degraded
+//! This bounds the bytes that wait for the side in memory and in time: when the side becomes whole
+//! and counts, clients must not wait for a gathered backlog. A volume must never stay degraded
 //! because its clients are faster than the side.
 
 use std::ops::Range;
@@ -16,29 +17,30 @@ use super::share::COST_BYTES_MIN;
 use super::shared::{Shared, VolumeState};
 use super::side::Side;
 
-/// A side that is being rebuilt has at most this much to store that was admitted, and at most as
-/// much as its log bounds the exposure to. 256 blocks are enough to put them in order.
+/// Maximum number of admitted bytes that wait to be stored on a side that is being rebuilt; the
+/// bound that its log sets to the exposure applies as well. 256 blocks are enough to sort them.
 const FOLLOWING_BYTES_MAX: u64 = 1 << 20;
-/// What is out of sync again costs a disk this much at least: so much passes below its head in the
-/// time in which it finds a block and, after its log has been there, the next one.
+/// Minimum cost in bytes, on a disk, of a range that is out of sync again. About this much passes
+/// below the head while the disk seeks to a block and then, after a write to its log, to the next
+/// block.
 const COST_SEEKING_BYTES_MIN: u64 = 256 << 10;
 
 impl Side {
-    /// True when the side is given a change of a range. One that is being rebuilt and lacks all of
-    /// the range is not: the rebuild brings the change along, and the log of the side is spared.
-    /// Nor is one for which too much waits. Where the queue of the side still has an older change,
-    /// the newer one follows it in order.
+    /// Returns true when the side is given a change of a range. A side that is being rebuilt and
+    /// lacks the whole range is not given the change: the rebuild copies it, and the log of the
+    /// side is spared. The same holds for a side for which too many bytes wait. Where the queue of
+    /// the side still has an older change, the newer change follows it in order.
     pub(super) fn takes(&self, range: &Range<u64>) -> bool {
         let is_passed = self.may_be_passed(range) && !self.follows(range);
         self.is_active() && !is_passed
     }
 
-    /// True when nothing but the rebuild need bring a change of a range to the side.
+    /// Returns true when the rebuild alone can bring a change of the range to the side.
     fn may_be_passed(&self, range: &Range<u64>) -> bool {
         self.life.get() == Life::Resyncing && self.queue.borrow().is_current(range)
     }
 
-    /// True when the side has a part of the range and little enough waits for it.
+    /// Returns true when the side has a part of the range and has room for the change.
     fn follows(&self, range: &Range<u64>) -> bool {
         !self.out_of_sync.covers(range) && self.has_room_for(range)
     }
@@ -51,21 +53,21 @@ impl Side {
         bytes == 0 || bytes + (range.end - range.start) <= bytes_max
     }
 
-    /// True when a change of the range takes room in what may wait for the side.
+    /// Returns true when a change of the range takes room in the bytes that may wait for the side.
     fn needs_room_for(&self, range: &Range<u64>) -> bool {
         self.may_be_passed(range) && !self.out_of_sync.covers(range)
     }
 
-    /// True when a change of the range would undo what a rebuild has done.
+    /// Returns true when a change of the range would undo part of the rebuild.
     fn would_fall_back(&self, range: &Range<u64>) -> bool {
         self.needs_room_for(range) && !self.has_room_for(range)
     }
 }
 
 impl Shared {
-    /// Waits until every side that is being rebuilt can be given a change of a range, lacks all of
-    /// it, or is so far ahead of its floor that it may be passed. Changes that take room of a side
-    /// have it in the order of arrival; the others wait for nobody.
+    /// Waits until every side that is being rebuilt can be given a change of the range, lacks the
+    /// whole range, or is far enough ahead of its floor to be passed over. Changes that take room
+    /// of a side get it in the order of arrival; other changes do not wait.
     pub(super) async fn until_rebuilds_follow(&self, range: &Range<u64>) {
         let needs_room = |side: &Side| side.needs_room_for(range);
         if !self.sides.iter().any(needs_room) {
@@ -84,7 +86,7 @@ impl Shared {
         waiting.in_turn(|| follow().then_some(())).await;
     }
 
-    /// Notes that a side is not given a change of a range, and lacks it from now on.
+    /// Records that a side is not given a change of the range and lacks it from now on.
     pub(super) fn pass_over(&self, side: &Side, range: &Range<u64>) {
         if side.would_fall_back(range) {
             let cost_bytes_min = match side.device.geometry().rotational {

@@ -1,10 +1,11 @@
-//! Monitoring the sides: which is late, and which is given up.
+//! Monitoring the sides: detects sides that are late, and gives up sides that are absent.
 //!
-//! A side that works but lags is only delayed: once the exposure is full it sets the pace. A side
-//! that has work and completes nothing for [`absent_after`](super::MirrorConfig::absent_after), or
-//! that fails again and again, is absent: the volume is degraded, nothing waits for the side any
-//! more, and what it lacks is kept as a set of ranges, without the data. Ranges that an absent side
-//! is still working on stay quarantined: the side is not used again before all of them have ended.
+//! A side that works but lags is only delayed: once the exposure is full, that side sets the pace.
+//! A side is absent when it has work and completes nothing for
+//! [`absent_after`](super::MirrorConfig::absent_after), or when it fails repeatedly. The volume is
+//! then degraded, no operation waits for the side any more, and the ranges that the side lacks are
+//! kept without their data. An absent side must not be used again before all of its operations in
+//! flight have ended.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,11 +16,12 @@ use super::shared::{Shared, VolumeState};
 use super::side::add;
 use crate::error::IoError;
 
-/// An absent side is tried again this often.
+/// Interval at which a silent side is checked again when it cannot be given up or is absent
+/// already.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Watches the writes of one side for ever; see the module.
+    /// Monitors the writes of one side until it has left the volume; see the module.
     pub(super) async fn watch_side(self: Rc<Self>, index: usize) {
         let side = &self.sides[index];
         loop {
@@ -45,7 +47,8 @@ impl Shared {
             }
             let silent_since = side.last_progress().max(started.at);
             let absent_after = Duration::from_nanos(self.rules.absent_after_ns);
-            // What the side did while this thread did not look is not known yet.
+            // The completions during a pause of this thread are not known yet, so a pause hardly
+            // counts as silence.
             let silence = self.rt.awake_since(silent_since);
             if silence >= absent_after && side.is_active() {
                 self.silent(index);
@@ -59,12 +62,12 @@ impl Shared {
             let moved_on = side
                 .changed
                 .until(|| side.work.oldest().is_none_or(|(o, _)| o != operation));
-            // The time being up is what the next round looks at.
+            // A timeout is handled by the next round.
             let _ = self.rt.timeout(left, moved_on).await;
         }
     }
 
-    /// The oldest write of a side has exceeded the side's limit.
+    /// Marks a side as stuck because its oldest write has exceeded the side's limit.
     fn overdue(self: &Rc<Self>, index: usize) {
         let side = &self.sides[index];
         side.work.set_stuck(true);
@@ -78,13 +81,14 @@ impl Shared {
         }
     }
 
-    /// From now on the volume does without the side, and is what the configuration asks for then.
+    /// Gives up a side: the volume continues without it, in the state that the configuration
+    /// requests for a degraded volume.
     pub(super) fn give_up(self: &Rc<Self>, index: usize, error: IoError) {
         self.do_without(index, error, self.on_degraded);
     }
 
-    /// From now on the volume does without the side, which leaves by command: that is no reason to
-    /// stop serving.
+    /// Gives up a side that leaves by command. The volume keeps serving, whatever `on_degraded`
+    /// says.
     pub(super) fn dismiss(self: &Rc<Self>, index: usize) {
         self.do_without(index, IoError::Offline, OnDegraded::Continue);
     }
@@ -106,8 +110,8 @@ impl Shared {
         let lacks = lost.into_iter().chain(flying);
         lacks.for_each(|range| side.note_lack(range));
         if let Some(store) = side.store() {
-            // What is not durable yet may be lost: so what the side lacks is known to the block
-            // when it comes back.
+            // Changes that are not durable yet may be lost on the side. Recording them means that
+            // the blocks that the side lacks are known exactly when it comes back.
             let not_durable = store.take_not_durable();
             not_durable.iter().for_each(|range| side.note_lack(range));
         }
@@ -117,7 +121,7 @@ impl Shared {
             (OnDegraded::Stop, VolumeState::Open | VolumeState::ReadOnly) => {
                 self.set_state(VolumeState::Stopped);
             }
-            // What is closed stays closed.
+            // A closed volume stays closed.
             _ => {}
         }
         self.announce_loss();

@@ -1,5 +1,6 @@
-//! The life cycle of a side, as one value with one checked transition. Whether a side takes writes,
-//! is counted on, may be read or belongs to the volume at all is asked here and nowhere else.
+//! The life cycle of a side, as one value whose transitions are checked. All questions of whether a
+//! side takes writes, is counted on, may be read or belongs to the volume are answered here and
+//! nowhere else.
 //!
 //! ```text
 //!             +---------------------------------------+
@@ -7,8 +8,8 @@
 //! Absent --> Resyncing <--> Joining --> Healthy --> Absent --> Removed
 //! ```
 //!
-//! A side is given up (becomes absent) from every state but `Removed`. It must never count without
-//! having been rebuilt, and a side that was removed must never be used again.
+//! A side is given up (becomes absent) from every state but `Removed`. A side must never count
+//! without having been rebuilt, and a removed side must never be used again.
 
 use std::cell::Cell;
 
@@ -16,45 +17,48 @@ use bimetal_rt::sync::Event;
 
 use crate::error::IoError;
 
-/// Where a side stands.
+/// State of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
-    /// It takes every write, and acknowledgements count on it.
+    /// The side takes every write, and acknowledgements count on it.
     Healthy {
         /// The sequence number of the first write that counted on it.
         counted_from: u64,
     },
-    /// It takes every write and is given what it lacks. Nothing counts on it.
+    /// The side takes writes and is rebuilt; see [`Side::takes`](super::side::Side::takes) for the
+    /// writes that pass over it. Acknowledgements do not count on it.
     Resyncing,
-    /// Its rebuild is over, but its queue may still hold writes that were acknowledged without it.
-    /// New acknowledgements count on it already, so that the number of those writes only falls.
+    /// The rebuild of the side is over, but its queue may still hold writes that were acknowledged
+    /// without it. New acknowledgements already count on the side, so the number of those writes
+    /// only falls.
     Joining {
         /// The sequence number of the first write that counts on it.
         counted_from: u64,
     },
-    /// It is given nothing: it is missing, silent for too long, or failing.
+    /// The side is given no requests: it is missing, silent for too long, or failing.
     Absent {
-        /// Why it was given up; `None` when it was missing from the beginning.
+        /// Error for which the side was given up; `None` when it was missing from the beginning.
         because: Option<IoError>,
     },
-    /// It has left the volume for good.
+    /// The side has left the volume permanently.
     Removed,
 }
 
 impl Life {
-    /// A side that was whole when the volume was opened.
+    /// State of a side that was whole when the volume was opened.
     pub(super) const WHOLE: Life = Life::Healthy { counted_from: 0 };
-    /// A side that was missing when the volume was opened.
+    /// State of a side that was missing when the volume was opened.
     pub(super) const MISSING: Life = Life::Absent { because: None };
 
-    /// A side that was given up because of this.
+    /// Returns the state of a side that was given up because of an error.
     pub(super) fn given_up(because: IoError) -> Life {
         Life::Absent {
             because: Some(because),
         }
     }
 
-    /// Why the side is absent; `None` when it is not, or was missing from the beginning.
+    /// Returns the error for which the side was given up; `None` when the side is not absent, or
+    /// was missing from the beginning.
     pub(super) fn absent_because(self) -> Option<IoError> {
         match self {
             Life::Absent { because } => because,
@@ -62,7 +66,7 @@ impl Life {
         }
     }
 
-    /// The word in `status`.
+    /// Returns the name of the state as `status` shows it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Life::Healthy { .. } => "healthy",
@@ -72,12 +76,12 @@ impl Life {
         }
     }
 
-    /// True of a side that was opened.
+    /// Returns true when a side in this state is open and given requests.
     pub(super) fn is_used(self) -> bool {
         !matches!(self, Life::Absent { .. } | Life::Removed)
     }
 
-    /// True when a side may go from this state to another one.
+    /// Returns true when the transition to `next` is allowed.
     fn may_become(self, next: Life) -> bool {
         match (self, next) {
             (Life::Resyncing, Life::Joining { .. }) => true,
@@ -95,15 +99,15 @@ impl Life {
     }
 }
 
-/// See the module.
+/// The current state of a side; see the module.
 pub(super) struct LifeCycle {
     life: Cell<Life>,
-    /// The state has changed.
+    /// Signaled when the state has changed.
     pub(super) changed: Event,
 }
 
 impl LifeCycle {
-    /// A side that begins in a state.
+    /// Creates a life cycle that begins in the given state.
     pub(super) fn beginning(life: Life) -> LifeCycle {
         LifeCycle {
             life: Cell::new(life),
@@ -111,15 +115,15 @@ impl LifeCycle {
         }
     }
 
-    /// The state.
+    /// Returns the current state.
     pub(super) fn get(&self) -> Life {
         self.life.get()
     }
 
-    /// The side is in another state from now on.
+    /// Changes the state.
     ///
     /// # Panics
-    /// When a side in the present state cannot become this.
+    /// When the transition is not allowed.
     pub(super) fn turn(&self, next: Life) {
         let now = self.life.get();
         assert!(
@@ -130,23 +134,24 @@ impl LifeCycle {
         self.changed.notify();
     }
 
-    /// True when the side holds everything that was acknowledged, or will before a write counts on
+    /// Returns true when the side holds every acknowledged write, or will before a write counts on
     /// it.
     pub(super) fn is_healthy(&self) -> bool {
         matches!(self.life.get(), Life::Healthy { .. })
     }
 
-    /// True when the side is given writes.
+    /// Returns true when the side is given writes.
     pub(super) fn is_active(&self) -> bool {
         self.life.get().is_used()
     }
 
-    /// True when acknowledgements and flushes wait for the side, within the bounds.
+    /// Returns true when acknowledgements and flushes wait for the side, within the bounds.
     pub(super) fn is_counted_on(&self) -> bool {
         self.counted_from().is_some()
     }
 
-    /// The sequence number of the first write that counts on the side; `None` when none does.
+    /// Returns the sequence number of the first write that counts on the side; `None` when no write
+    /// does.
     pub(super) fn counted_from(&self) -> Option<u64> {
         match self.life.get() {
             Life::Healthy { counted_from } | Life::Joining { counted_from } => Some(counted_from),
@@ -154,12 +159,12 @@ impl LifeCycle {
         }
     }
 
-    /// True when the side has been rebuilt and does not hold all of its queue yet.
+    /// Returns true when the side has been rebuilt but does not hold all writes of its queue yet.
     pub(super) fn is_joining(&self) -> bool {
         matches!(self.life.get(), Life::Joining { .. })
     }
 
-    /// True when the side has left the volume.
+    /// Returns true when the side has left the volume.
     pub(super) fn is_removed(&self) -> bool {
         self.life.get() == Life::Removed
     }
@@ -210,7 +215,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_follows_from_the_state() {
-        // Healthy, active, counted on.
+        // The answers of `is_healthy`, `is_active` and `is_counted_on`.
         let expected = [
             (Life::WHOLE, [true, true, true]),
             (Life::Resyncing, [false, true, false]),

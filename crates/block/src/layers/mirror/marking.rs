@@ -1,8 +1,9 @@
-//! Writing down who counts: every change of the set of healthy sides begins an epoch, and the
-//! superblocks of the healthy sides are given it, one task for each side at a time.
+//! Recording which sides count. Every change of the set of healthy sides begins an epoch, which is
+//! written to the superblocks of the healthy sides, by one task at a time for each side.
 //!
-//! A side that joins is told last, and an epoch without a side that was given up begins only once
-//! what was flushed while that side counted is durable on a member of it.
+//! The superblock of a joining side must be written last. An epoch without a side that was given up
+//! must begin only once the changes that were flushed while that side counted are durable on a
+//! member of the epoch.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,26 +12,25 @@ use super::shared::Shared;
 use super::side::{Side, add};
 use super::superblock::State;
 
-/// The last side is marked again so long after it could not be.
+/// Delay before the superblock of the last healthy side is written again after a failure.
 const MARK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 impl Shared {
-    /// The sides that hold everything get an epoch without the one that was given up, so that
-    /// after a crash nobody takes that one for the truth. Nothing is acknowledged before one of
-    /// them has it.
+    /// Begins an epoch without the side that was given up, so that after a crash that side is not
+    /// taken for complete. Nothing is acknowledged before a healthy side has the epoch.
     pub(super) fn announce_loss(self: &Rc<Self>) {
         if let Some(epoch) = self.begin_epoch() {
             self.membership.need(epoch);
         }
     }
 
-    /// Begins an epoch of the healthy sides and has it written to them. Returns its number; `None`
-    /// without superblocks.
+    /// Begins an epoch whose members are the healthy sides and starts writing it to them. Returns
+    /// the number of the epoch; `None` without superblocks.
     pub(super) fn begin_epoch(self: &Rc<Self>) -> Option<u64> {
         let volume = self.membership.superblocks.as_ref()?;
         let epoch = volume.begin_epoch(&self.healthy(), self.admission.next_number());
-        // A side that is being rebuilt is given changes of the new epoch as well: in its log under
-        // the old one they would not count.
+        // A side that is being rebuilt also gets changes of the new epoch: changes under the old
+        // epoch would not count in its log.
         for store in self.sides.iter().filter(|side| side.is_active()) {
             if let Some(store) = store.store() {
                 store.set_epoch(epoch);
@@ -42,7 +42,7 @@ impl Shared {
         Some(epoch)
     }
 
-    /// Writes the newest epoch to a side, unless that is being done.
+    /// Starts writing the newest epoch to a side, unless a task is already doing so.
     pub(super) fn mark_side(self: &Rc<Self>, index: usize) {
         if self.membership.superblocks.is_some() && !self.sides[index].marking.replace(true) {
             let shared = Rc::clone(self);
@@ -51,8 +51,9 @@ impl Shared {
         }
     }
 
-    /// A side that joins is told last: if it counted while the others did not know, each would
-    /// take itself for the only one.
+    /// Returns true when the superblock of a side may be written now. The superblock of a joining
+    /// side is written last: if that side counted while the others did not know, each would take
+    /// itself for the only complete one.
     fn may_be_marked(&self, index: usize) -> bool {
         let volume = self
             .membership
@@ -64,9 +65,10 @@ impl Shared {
             || others.all(|other| !volume.is_established(other) || volume.knows(other, index))
     }
 
-    /// True when an epoch without the sides that were given up may begin: what was flushed while
-    /// they counted is durable on a member of it, or cannot be for another reason. On a member that
-    /// would be asked for it, as long as there is one that can have it.
+    /// Returns true when an epoch without the sides that were given up may begin: the changes that
+    /// were flushed while these sides counted are durable on a member of the epoch, or cannot be
+    /// for another reason. The member must be one that recovery would use, as long as such a member
+    /// can have them.
     fn holds_what_was_flushed(&self) -> bool {
         let flushed = self.flushes.below();
         let members = || {
@@ -85,7 +87,8 @@ impl Shared {
         any && !asked().any(Side::holds_all)
     }
 
-    /// Has the members of a new epoch flush what was flushed on a side that was given up.
+    /// Requests that the members of a new epoch flush the changes that were flushed on a side that
+    /// was given up.
     fn flush_before_epoch(self: &Rc<Self>) {
         for index in self.healthy() {
             self.want_flushed(index, self.flushes.below());
@@ -103,7 +106,7 @@ impl Shared {
             let gone = || !side.is_healthy();
             let held = || gone() || self.holds_what_was_flushed();
             while !held() {
-                // A flush that has failed is tried again.
+                // Retry a flush that has failed.
                 self.flush_before_epoch();
                 self.release_logs();
                 let moved = self.flushes.changed.until(held);
@@ -115,7 +118,8 @@ impl Shared {
                 break;
             }
             let (epoch, state) = (volume.epoch(), self.wanted_mark());
-            // It counts as work in flight, so that a side that hangs in it is noticed.
+            // The write of the superblock counts as work in flight, so that a side that hangs in it
+            // is noticed.
             let operation = side.start(self.rt.now());
             let complete = side.store().map_or(0, |store| store.complete_durable());
             let written = volume.mark_one(index, state, complete).await;
@@ -134,7 +138,7 @@ impl Shared {
                 }
                 Ok(()) => break,
                 Err(_) if !side.is_healthy() => {
-                    // It was given up while its superblock was being written.
+                    // The side was given up while its superblock was being written.
                     add(&side.counts.errors, 1);
                     break;
                 }
@@ -151,7 +155,7 @@ impl Shared {
         side.marking.set(false);
     }
 
-    /// The state that the superblocks of the members should have.
+    /// Returns the state that the superblocks of the members should have.
     pub(super) fn wanted_mark(&self) -> State {
         if self.membership.quiet.get() {
             State::Quiet
@@ -160,9 +164,9 @@ impl Shared {
         }
     }
 
-    /// True when every side that counts says durably that a peer may be ahead of it, or that it is
-    /// being rebuilt, as one that joins does until it counts. A side on its way to say otherwise
-    /// does not.
+    /// Returns true when every side that counts durably says that a peer may be ahead of it, or
+    /// that it is being rebuilt, as a joining side does until it counts. A side whose superblock is
+    /// being changed to say otherwise does not.
     pub(super) fn peers_know(&self) -> bool {
         let Some(volume) = &self.membership.superblocks else {
             return false;
@@ -171,7 +175,7 @@ impl Shared {
         counted_on.all(|side| !volume.may_be_complete(side.index))
     }
 
-    /// True when a side of the volume is not even there.
+    /// Returns true when a side that the table lists is not present.
     pub(super) fn incomplete_table(&self) -> bool {
         let volume = self.membership.superblocks.as_ref();
         volume.is_some_and(|volume| !volume.is_whole_table())

@@ -1,20 +1,22 @@
 //! The hetero-mirror: one volume with a full copy on each of N unlike sides, which answers at the
-//! speed of whichever side answers first.
+//! speed of the side that answers first.
 //!
 //! Source: the hetero-mirroring paper. HM_READ is in `read.rs`, HM_WRITE and HM_DELAY_WRITE are in
-//! `write.rs`, with what the paper leaves open decided here:
+//! `write.rs`. Where the paper leaves something open, this layer decides:
 //!
 //! - A write is acknowledged when the first side has it, as long as the *exposure* (acknowledged
 //!   bytes that not all healthy sides hold) stays within its bounds in bytes and seconds. Past a
 //!   bound, writes wait for all sides.
 //! - Each side has its own queue. Overlapping writes apply on each side in the order in which they
-//!   were admitted; a newer write replaces what waits under it.
-//! - Reads go to the side that reads fastest among those that have the newest content of the range,
-//!   and to a queue in memory where no side has it.
-//! - A flush, and a write with FUA, waits for all healthy sides.
+//!   were admitted; a newer write replaces the older content under it that still waits in the
+//!   queue.
+//! - A read goes to the fastest side that has the newest content of the range, and to a queue in
+//!   memory where no side has it.
+//! - A flush, and a write with FUA, waits for the first durable side that is complete up to the
+//!   boundary; over bare devices, for all healthy sides.
 //!
-//! It must never serve a block older than an acknowledged write, never let the exposure pass its
-//! bound, and never forget that a side lacks something.
+//! The mirror must never serve a block older than an acknowledged write, never let the exposure
+//! exceed its bound, and never forget that a side lacks something.
 
 mod admission;
 mod attend;
@@ -83,39 +85,40 @@ use shared::{Parts, Shared, VolumeState};
 use side::{Place, Side};
 pub use status::{MirrorStatus, SideStatus};
 
-/// The bound that a side with a log of `log_bytes` sets to the exposure of its volume, in bytes:
-/// what one side lacks must fit into its log. The least of all sides counts.
+/// Returns the bound in bytes that a side with a log of `log_bytes` sets to the exposure of its
+/// volume: the content that one side lacks must fit into its log. The smallest bound of all sides
+/// applies.
 pub fn exposure_bytes_max_of_log(log_bytes: u64) -> u64 {
     store::backlog_bytes_max(log_bytes)
 }
 
-/// The line of a configuration that names these sides.
+/// Returns the line of a configuration that names these sides.
 pub fn sides_line(sides: &[String]) -> String {
     let quoted: Vec<String> = sides.iter().map(|side| format!("\"{side}\"")).collect();
     format!("sides = [{}]", quoted.join(", "))
 }
 
-/// One side as it is handed to [`Mirror::new`].
+/// A bare side, as passed to [`Mirror::new`].
 pub struct SideDevice {
     /// The name of the device.
     pub name: String,
     /// The device.
     pub device: Rc<dyn Device>,
-    /// Where the volume starts on it, in bytes.
+    /// Offset in bytes at which the volume starts on the device.
     pub data_offset: u64,
-    /// What the side lacks at the start: nothing, or everything.
+    /// Whether the side lacks all content of the volume at the start; if false, it lacks nothing.
     pub stale: bool,
 }
 
-/// See the module. Cloning gives another handle to the same volume.
+/// A mirrored volume; see the module. A clone is another handle to the same volume.
 #[derive(Clone)]
 pub struct Mirror {
     shared: Rc<Shared>,
 }
 
 impl Mirror {
-    /// A volume of `size_bytes` over bare sides, without superblocks and logs: for experiments
-    /// and tests. It cannot be opened again.
+    /// Creates a volume of `size_bytes` over bare sides, without superblocks and logs. For
+    /// experiments and tests only: the volume cannot be opened again.
     ///
     /// # Panics
     /// With fewer than two sides, or when every side is stale.
@@ -161,12 +164,12 @@ impl Mirror {
         Mirror { shared }
     }
 
-    /// The volume on formatted sides, after whatever happened before. The sides that count are
-    /// marked as in use before this returns.
+    /// Opens the volume on formatted sides, whatever happened before. The sides that count are
+    /// marked active before this function returns.
     ///
     /// # Errors
-    /// When the volume must not be opened: the message says what was found, what may be lost, and
-    /// what can be done.
+    /// When the volume must not be opened. The message says in which state the sides are, which
+    /// changes may be lost, and how the operator can proceed.
     pub async fn open(
         rt: &Rt,
         config: &MirrorConfig,
@@ -197,7 +200,8 @@ impl Mirror {
             let side = Side::logged(index, found.name, place, rules, opened.volume_bytes);
             for range in found.stale.iter() {
                 if side.is_healthy() {
-                    // What a side lacks that counts, nobody has: it is known to be wrong there.
+                    // A range that a side lacks although it counts is on no side, so it is known to
+                    // be wrong there.
                     side.out_of_sync.note_corrupt(range.clone());
                 }
                 side.note_lack(range);
@@ -218,8 +222,9 @@ impl Mirror {
         Ok(Mirror::of(rt, config, parts))
     }
 
-    /// Where on the device of a side the newest content is that this side has of the block at
-    /// `offset`: for tests that look past the mirror. `None` for zeroes without a place.
+    /// Returns the position on the device of side `side` of its newest content of the block at
+    /// `offset`; `None` when the block is zeroes without a position. For tests that access the
+    /// device directly.
     pub fn place_on(&self, side: usize, offset: u64) -> Option<u64> {
         let side = &self.shared.sides[side];
         match side.store() {
@@ -228,24 +233,26 @@ impl Mirror {
         }
     }
 
-    /// The volume and its sides now.
+    /// Returns the current state of the volume and its sides.
     pub fn status(&self) -> MirrorStatus {
         self.shared.status()
     }
 
-    /// Begins to read every written block of every healthy side, and to repair what is wrong. One
-    /// that goes on since the volume was opened is left as it is.
+    /// Starts a scrub, which reads every written block of every healthy side and repairs corrupt
+    /// blocks. A scrub that was resumed when the volume was opened, and still runs, is left as it
+    /// is.
     ///
     /// # Errors
-    /// One line that says why not: one was begun already, or the volume cannot be scrubbed.
+    /// One line that says why not: a scrub already runs, or the volume cannot be scrubbed.
     pub fn start_scrub(&self) -> Result<(), String> {
         self.shared.start_scrub()
     }
 
-    /// Takes a device as a further side and rebuilds it, in the place of the side `replaced` once
-    /// it is whole, if that is given. Returns when the volume durably remembers it; `status` shows
-    /// the rebuild. Of a side that has come before, what is asked is asked again. What the device
-    /// holds is lost; a side of another volume only with `force`.
+    /// Adds a device as a further side and rebuilds it. If `replaced` is given, the new side takes
+    /// the place of that side once it is whole. Returns when the volume durably remembers the
+    /// operation; `status` shows the rebuild. For a side that has already been added, only the
+    /// request is repeated. The old content of the device is lost; a side of another volume is
+    /// overwritten only with `force`.
     ///
     /// # Errors
     /// One line that says why not.
@@ -258,8 +265,9 @@ impl Mirror {
         self.shared.add_side(side, replaced, force).await
     }
 
-    /// Asks again what was asked of a side that the volume has; `None` when it has none of this
-    /// name, and [`Mirror::add_side`] is to be given its device.
+    /// Repeats a request to add or replace for a side that the volume has. Returns `None` when the
+    /// volume has no side of this name; the caller must then call [`Mirror::add_side`] with its
+    /// device.
     pub async fn ask_again(
         &self,
         side: &str,
@@ -268,13 +276,13 @@ impl Mirror {
         self.shared.ask_again_of(side, replaced).await
     }
 
-    /// The sides that the configuration should name, if they are not those `named`: those that the
-    /// volume has when its operations are over.
+    /// Returns the sides that the volume will have when its operations are over, if they are not
+    /// those in `named`. The configuration should name these sides.
     pub fn sides_to_name(&self, named: &[String]) -> Option<Vec<String>> {
         self.shared.sides_to_name(named)
     }
 
-    /// Lets go of a side for good, once another one has everything that is on it.
+    /// Removes a side permanently, once another side has all content that is on it.
     ///
     /// # Errors
     /// One line that says why not.
@@ -282,8 +290,8 @@ impl Mirror {
         self.shared.remove_side(name).await
     }
 
-    /// Makes the volume as large as its smallest side has room for, and returns its size. What is
-    /// beyond the old one reads as zeroes.
+    /// Grows the volume to the size for which its smallest side has room, and returns the new size.
+    /// The space beyond the old size reads as zeroes.
     ///
     /// # Errors
     /// One line that says why not.
@@ -291,15 +299,16 @@ impl Mirror {
         self.shared.grow().await
     }
 
-    /// How fast rebuilds of the volume are.
+    /// Returns the rates of rebuilds of the volume.
     pub fn rebuild_rates(&self) -> RebuildRates {
         self.shared.repair.share.rates()
     }
 
-    /// Sets how fast rebuilds of the volume are, also of one that runs, until the volume is closed.
+    /// Sets the rates of rebuilds of the volume, including a running one, until the volume is
+    /// closed.
     ///
     /// # Errors
-    /// One line that says what is wrong with the rates.
+    /// One line that says which rate is invalid.
     pub fn set_rebuild_rates(&self, rates: RebuildRates) -> Result<(), String> {
         rates.check()?;
         self.shared.repair.share.set_rates(rates);
@@ -307,17 +316,18 @@ impl Mirror {
         Ok(())
     }
 
-    /// Ends a scrub that runs; false when none does.
+    /// Cancels the running scrub; returns false when no scrub runs.
     pub fn cancel_scrub(&self) -> bool {
         self.shared.repair.scrub.cancel()
     }
 }
 
-/// What a volume over these sides is and can do.
+/// Returns the geometry of a volume over these sides.
 fn stacked(sides: &[Geometry], size_bytes: u64) -> Geometry {
     Geometry {
         size_bytes,
-        // Discards keep their promise through write-zeroes where a side does not make it.
+        // A discard reads as zeroes, through write-zeroes where the device of a side does not
+        // guarantee it.
         discard_zeroes: true,
         ..Geometry::stacked(sides)
     }

@@ -1,7 +1,7 @@
-//! What a volume goes on with by itself: sides that are to leave, and a scrub that was interrupted.
+//! Operations that a volume resumes by itself: the removal of sides, and an interrupted scrub.
 //!
-//! The superblocks remember it, so it survives any stop. It must never let go of a side before
-//! another one has everything, and never scrub on behalf of one that was cancelled.
+//! The superblocks remember the operations, so they survive any stop. A side must never be removed
+//! before another one has all its content, and a cancelled scrub must never be resumed.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -15,17 +15,17 @@ use super::side::Side;
 use super::superblock::{Leaving, ScrubRecord};
 use super::volume::Volume;
 
-/// A side that could not leave is tried again after this.
+/// Delay before the removal of a side is retried.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Something that the volume has been told to do, or does by itself, and has not finished.
+/// An unfinished operation that was requested, or that the volume does by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OperationStatus {
     /// `replace`, `add`, `remove`, `rebuild` or `scrub`.
     pub kind: &'static str,
-    /// The side that leaves, comes or is rebuilt; `None` of a scrub.
+    /// Side that leaves, is added or is rebuilt; `None` for a scrub.
     pub side: Option<String>,
-    /// The side that takes its place, of `replace`.
+    /// Side that takes the place of `side`; only for `replace`.
     pub new: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl OperationStatus {
         }
     }
 
-    /// The words for people.
+    /// Returns a description of the operation for people.
     pub fn words(&self) -> String {
         match (&self.side, &self.new) {
             (Some(side), Some(new)) => format!("{} {side} by {new}", self.kind),
@@ -49,7 +49,7 @@ impl OperationStatus {
 }
 
 impl Shared {
-    /// Lets go of the sides that are to leave, each as soon as it may, until the volume is closed.
+    /// Removes the sides that are to leave, each as soon as it may, until the volume is closed.
     pub(super) async fn carry_on(self: Rc<Self>) {
         loop {
             self.membership
@@ -58,7 +58,8 @@ impl Shared {
                 .await;
             let left = self.leave_one().await;
             if left.is_err() {
-                // Another side may have everything by then, or the volume be open again.
+                // Until the retry, another side may get all the content, or the volume may be open
+                // again.
                 self.rt.sleep(AGAIN_AFTER).await;
             }
         }
@@ -73,7 +74,7 @@ impl Shared {
         }
     }
 
-    /// The place of a side that is to leave and may.
+    /// Returns the place of a side that is to leave and may leave now.
     fn place_due(&self) -> Option<usize> {
         let volume = self.membership.superblocks.as_ref()?;
         let remembered = volume.remembered();
@@ -90,14 +91,14 @@ impl Shared {
         listed.find(may_leave)
     }
 
-    /// The side at a place of the table, as far as that can be told.
+    /// Returns the side at a place of the table, if it can be determined.
     fn side_at(&self, place: usize) -> Option<&Side> {
         let mut sides = self.sides.iter();
         sides.find(|side| self.place_of_side(side.index) == Some(place))
     }
 
-    /// The place of a side in the table, also of one that was not found, where only one side can be
-    /// meant.
+    /// Returns the place of a side in the table. For a side that was not found, this works only
+    /// when a single place is possible.
     pub(super) fn place_of_side(&self, index: usize) -> Option<usize> {
         let volume = self.membership.superblocks.as_ref()?;
         if let Some(place) = volume.place_of(index) {
@@ -120,27 +121,28 @@ impl Shared {
         }
     }
 
-    /// True when all sides that count durably have what the volume remembers.
+    /// Returns true when all sides that count durably have the operations that the volume
+    /// remembers.
     pub(super) fn has_remembered(&self, volume: &Volume) -> bool {
         let mut healthy = self.healthy().into_iter();
         healthy.all(|index| volume.has_remembered(index))
     }
 
-    /// Notes how far a scrub is; the sides have it with their next superblocks.
+    /// Records the progress of a scrub. The sides get it with their next superblocks.
     pub(super) fn note_scrub(&self, record: Option<ScrubRecord>) {
         if let Some(volume) = &self.membership.superblocks {
             volume.remember(|remembered| remembered.scrub = record);
         }
     }
 
-    /// Notes how far a scrub is, on the sides as well.
+    /// Records the progress of a scrub, and starts writing it to the sides.
     pub(super) fn remember_scrub(self: &Rc<Self>, record: Option<ScrubRecord>) {
         if let Some(volume) = &self.membership.superblocks {
             self.remember(volume, |remembered| remembered.scrub = record);
         }
     }
 
-    /// What the volume is doing that it goes on with after a stop.
+    /// Returns the unfinished operations that the volume resumes after a stop.
     pub(super) fn operations(&self) -> Vec<OperationStatus> {
         let Some(volume) = &self.membership.superblocks else {
             return Vec::new();
@@ -188,7 +190,7 @@ impl Shared {
         operations
     }
 
-    /// What the volume remembers of a side, in a word.
+    /// Returns `leaving` or `joining` while a remembered operation concerns the side.
     pub(super) fn operation_of(&self, side: &Side) -> Option<&'static str> {
         let remembered = self.membership.superblocks.as_ref()?.remembered();
         let place = self.place_of_side(side.index)?;
@@ -199,8 +201,8 @@ impl Shared {
         is_coming.then_some("joining")
     }
 
-    /// The sides that the volume has when its operations are over, if these are not those `named`:
-    /// what the configuration should name.
+    /// Returns the sides that the volume will have when its operations are over, if they are not
+    /// those in `named`. The configuration should name these sides.
     pub(super) fn sides_to_name(&self, named: &[String]) -> Option<Vec<String>> {
         let volume = self.membership.superblocks.as_ref()?;
         let remembered = volume.remembered();

@@ -1,8 +1,8 @@
-//! What a side lacks: the ranges of the volume in which its content is out of sync and that no
-//! queue holds either. A rebuild copies them from other sides. This is the only place where the
-//! set changes, and every change that adds to it wakes the task that makes the side whole.
+//! Ranges that a side lacks: its content there is out of sync, and no queue holds the newest
+//! content for it. A rebuild copies these ranges from other sides. Only this file changes the set,
+//! and every addition wakes the task that makes the side whole.
 //!
-//! It must never forget a range that nothing else brings to the side.
+//! The set must never forget a range that nothing else brings to the side.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -11,28 +11,28 @@ use bimetal_rt::sync::Event;
 
 use crate::range_set::RangeSet;
 
-/// See the module.
+/// The ranges that a side lacks; see the module.
 pub(super) struct OutOfSync {
     lacking: RefCell<RangeSet>,
-    /// The part of it in which the side itself was found to be corrupt while it counted. The side
-    /// is known to lack it, so no flush waits for the repair.
+    /// Subset of `lacking` in which the side itself was found to be corrupt while it counted. The
+    /// side is known to lack these ranges, so no flush waits for their repair.
     corrupt: RefCell<RangeSet>,
-    /// The ranges that are being copied to the side, and what of each has changed since. They never
-    /// overlap.
+    /// Ranges that are being copied to the side, each with the parts that have changed since the
+    /// copy began. The ranges never overlap.
     copying: RefCell<Vec<(Range<u64>, RangeSet)>>,
-    /// Something was added.
+    /// Signaled when a range was added.
     pub(super) added: Event,
 }
 
-/// A range that is being copied to a side, until it is dropped.
+/// A copy of a range to a side, registered until this guard is dropped.
 pub(super) struct Copying<'o> {
     of: &'o OutOfSync,
     range: Range<u64>,
 }
 
 impl Copying<'_> {
-    /// The parts of a range of which the copy is the newest content: nothing has changed there
-    /// since the copying began.
+    /// Returns the parts of `part` in which the copy is the newest content, because nothing has
+    /// changed there since the copy began.
     pub(super) fn not_overtaken(&self, part: &Range<u64>) -> Vec<Range<u64>> {
         let copying = self.of.copying.borrow();
         let own = copying.iter().find(|(range, _)| *range == self.range);
@@ -49,7 +49,7 @@ impl Drop for Copying<'_> {
 }
 
 impl OutOfSync {
-    /// A side of a volume of this size that lacks nothing.
+    /// Creates an empty set for a side of a volume of this size.
     pub(super) fn nothing(volume_bytes: u64) -> OutOfSync {
         OutOfSync {
             lacking: RefCell::new(RangeSet::for_volume(volume_bytes)),
@@ -59,51 +59,53 @@ impl OutOfSync {
         }
     }
 
-    /// The side lacks a range, and what is around it may be taken for lacking as well where the set
-    /// has no room for more ranges.
+    /// Adds a range that the side lacks. When the set has no room for more ranges, neighbouring
+    /// content may be counted as lacking too.
     pub(super) fn add(&self, range: Range<u64>) {
         self.overtake(&range);
         self.lacking.borrow_mut().insert(range);
         self.added.notify();
     }
 
-    /// The side lacks just this range: what is around it may be the last copy.
+    /// Adds exactly this range, because the surrounding content may be the last copy.
     pub(super) fn add_exact(&self, range: Range<u64>) {
         self.overtake(&range);
         self.lacking.borrow_mut().insert_exact(range);
         self.added.notify();
     }
 
-    /// The side was found to be corrupt in a range that it lacks.
+    /// Records that the side was found to be corrupt in a range that it lacks.
     pub(super) fn note_corrupt(&self, range: Range<u64>) {
         self.corrupt.borrow_mut().insert(range);
     }
 
-    /// A range is not known to be corrupt any more; it is lacking all the same if it was.
+    /// Records that a range is no longer known to be corrupt. The side still lacks the range if it
+    /// did before.
     pub(super) fn forget_corrupt(&self, range: Range<u64>) {
         self.corrupt.borrow_mut().remove(range);
     }
 
-    /// Nothing is known to be corrupt any more: the side does not count, and lacks what it lacks.
+    /// Records that no range is known to be corrupt any more, because the side no longer counts.
+    /// The lacking ranges stay.
     pub(super) fn forget_all_corrupt(&self) {
         self.corrupt.borrow_mut().clear();
     }
 
-    /// A write that covers a range was queued for the side.
+    /// Removes a range for which a covering write was queued for the side.
     pub(super) fn queued(&self, range: Range<u64>) {
         self.overtake(&range);
         self.lacking.borrow_mut().remove(range);
     }
 
-    /// A range begins to be copied to the side. What changes of it is noted until what this returns
-    /// is dropped: the copy does not bring it.
+    /// Begins to copy a range to the side. Changes in the range are recorded until the returned
+    /// guard is dropped, since the copy does not contain them.
     pub(super) fn begin_copy(&self, range: Range<u64>) -> Copying<'_> {
         let mut copying = self.copying.borrow_mut();
         copying.push((range.clone(), RangeSet::new()));
         Copying { of: self, range }
     }
 
-    /// A range has changed, or is found to be lacking, whatever is being copied there.
+    /// Records in every copy in flight that a range has changed, or was found to be lacking.
     fn overtake(&self, range: &Range<u64>) {
         for (copied, overtaken) in self.copying.borrow_mut().iter_mut() {
             let common = range.start.max(copied.start)..range.end.min(copied.end);
@@ -113,45 +115,47 @@ impl OutOfSync {
         }
     }
 
-    /// A range was copied to the side. Returns how many of its bytes were corrupt before.
+    /// Removes a range that was copied to the side. Returns the number of its bytes that were
+    /// corrupt before.
     pub(super) fn copied(&self, range: Range<u64>) -> u64 {
         self.lacking.borrow_mut().remove(range.clone());
         self.corrupt.borrow_mut().remove(range)
     }
 
-    /// The volume ends here: nothing is lacking beyond it.
+    /// Removes all ranges beyond the end of the volume.
     pub(super) fn end_at(&self, volume_bytes: u64) {
         self.lacking.borrow_mut().remove(volume_bytes..u64::MAX);
     }
 
-    /// The side has left the volume, and is not made whole any more.
+    /// Removes all ranges, because the side has left the volume and is not rebuilt any more.
     pub(super) fn clear(&self) {
         self.lacking.borrow_mut().clear();
         self.corrupt.borrow_mut().clear();
     }
 
-    /// True when the side lacks nothing.
+    /// Returns true when the side lacks nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.lacking.borrow().is_empty()
     }
 
-    /// True when the side lacks nothing of a range.
+    /// Returns true when the side lacks no part of the range.
     pub(super) fn is_clear(&self, range: &Range<u64>) -> bool {
         self.lacking.borrow().is_clear(range)
     }
 
-    /// True when the side lacks all of a range.
+    /// Returns true when the side lacks the whole range.
     pub(super) fn covers(&self, range: &Range<u64>) -> bool {
         self.lacking.borrow().covers(range)
     }
 
-    /// True when the side was found to be corrupt in the whole range.
+    /// Returns true when the side was found to be corrupt in the whole range.
     pub(super) fn is_corrupt(&self, range: &Range<u64>) -> bool {
         self.corrupt.borrow().covers(range)
     }
 
-    /// True when all that is lacking was found corrupt on the side itself. Its repair may wait for
-    /// a change that waits for a flush of the side, so no flush waits for the repair.
+    /// Returns true when the side lacks only ranges that were found to be corrupt on it. Their
+    /// repair may wait for a change that waits for a flush of the side, so no flush waits for the
+    /// repair.
     pub(super) fn is_only_corrupt(&self) -> bool {
         let corrupt = self.corrupt.borrow();
         self.lacking
@@ -160,45 +164,46 @@ impl OutOfSync {
             .all(|range| corrupt.covers(&range))
     }
 
-    /// True when one more range fits without another one being taken for lacking.
+    /// Returns true when one more range fits without other content being counted as lacking.
     pub(super) fn has_room(&self) -> bool {
         self.lacking.borrow().has_room()
     }
 
-    /// Ranges that are lacking.
+    /// Returns the number of lacking ranges.
     pub(super) fn count(&self) -> usize {
         self.lacking.borrow().len()
     }
 
-    /// Bytes that are lacking.
+    /// Returns the number of lacking bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.lacking.borrow().bytes()
     }
 
-    /// The ranges that are lacking, in order of place.
+    /// Returns the lacking ranges, in ascending order.
     pub(super) fn ranges(&self) -> Vec<Range<u64>> {
         self.lacking.borrow().iter().collect()
     }
 
-    /// What is lacking now.
+    /// Returns a copy of the set of lacking ranges.
     pub(super) fn set(&self) -> RangeSet {
         self.lacking.borrow().clone()
     }
 
-    /// The parts of a range that are lacking, in order of place.
+    /// Returns the lacking parts of a range, in ascending order.
     pub(super) fn parts_in(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         self.lacking.borrow().parts_in(range).collect()
     }
 
-    /// The first range that is lacking at or behind a position.
+    /// Returns the first lacking range at or after a position, cut to begin no earlier than the
+    /// position.
     pub(super) fn next_from(&self, position: u64) -> Option<Range<u64>> {
         let lacking = self.lacking.borrow();
         let range = lacking.overlapping(&(position..u64::MAX)).next()?;
         Some(range.start.max(position)..range.end)
     }
 
-    /// The first position behind the start of a range at which lacking begins or ends; the end of
-    /// the range if there is none.
+    /// Returns the first position after the start of the range at which a lacking range begins or
+    /// ends; the end of the range if there is none.
     pub(super) fn first_boundary(&self, range: &Range<u64>) -> u64 {
         self.lacking.borrow().first_boundary(range)
     }

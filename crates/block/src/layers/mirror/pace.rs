@@ -1,7 +1,7 @@
-//! The pace of a scrub, which nobody waits for. It gives way to clients, keeps to a rate if one is
-//! set, and must never be starved for ever: under constant load it still waits no longer than
-//! [`GIVE_WAY_MAX`] for each [`GIVE_WAY_BYTES`], however small its pieces are. A rebuild is in more
-//! of a hurry, and [shares](super::share) with clients.
+//! The pace of a scrub, which no client waits for. A scrub gives way to clients and keeps to a rate
+//! if one is set. It must never starve: under constant load it still waits no longer than
+//! [`GIVE_WAY_MAX`] for each [`GIVE_WAY_BYTES`], however small its pieces are. A rebuild is more
+//! urgent, and [shares](super::share) the sides with clients.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,28 +12,29 @@ use bimetal_rt::{Instant, Rt};
 
 use crate::token_bucket::TokenBucket;
 
-/// A piece of [`GIVE_WAY_BYTES`] waits at most this long for clients to be silent, and a smaller
-/// one in proportion.
+/// Maximum time for which a piece of [`GIVE_WAY_BYTES`] waits for clients to be silent; a smaller
+/// piece waits proportionally less.
 pub(super) const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
 const GIVE_WAY_BYTES: u64 = 1 << 20;
-/// Clients are silent when none of them has wanted anything for so long.
+/// Time without a request after which clients are silent.
 const SILENT_AFTER: Duration = Duration::from_millis(10);
-/// Whether they are is looked at this often.
+/// Interval at which a piece checks whether clients are silent.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// A rate is kept to over pieces of this size.
+/// Burst size of the rate limit.
 const BURST_BYTES: u64 = 1 << 20;
 
-/// The requests of clients.
+/// Counters of the client requests.
 pub(super) struct Clients {
     rt: Rt,
     in_flight: Cell<u32>,
     last: Cell<Option<Instant>>,
-    /// When the first of those in flight came, and for how long there was any before.
+    /// Time at which the number of requests in flight last rose from zero. `busy` is the total of
+    /// the earlier periods with requests in flight.
     since: Cell<Instant>,
     busy: Cell<Duration>,
 }
 
-/// A request of a client, until it is dropped.
+/// A client request in flight, counted until this guard is dropped.
 pub(super) struct Client<'c>(&'c Clients);
 
 impl Drop for Client<'_> {
@@ -60,7 +61,7 @@ impl Clients {
         }
     }
 
-    /// A client wants something, until what this returns is dropped.
+    /// Counts a client request as in flight until the returned guard is dropped.
     pub(super) fn enter(&self) -> Client<'_> {
         if self.in_flight.get() == 0 {
             self.since.set(self.rt.now());
@@ -69,7 +70,7 @@ impl Clients {
         Client(self)
     }
 
-    /// For how long there was a request in flight, all together.
+    /// Returns the total time during which at least one request was in flight.
     pub(super) fn busy(&self) -> Duration {
         let now = match self.in_flight.get() {
             0 => Duration::ZERO,
@@ -78,22 +79,22 @@ impl Clients {
         self.busy.get() + now
     }
 
-    /// True when nobody wants anything, and nobody has for a moment.
+    /// Returns true when no request is in flight, and none was for [`SILENT_AFTER`].
     fn are_silent(&self) -> bool {
         let recent = |at: Instant| self.rt.now().since(at) < SILENT_AFTER;
         self.in_flight.get() == 0 && !self.last.get().is_some_and(recent)
     }
 }
 
-/// The pace of one kind of work.
+/// The pace of one kind of background work.
 pub(super) struct Pace {
     bucket: Option<RefCell<TokenBucket>>,
-    /// One piece waits at a time, so that several of them are no faster than one.
+    /// Semaphore that lets one piece wait at a time, so that several pieces are no faster than one.
     turn: Rc<Semaphore>,
 }
 
 impl Pace {
-    /// At most so many bytes a second, if given.
+    /// Creates a pace of at most `bytes_per_s`, if given.
     pub(super) fn new(bytes_per_s: Option<u64>) -> Pace {
         let bucket = bytes_per_s.map(|rate| TokenBucket::full(rate, BURST_BYTES));
         Pace {
@@ -102,7 +103,7 @@ impl Pace {
         }
     }
 
-    /// Waits until it is time for a piece of so many bytes.
+    /// Waits until a piece of `bytes` may start.
     pub(super) async fn turn(&self, clients: &Clients, bytes: u64) {
         let _turn = self.turn.acquire(1).await;
         let rt = &clients.rt;
@@ -118,7 +119,7 @@ impl Pace {
     }
 }
 
-/// How long a piece of this size waits for clients, at most.
+/// Returns the maximum time for which a piece of `bytes` waits for clients.
 fn give_way_max(bytes: u64) -> Duration {
     let share = bytes.min(GIVE_WAY_BYTES) as f64 / GIVE_WAY_BYTES as f64;
     GIVE_WAY_MAX.mul_f64(share)
@@ -142,7 +143,7 @@ mod tests {
             for _ in 0..5 {
                 pace.turn(&clients, 1 << 20).await;
             }
-            // The first one finds a full bucket, each of the others waits a second.
+            // The first piece finds a full bucket; each of the others waits a second.
             assert_eq!(rt.now().as_ns(), 4_000_000_000);
         });
     }
@@ -163,7 +164,8 @@ mod tests {
         });
     }
 
-    /// 16 MiB give way for 1.6 s beside a client that never pauses, in 16 pieces as in 4,096.
+    /// Beside a client that never pauses, 16 MiB give way for 1.6 s in total, in 16 pieces as in
+    /// 4,096.
     #[test]
     fn small_pieces_give_way_no_longer_than_large_ones() {
         for piece_bytes in [1 << 20, 64 << 10, 4096] {

@@ -1,24 +1,25 @@
-//! Which side reads go to first, and how many of them another side may be asked as well.
+//! Preference of reads: the side that is asked first, and the budget of reads that may also be sent
+//! to another side.
 
 use std::cell::{Cell, RefCell};
 
 use bimetal_policy::hedge::HedgeBudget;
 use bimetal_rt::Instant;
 
-/// See the module.
+/// State of the preference; see the module.
 pub(super) struct Preference {
-    /// The side that is asked first, by number.
+    /// Index of the side that is asked first.
     pub(super) side: Cell<usize>,
-    /// When the other sides are measured again.
+    /// Time at which the other sides are measured again.
     pub(super) next_probe: Cell<Instant>,
-    /// Whether late reads are asked of another side as well.
+    /// Whether late reads are also sent to another side.
     pub(super) hedges: bool,
-    /// How many of them still may be.
+    /// Budget of late reads that may still be sent to another side.
     pub(super) budget: RefCell<HedgeBudget>,
 }
 
 impl Preference {
-    /// Reads go to a side until another one proves to be faster.
+    /// Creates a preference for `side`, which holds until another side proves to be faster.
     pub(super) fn of(side: usize, hedges: bool) -> Preference {
         Preference {
             side: Cell::new(side),

@@ -1,5 +1,6 @@
-//! What a volume does by itself while clients write little or nothing: saying that nobody is ahead,
-//! keeping the logs moving, and repairing what the sides have found wrong with themselves.
+//! Background work of a volume while clients write little or nothing: marking the sides quiet (no
+//! peer is ahead), freeing space in the logs, and repairing content that the sides have found
+//! corrupt.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,15 +8,16 @@ use std::time::Duration;
 use super::shared::{Shared, VolumeState};
 use super::side::Side;
 
-/// A volume is quiet when nothing has been written for so long.
+/// Time without a write after which a volume is quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
-/// How often a side is flushed, at least, while logs fill.
+/// Interval between flushes while a log is at least half full.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
-/// Whether a side has found something wrong with itself is looked at this often.
+/// Interval at which the sides are checked for content that they have found corrupt.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Something was admitted: whoever says that nobody is ahead must be told better.
+    /// Ends the quiet state after a change was admitted: the sides that are marked quiet (no peer
+    /// is ahead) are marked active again.
     pub(super) fn is_not_quiet(self: &Rc<Self>) {
         if self.membership.quiet.replace(false) {
             for index in self.healthy() {
@@ -25,7 +27,7 @@ impl Shared {
         self.admission.tell();
     }
 
-    /// Whenever nothing has been written for a while, lets all members say that nobody is ahead, so
+    /// Marks all members quiet (no peer is ahead) whenever nothing has been written for a while, so
     /// that each of them can be started alone.
     pub(super) async fn settle(self: Rc<Self>) {
         let mut done = None;
@@ -67,8 +69,8 @@ impl Shared {
         }
     }
 
-    /// While changes come in, flushes all sides now and then even when no client does: only what is
-    /// durable everywhere can leave the logs.
+    /// Flushes the sides in turn while changes come in and a log is at least half full, even when
+    /// no client flushes: only changes that are durable on all sides can leave the logs.
     pub(super) async fn keep_logs_moving(self: Rc<Self>) {
         let (mut flushed, mut turn) = (self.admission.next_number(), 0);
         loop {
@@ -79,7 +81,8 @@ impl Shared {
             self.rt.sleep(FLUSH_EVERY).await;
             let stores = self.sides.iter().filter_map(Side::store);
             if stores.into_iter().any(|store| store.is_half_full()) {
-                // One after the other, so that one of them always takes changes at once.
+                // The sides are flushed round robin, so that one of them always takes changes at
+                // once.
                 flushed = self.admission.next_number();
                 self.want_flushed(turn, flushed);
                 turn = (turn + 1) % self.sides.len();
@@ -87,7 +90,7 @@ impl Shared {
         }
     }
 
-    /// What the sides find wrong with themselves while they bring changes home is repaired as well.
+    /// Schedules the repair of content that the sides have found corrupt while destaging changes.
     pub(super) async fn look_for_suspects(self: Rc<Self>) {
         loop {
             self.rt.sleep(LOOK_EVERY).await;

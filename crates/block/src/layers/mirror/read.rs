@@ -1,7 +1,8 @@
-//! HM_READ: from the side that reads fastest among those that have the newest content, from
-//! memory where only a queue has it, from another side on error. Never older than an acknowledged
-//! write.
-//! What a read waits for, and why no answer is taken back, is written in [`super::undecided`].
+//! HM_READ: reads from the fastest side that has the newest content, from memory where only a queue
+//! has it, and from another side on error. A read must never return content older than an
+//! acknowledged write.
+//!
+//! [`super::undecided`] explains when a read waits for a write, and why no answer is taken back.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -22,24 +23,26 @@ use crate::extents::ExtentList;
 use crate::media::null::zero_payload;
 use crate::request::{Extent, IoResult, Op, Origin, Reply, Request};
 
-/// Samples of a side before its measured speed counts for more than its place in the list.
+/// Number of samples of a side before its measured speed counts for more than its place in the
+/// list.
 const SAMPLES_MIN: u32 = 16;
-/// A side must be this much faster than the preferred one to take its place, so that two equal
-/// sides do not take turns.
+/// Factor on the latency of the preferred side that another side must stay below to take its place,
+/// so that two equal sides do not alternate.
 const FASTER_BY: f64 = 0.8;
-/// How often one read is repeated on the sides that are not preferred, to know their speed.
+/// Interval at which one read is repeated on the sides that are not preferred, to measure their
+/// speed.
 const PROBE_EVERY_NS: u64 = 1_000_000_000;
 
-/// Parts with a source of their own that one answer about extents is made of, at most.
+/// Maximum number of parts with separate sources in one answer about extents.
 const EXTENT_PARTS_MAX: usize = 256;
 
-/// Where a part of a read comes from.
+/// Source of a part of a read.
 enum Source {
     Side(usize),
     Queue(Waiting),
 }
 
-/// Whether a part of an answer holds data.
+/// Whether a part of an answer about extents holds data.
 #[derive(Clone, Copy)]
 struct IsData(bool);
 
@@ -49,7 +52,7 @@ impl Cut for IsData {
     }
 }
 
-/// True when a block has the same content in two payloads of one length.
+/// Returns true when at least one block has the same content in two payloads of equal length.
 fn has_equal_block(one: &Payload, other: &Payload) -> bool {
     let block_bytes = BLOCK_BYTES as usize;
     let bytes_of = |payload: &Payload, start: usize| {
@@ -73,8 +76,8 @@ impl Shared {
         self.unless_a_write_fails(&range, ask).await
     }
 
-    /// What `ask` finds in a range; where a write there fails meanwhile, what it finds under the
-    /// lock of the range.
+    /// Returns the result of `ask`. If a write in the range fails in the meantime, `ask` is
+    /// repeated under the lock of the range, and the second result is returned.
     async fn unless_a_write_fails(
         self: &Rc<Self>,
         range: &Range<u64>,
@@ -91,7 +94,7 @@ impl Shared {
         ask().await
     }
 
-    /// Waits for the decisions of the writes whose content is in an answer.
+    /// Waits for the decision of every undecided write whose content is in an answer.
     async fn until_decided(&self, range: &Range<u64>, data: &Payload) {
         if self.admission.undecided.is_clear(range) {
             return;
@@ -107,7 +110,7 @@ impl Shared {
         }
     }
 
-    /// Reads a range from one source after the other, until one can.
+    /// Reads a range; after an error of a side, tries other sources until one succeeds.
     async fn read_from_any(
         self: &Rc<Self>,
         range: &Range<u64>,
@@ -136,9 +139,9 @@ impl Shared {
         }
     }
 
-    /// What a side was found to hold wrongly is copied to it from another one that has it. When
-    /// there is none, or none could give it before, it is left alone: reads of it keep failing, and
-    /// may succeed some day.
+    /// Marks the blocks that a side was found to hold corrupt, so that they are copied from another
+    /// side that has them. A block that no other side has, or that no side could provide before, is
+    /// not marked: reads of it keep failing, and may succeed later.
     pub(super) fn note_suspects(&self, index: usize) {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };
@@ -149,7 +152,7 @@ impl Shared {
             add(&side.counts.rotten, 1);
             let elsewhere = |other: &&Side| other.index != index && other.is_current(&range);
             let hopeless = self.repair.is_lost(&range);
-            // What there is no room for is found again when it is read again.
+            // A block for which the set has no room is found again by the next read of it.
             let noted = side.out_of_sync.has_room();
             if noted && !hopeless && self.sides.iter().any(|other| elsewhere(&other)) {
                 if side.out_of_sync.is_clear(&range) {
@@ -160,8 +163,8 @@ impl Shared {
         }
     }
 
-    /// Reads a range from sides that have not failed it yet, and from the queues in memory. An
-    /// error comes with the side whose it is.
+    /// Reads a range from the sides not in `failed`, and from the queues in memory. An error of a
+    /// side comes with the index of that side.
     async fn read_without(
         self: &Rc<Self>,
         range: &Range<u64>,
@@ -196,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// The sides in the order in which reads prefer them.
+    /// Returns the active sides in the order in which reads prefer them.
     pub(super) fn read_order(&self) -> Vec<usize> {
         let mut order = vec![self.preference.side.get()];
         order.extend((0..self.sides.len()).filter(|&side| side != self.preference.side.get()));
@@ -204,7 +207,7 @@ impl Shared {
         order
     }
 
-    /// The best side that has the whole range, except for some.
+    /// Returns the best side that has the newest content of the whole range and is not in `except`.
     pub(super) fn current_side(&self, range: &Range<u64>, except: &[usize]) -> Option<usize> {
         let preferred = self.preference.side.get();
         let good = |side: usize| !except.contains(&side) && self.sides[side].is_current(range);
@@ -214,9 +217,8 @@ impl Shared {
         (0..self.sides.len()).find(|&side| good(side))
     }
 
-    /// Reads from a side, and once that is late also from another one that has the newest content,
-    /// as far as the budget goes. The first answer counts; a read that nobody waits for is dropped,
-    /// which reads may be.
+    /// Reads from a side, and once that read is late, also from another side that has the newest
+    /// content, as far as the budget allows. The first answer counts; the other read is dropped.
     async fn read_hedged(
         self: &Rc<Self>,
         index: usize,
@@ -251,7 +253,7 @@ impl Shared {
                 first.await
             }
             Either::Right((reply, _)) => {
-                // How long the late one would have taken is not known; so long at least.
+                // The latency of the late read is unknown, but it is at least the time until now.
                 let latency_ns = self.rt.now().ns_since(started);
                 side.read_latency.borrow_mut().record(latency_ns);
                 reply
@@ -259,8 +261,8 @@ impl Shared {
         }
     }
 
-    /// The side that is asked as well: one that has the whole range, is in time with its writes,
-    /// and would not be kept from catching up.
+    /// Returns the side that a late read is also sent to: it has the newest content of the whole
+    /// range, is in time with its writes, and would not be delayed in catching up.
     fn hedge_side(&self, index: usize, range: &Range<u64>, failed: &[usize]) -> Option<usize> {
         let exposed = self.exposure.bytes();
         if self.rules().is_pressed(exposed, self.exposure_age_ns()) {
@@ -292,9 +294,8 @@ impl Shared {
         Ok(reply)
     }
 
-    /// Asks a side for something that changes nothing. A side that does not answer is not waited
-    /// for as long as another one is healthy: it is left alone when it is given up, and after the
-    /// time that makes a side absent.
+    /// Sends a side a request that changes nothing. If another side is healthy, the wait for an
+    /// answer ends when the side is given up, or after the time that makes a side absent.
     pub(super) async fn ask(self: &Rc<Self>, index: usize, request: Request) -> IoResult {
         let side = &self.sides[index];
         let started = self.rt.now();
@@ -321,8 +322,8 @@ impl Shared {
         }
     }
 
-    /// Once in a while, off the client's path, measures the sides that reads do not go to, and
-    /// prefers the fastest.
+    /// Periodically measures, off the client's path, the sides that reads do not go to, and prefers
+    /// the fastest side.
     fn probe_others(self: &Rc<Self>, used: usize, range: &Range<u64>) {
         let now = self.rt.now();
         if now < self.preference.next_probe.get() || self.state.get() == VolumeState::Closed {
@@ -364,7 +365,7 @@ impl Shared {
         }
     }
 
-    /// Cuts a range into parts that one source each has.
+    /// Divides a range into parts, each with one source that has the newest content.
     fn sources(
         &self,
         range: &Range<u64>,
@@ -390,7 +391,10 @@ impl Shared {
         Ok(sources)
     }
 
-    /// No side has the newest content: it is in the queues, unless it is lost.
+    /// Adds the queues as sources of a part whose newest content no side has.
+    ///
+    /// # Errors
+    /// `Medium` when the queues do not hold the whole part either: its content is lost.
     fn sources_in_queues(
         &self,
         part: &Range<u64>,
@@ -423,8 +427,8 @@ impl Shared {
         }
     }
 
-    /// Which parts of a prefix of a range hold data: what the queues say, and below them a side
-    /// that is current.
+    /// Returns which parts of a prefix of a range hold data, from the queues, and below them from a
+    /// side that has the newest content.
     pub(super) async fn extents(self: &Rc<Self>, request: Request) -> IoResult {
         self.check_readable()?;
         let range = request.offset..request.end();
@@ -436,8 +440,8 @@ impl Shared {
         self.unless_a_write_fails(&range, ask).await
     }
 
-    /// The same extents, from `start` on, but what an undecided write covers is data: a hole that
-    /// is not there any more when the write is decided must not be told of.
+    /// Returns the extents `found`, which begin at `start`, with every part that an undecided write
+    /// covers as data. Otherwise, a reported hole could be gone once the write is decided.
     fn with_undecided(&self, start: u64, extents_max: u32, found: ExtentList) -> ExtentList {
         let answered = start..start + found.covered_bytes();
         if self.admission.undecided.is_clear(&answered) {
@@ -481,7 +485,8 @@ impl Shared {
                 }
                 Source::Side(side) => {
                     let asked = found.asks_for();
-                    // Not knowing where the holes are is no reason to fail: all is data.
+                    // An unknown position of the holes is no reason to fail: all is reported as
+                    // data.
                     let all = || vec![Extent { len, data: true }];
                     let runs = self
                         .extents_on(side, &part, asked)
@@ -498,8 +503,8 @@ impl Shared {
         Ok(found)
     }
 
-    /// Who has the start of a range, and how much of it in one piece: the first side, in the order
-    /// of reads, that is current there, else a queue.
+    /// Returns a prefix of a range that one source has, and this source: the first side, in the
+    /// order of reads, that has the newest content there, or else a queue.
     fn first_source(&self, range: &Range<u64>) -> Result<(Range<u64>, Source), IoError> {
         let preferred = self.preference.side.get();
         let others = (0..self.sides.len()).filter(|&index| index != preferred);
@@ -520,7 +525,8 @@ impl Shared {
         Ok(sources.swap_remove(0))
     }
 
-    /// Which parts of a prefix of a range hold data on a side; `None` when it does not say.
+    /// Returns which parts of a prefix of a range hold data on a side; `None` when the side cannot
+    /// tell.
     pub(super) async fn extents_on(
         self: &Rc<Self>,
         index: usize,
@@ -533,10 +539,10 @@ impl Shared {
         Some(found).filter(|found| !found.is_empty())
     }
 
-    /// Reads a range for a resync, from any side but one.
+    /// Reads a range for a resync, from any side but `target`.
     ///
     /// # Errors
-    /// `Corrupt` when it is not what it should be on any side that has it; else `Medium`.
+    /// `Corrupt` when the range is corrupt on every side that has it; otherwise `Medium`.
     pub(super) async fn read_for_resync(
         self: &Rc<Self>,
         range: Range<u64>,
@@ -553,7 +559,7 @@ impl Shared {
                 }
             }
         }
-        // Where a device could not be read, that may pass.
+        // An error of a device may be temporary.
         Err(match all_corrupt && failed.len() > 1 {
             true => IoError::Corrupt,
             false => IoError::Medium,

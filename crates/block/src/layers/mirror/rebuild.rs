@@ -1,11 +1,12 @@
-//! Giving a side what it lacks: copying its stale ranges from other sides while the volume is in
-//! use, several pieces at once, [sharing](super::share) the sides with clients.
+//! Rebuild: copies the out-of-sync ranges of a side from other sides while the volume is in use,
+//! several pieces at once, [sharing](super::share) the sides with clients.
 //!
-//! A piece is a part of a window of 1 MiB: stale ranges with small gaps between them, which are
-//! read with one request. It goes straight home where the log of the side has nothing in its way.
+//! A piece is a part of a window of 1 MiB: out-of-sync ranges with small gaps between them, which
+//! are read with one request. A piece is written directly to its home location where the log of the
+//! side holds no record of it.
 //!
-//! It must never undo a newer write, and never copy what need not be copied: what was never written
-//! on the source is zeroes, which take no space.
+//! A rebuild must never undo a newer write, and never copy ranges that were never written on the
+//! source: these read as zeroes, which take no space.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -26,38 +27,39 @@ use crate::error::IoError;
 use crate::range_lock::RangeGuard;
 use crate::request::{EXTENTS_MAX, Extent, Flags, Request};
 
-/// A piece does not reach over the end of a window of this size.
+/// Size of a window. A piece does not cross the end of its window.
 const WINDOW_BYTES: u64 = 1 << 20;
-/// Ranges of a window with a gap of at most this between them are one piece: to read the gap costs
-/// less than a further request.
+/// Maximum gap between ranges of one piece: reading the gap costs less than a further request.
 const GAP_BYTES_MAX: u64 = 16 << 10;
-/// The same where a side seeks: in the time of a turn of a disk, so much passes below its head.
+/// Maximum gap where a side seeks: about this much passes below the head in one turn of a disk.
 const GAP_SEEKING_BYTES_MAX: u64 = 256 << 10;
-/// Pieces in flight: at most so many, with so many bytes together. A device is busy with these for
-/// no longer than clients may wait, and has enough to choose from.
+/// Maximum number of pieces in flight, with at most [`IN_FLIGHT_BYTES_MAX`] bytes together. These
+/// keep a device busy for no longer than clients may wait, and are enough for it to choose from.
 const PIECES_IN_FLIGHT_MAX: usize = 32;
-/// The same where a side seeks.
+/// Maximum number of pieces in flight where a side seeks.
 const PIECES_IN_FLIGHT_SEEKING_MAX: usize = 24;
 const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
-/// Where a piece takes longer than this, fewer bytes are in flight.
+/// Duration of a piece above which fewer bytes are in flight.
 const PIECE_TIME_MAX: Duration = Duration::from_millis(100);
-/// Ranges of one piece that are written at once.
+/// Maximum number of ranges of one piece that are written at once.
 const WRITES_IN_FLIGHT_MAX: usize = 16;
-/// What was not what it should be on any side in so many rounds, which are a second apart, is lost.
+/// Number of failed rounds, one second apart, after which a block that is corrupt on every side is
+/// lost.
 const LOST_AFTER_ROUNDS: u32 = 5;
-/// The same for what devices could not read: that may pass.
+/// Number of failed rounds after which a block that devices could not read is lost. It is larger,
+/// because errors of a device may be temporary.
 const UNREADABLE_AFTER_ROUNDS: u32 = 600;
 
-/// What a source has in a part of the volume.
+/// Content of a part of the volume, as the source has it.
 enum Source {
     Data(Payload),
-    /// Nothing was ever written there.
+    /// The part was never written.
     Zeroes,
-    /// Nobody has it any more.
+    /// No side has the part any more.
     Lost,
 }
 
-/// How a piece of a rebuild is written.
+/// Method by which a piece of a rebuild is written.
 enum Writing {
     Logged(Outcome),
     Straight(Rc<Store>, RangeGuard, Payload),
@@ -67,11 +69,11 @@ enum Writing {
 }
 
 impl Shared {
-    /// Copies every stale range of the side from other ones. What cannot be copied does not keep
-    /// the rest from it.
+    /// Copies every out-of-sync range of the side from other sides. A range that cannot be copied
+    /// does not keep the others from being copied.
     ///
     /// # Errors
-    /// The first of a piece; it is still stale.
+    /// The first error of a piece; the piece is still out of sync.
     pub(super) async fn copy_what_is_stale(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
         self.repair.share.begin_rebuild();
         side.rebuild.set(Some(Progress {
@@ -102,7 +104,7 @@ impl Shared {
             {
                 if must_be_announced(side, &piece) {
                     if !pieces.is_empty() {
-                        // Those in flight hold locks, and must be looked after.
+                        // The pieces in flight hold locks and must be polled until they end.
                         break;
                     }
                     self.announce_copies(side, &piece).await?;
@@ -121,7 +123,8 @@ impl Shared {
                     copied = copied.and(outcome);
                 }
                 None if should_settle(side) => self.settle_copies(side).await?,
-                // What has become stale behind the position is for the next round.
+                // Ranges that have become out of sync behind the position are left to the next
+                // round.
                 None => break,
             }
             if !side.is_active() {
@@ -131,14 +134,14 @@ impl Shared {
         copied
     }
 
-    /// True when a side that takes part is on a disk that seeks.
+    /// Returns true when an active side is on a disk that seeks.
     fn a_side_seeks(&self) -> bool {
         let mut active = self.sides.iter().filter(|side| side.is_active());
         active.any(|side| side.device.geometry().rotational)
     }
 
-    /// Copies a piece when it is its turn. Returns its length, how long it took, and what came of
-    /// it.
+    /// Copies a piece when it is its turn. Returns its length, the duration of the copy, and its
+    /// outcome.
     async fn copy_in_turn(
         self: &Rc<Self>,
         side: &Side,
@@ -165,7 +168,8 @@ impl Shared {
         (len, self.rt.now().since(began), copied)
     }
 
-    /// Has the side announce what it lacks around a piece, before that may go straight home.
+    /// Makes the map of the side record the out-of-sync ranges around a piece. This must be durable
+    /// before the piece may be written directly to its home location.
     async fn announce_copies(
         self: &Rc<Self>,
         side: &Side,
@@ -180,10 +184,10 @@ impl Shared {
         announced.await.unwrap_or(Err(IoError::Timeout))
     }
 
-    /// Makes durable what has gone straight home.
+    /// Makes durable the content that was written directly to its home location.
     ///
     /// # Errors
-    /// Those of the device. When it is not known what is lost, the side is given up.
+    /// Those of the device. If earlier content may be lost too, the side is given up.
     pub(super) async fn settle_copies(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
         let Some(store) = side.store() else {
             return Ok(());
@@ -204,10 +208,10 @@ impl Shared {
         }
     }
 
-    /// Has the log of a side let go of what it has of ranges that were copied past it.
+    /// Makes the log of a side drop its records of ranges that were copied past it.
     ///
     /// # Errors
-    /// Those of the device; `Timeout` when the side is given up meanwhile.
+    /// Those of the device; `Timeout` when the side is given up in the meantime.
     pub(super) async fn drop_superseded(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
         let Some(store) = side.store() else {
             return Ok(());
@@ -216,19 +220,20 @@ impl Shared {
         dropped.await.unwrap_or(Err(IoError::Timeout))
     }
 
-    /// Copies what is stale of a piece, under the range lock.
+    /// Copies the out-of-sync parts of a piece, under the range lock.
     pub(super) async fn copy_piece(
         self: &Rc<Self>,
         side: &Side,
         piece: Range<u64>,
     ) -> Result<(), IoError> {
-        // Without the lock: a side that hangs in it keeps no client waiting.
+        // This read needs no lock, so a side that hangs in it does not block a client.
         self.look_ahead(side, &piece).await;
         let mut guard = Some(self.admission.ranges.lock(piece.clone()).await);
         if !side.is_active() {
             return Err(IoError::Offline);
         }
-        // Writes since may have made parts of it fresh, and these must not be undone.
+        // Writes since then may have brought parts of the piece up to date; the copy must not undo
+        // these writes.
         let stale = side.out_of_sync.parts_in(&piece);
         let (Some(first), Some(last)) = (stale.first(), stale.last()) else {
             return Ok(());
@@ -243,7 +248,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Has both sides read what they will need to know of the home.
+    /// Preloads, on both sides, the checksums that the copy of a range needs.
     async fn look_ahead(&self, side: &Side, range: &Range<u64>) {
         let source = self.current_side(range, &[side.index]);
         let source = source.and_then(|source| self.sides[source].store());
@@ -252,17 +257,20 @@ impl Shared {
             .into_iter()
             .chain(source)
             .map(|store| async move {
-                // What cannot be read now is read when it is needed, and an error is told then.
+                // Checksums that cannot be read now are read when they are needed, which then
+                // reports the error.
                 let _ = store.look_ahead(range).await;
             });
         futures_util::future::join_all(looks).await;
     }
 
-    /// Copies the stale parts of a range with one read, the gaps between them included. False when
-    /// that cannot be done: no side has all of it, some of it is no data, or cannot be read.
+    /// Copies the out-of-sync parts of a range with one read that includes the gaps between them.
+    /// Returns false when that is impossible: no side has the whole range, or a part of it is no
+    /// data or cannot be read.
     ///
-    /// What goes straight home needs no lock of the range any more once it is on its way: clients
-    /// would wait as long as the side takes. What they change meanwhile is not made fresh by it.
+    /// Content that is written directly to its home location needs no lock of the range once the
+    /// write is in flight; with the lock, clients would wait as long as the side takes. Changes
+    /// that clients make during the write stay out of sync.
     async fn copy_together(
         self: &Rc<Self>,
         side: &Side,
@@ -282,7 +290,7 @@ impl Shared {
             Err(error) if error.is_of_a_block() => return Ok(false),
             Err(error) => return Err(error),
         };
-        // A disk writes over the gaps in less time than it takes to leave them out.
+        // A disk writes over the gaps in less time than it takes to skip them.
         let seeks = side.device.geometry().rotational;
         let over_gaps = seeks && self.goes_straight(side, whole);
         let parts = match over_gaps {
@@ -319,21 +327,21 @@ impl Shared {
         Ok(true)
     }
 
-    /// Notes that a range was copied to a side.
+    /// Records that a range was copied to a side.
     fn is_copied(&self, side: &Side, part: Range<u64>) {
         add(&side.counts.resynced_bytes, part.end - part.start);
         self.is_fresh(side, part);
     }
 
-    /// Notes that a side has a range, as it should be.
+    /// Records that a side has the newest content of a range.
     fn is_fresh(&self, side: &Side, part: Range<u64>) {
         let repaired_bytes = side.out_of_sync.copied(part);
         add(&side.counts.repaired_blocks, repaired_bytes / BLOCK_BYTES);
     }
 
-    /// Copies a range; where a block cannot be read, all the others. A block that no side could
-    /// give for long is made one that cannot be read: else a side would never be whole again, and
-    /// its other blocks not count, for the sake of one.
+    /// Copies a range; if a block cannot be read, copies all other blocks. A block that no side
+    /// could provide for a long time is made unreadable on the side. Otherwise, a single block
+    /// would keep the side from ever being whole, and its other blocks from counting.
     async fn copy_stale(self: &Rc<Self>, side: &Side, range: Range<u64>) -> Result<(), IoError> {
         let mut copied = Ok(());
         for (part, has_data) in self.extents_for_resync(&range, side.index).await {
@@ -381,9 +389,9 @@ impl Shared {
         Ok(())
     }
 
-    /// True when what cannot be read for a side is lost: it was tried often enough, nobody is
-    /// absent who might have it or is only being given it, and the side can keep in mind that it
-    /// has not.
+    /// Returns true when a block that cannot be read for a side is lost: enough attempts have
+    /// failed, no absent side might have it, no side has a write of it pending, and the side has
+    /// checksums in which it can mark the block as lost.
     fn is_lost_for(&self, side: &Side, block: &Range<u64>, error: IoError) -> bool {
         let mut sides = self.sides.iter();
         let claimed = self.current_side(block, &[side.index]).is_some();
@@ -399,8 +407,8 @@ impl Shared {
             && sides.all(|side| side.is_active())
     }
 
-    /// Has a side say of a block that it cannot be read, until it is written again. What was found
-    /// wrong on the side itself says so already.
+    /// Marks a block as unreadable on a side until it is written again. A block that was found to
+    /// be corrupt on the side itself is unreadable already.
     async fn leave_lost(self: &Rc<Self>, side: &Side, block: Range<u64>) -> Result<(), IoError> {
         if !side.out_of_sync.is_corrupt(&block) {
             self.write_for_resync(side, block.clone(), Source::Lost)
@@ -412,8 +420,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The parts of a range, each with whether the side that it would be read from has anything
-    /// there.
+    /// Returns the parts of a range. Each part comes with whether the side from which it would be
+    /// read has data there.
     async fn extents_for_resync(
         self: &Rc<Self>,
         range: &Range<u64>,
@@ -421,11 +429,11 @@ impl Shared {
     ) -> Vec<(Range<u64>, bool)> {
         let all = vec![(range.clone(), true)];
         let source = self.current_side(range, &[target]);
-        // A bare device is copied as it is.
+        // A bare device is copied completely.
         let Some(source) = source.filter(|&source| self.sides[source].store().is_some()) else {
             return all;
         };
-        // Not knowing where the holes are is no reason to fail: all is data.
+        // An unknown position of the holes is no reason to fail: all is copied as data.
         let mut parts = Vec::new();
         let mut position = range.start;
         while position < range.end {
@@ -441,7 +449,7 @@ impl Shared {
         parts
     }
 
-    /// True when nothing was ever written to a range of a side, so that it reads as zeroes.
+    /// Returns true when the range was never written on a side, so that it reads as zeroes.
     async fn is_never_written(self: &Rc<Self>, index: usize, range: &Range<u64>) -> bool {
         if self.sides[index].store().is_none() {
             return false;
@@ -457,16 +465,17 @@ impl Shared {
         true
     }
 
-    /// True when what a side lacks of a range may be written past its log.
+    /// Returns true when the out-of-sync content of a range may be written past the log of the
+    /// side.
     fn goes_straight(&self, side: &Side, range: &Range<u64>) -> bool {
         let store = side.store();
         side.queue.borrow().is_current(range)
             && store.is_some_and(|store| store.takes_straight(range))
     }
 
-    /// Writes a piece of a rebuild. When the side is given up meanwhile the piece goes on by
-    /// itself, and the side is not used again before it has ended; but its range is not kept locked
-    /// for it.
+    /// Writes a piece of a rebuild. If the side is given up in the meantime, the write continues by
+    /// itself, and the side is not used again before the write has ended. The range is not kept
+    /// locked for it.
     async fn write_for_resync(
         self: &Rc<Self>,
         side: &Side,
@@ -476,8 +485,8 @@ impl Shared {
         end_of_write(side, self.begin_write(side, range, source)).await
     }
 
-    /// Begins what [`write_for_resync`](Self::write_for_resync) does. It goes on to its end whether
-    /// anybody waits for it or not.
+    /// Starts the write of [`write_for_resync`](Self::write_for_resync). It runs to its end even if
+    /// no task waits for it.
     fn begin_write(self: &Rc<Self>, side: &Side, range: Range<u64>, source: Source) -> Begun {
         let writing = self.way_of_resync(side, range, source);
         let straight = matches!(writing, Writing::Straight(..));
@@ -496,9 +505,10 @@ impl Shared {
         Begun { straight, outcome }
     }
 
-    /// Has a side do something, to its end, whatever becomes of the future that waits for it. It
-    /// counts as work in flight, so a side that hangs in it is noticed. `None` when the side is
-    /// given up meanwhile: what it was given before that may be lost.
+    /// Runs `work` for a side to its end, even if the future that waits for it is dropped. It
+    /// counts as work in flight, so that a side that hangs in it is noticed. Returns `None` when
+    /// the side is given up in the meantime; the effect of requests sent to the side before may be
+    /// lost.
     async fn done_by<T: 'static>(
         self: &Rc<Self>,
         side: &Side,
@@ -521,13 +531,14 @@ impl Shared {
             side.finish(operation, shared.rt.now());
             ended.set(Some(done));
             side.changed.notify();
-            // What was admitted meanwhile may have waited for the side to be idle.
+            // Changes that were admitted in the meantime may have waited for the side to be idle.
             shared.pump(index);
         });
         outcome
     }
 
-    /// Decides how a piece of a rebuild is written. What goes through the log is given to it here.
+    /// Chooses the method by which a piece of a rebuild is written. A piece that goes through the
+    /// log is appended to it here.
     fn way_of_resync(&self, side: &Side, range: Range<u64>, source: Source) -> Writing {
         let Some(store) = side.store() else {
             return match source {
@@ -538,8 +549,9 @@ impl Shared {
                 }
             };
         };
-        // The newest content of the range is that of the last change that was admitted, or of an
-        // older one. A number of its own would be one that the other sides never hear of.
+        // The newest content of the range is that of the last admitted change, or of an older one.
+        // The copy gets no sequence number of its own, because the other sides would never have
+        // that number.
         let number = self
             .admission
             .next_number()
@@ -562,7 +574,7 @@ impl Shared {
     }
 }
 
-/// A write of a rebuild that is on its way.
+/// A write of a rebuild in flight.
 struct Begun {
     straight: bool,
     outcome: Rc<Cell<Option<Result<(), IoError>>>>,
@@ -574,7 +586,8 @@ async fn end_of_write(side: &Side, write: Begun) -> Result<(), IoError> {
     written.unwrap_or(Err(IoError::Timeout))
 }
 
-/// Waits for what a side was given to do; `None` when the side is given up meanwhile.
+/// Waits for the outcome of work that a side was given; `None` when the side is given up in the
+/// meantime.
 async fn end_of_work<T>(side: &Side, outcome: &Cell<Option<T>>) -> Option<T> {
     let done = side.changed.until_some(|| match side.is_active() {
         true => outcome.take().map(Some),
@@ -583,12 +596,14 @@ async fn end_of_work<T>(side: &Side, outcome: &Cell<Option<T>>) -> Option<T> {
     done.await
 }
 
-/// True when so much has gone straight home that it must be made durable first.
+/// Returns true when so much content was written directly to its home location that it must be made
+/// durable before more is written.
 fn should_settle(side: &Side) -> bool {
     side.store().is_some_and(|store| store.should_settle())
 }
 
-/// True when a piece can only go straight home once it is announced.
+/// Returns true when a piece must be announced in the map before it can be written directly to its
+/// home location.
 fn must_be_announced(side: &Side, piece: &Range<u64>) -> bool {
     let Some(store) = side.store() else {
         return false;
@@ -597,7 +612,7 @@ fn must_be_announced(side: &Side, piece: &Range<u64>) -> bool {
     lacking.iter().any(|part| store.is_to_be_announced(part))
 }
 
-/// The next piece that is stale from a position on.
+/// Returns the next piece that is out of sync at or after a position.
 fn next_piece(side: &Side, position: u64, gap_bytes_max: u64) -> Option<Range<u64>> {
     let start = side.out_of_sync.next_from(position)?.start;
     let window_end = (start / WINDOW_BYTES + 1) * WINDOW_BYTES;

@@ -1,4 +1,6 @@
-//! A side that comes back: opening it anew, giving it what it lacks, and letting it count again.
+//! A side that comes back: opening it again, rebuilding it, and letting it count again.
+//!
+//! A side must never count before it durably holds every acknowledged change.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -17,13 +19,14 @@ use crate::error::IoError;
 use crate::range_set::RangeSet;
 use crate::request::Request;
 
-/// An absent side is tried again this often.
+/// Interval between attempts to open an absent side, and between failed attempts to rebuild one.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// A flush that keeps a side from joining, and has failed, is tried again after this.
+/// Delay before a failed flush that keeps a side from joining is retried.
 const FLUSH_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Brings absent sides back and makes stale ones whole, for ever.
+    /// Reopens a side while it is absent, and rebuilds it while it is out of sync, until the side
+    /// is removed.
     pub(super) async fn tend_side(self: Rc<Self>, index: usize) {
         let side = &self.sides[index];
         loop {
@@ -37,8 +40,8 @@ impl Shared {
             if !side.is_active() {
                 side.changed.until(|| side.work.in_flight() == 0).await;
                 self.rt.sleep(PROBE_EVERY).await;
-                // Until the others have an epoch without it, it may be all that holds what was
-                // flushed, and must not be touched.
+                // Until another side has an epoch without this one, this side may be the only
+                // holder of flushed changes, and must not be modified.
                 self.membership
                     .changed
                     .until(|| self.membership.is_marked())
@@ -46,7 +49,7 @@ impl Shared {
                 if !side.life.is_removed() && self.has_come_back(index).await {
                     side.errors_in_a_row.set(0);
                     self.change_life(side, Life::Resyncing);
-                    // It may have what nobody else could give.
+                    // The side may have content that no other side could provide.
                     self.repair.forget_all_lost();
                     self.attend_store(index);
                 }
@@ -66,7 +69,7 @@ impl Shared {
         }
     }
 
-    /// True when an absent side can be used again.
+    /// Returns true when an absent side can be used again.
     async fn has_come_back(self: &Rc<Self>, index: usize) -> bool {
         let side = &self.sides[index];
         side.coming_back.set(true);
@@ -82,11 +85,12 @@ impl Shared {
         back && !side.life.is_removed()
     }
 
-    /// A side whose resync is over joins the healthy ones: once it holds, durably, all that was
+    /// Makes a side whose resync is over healthy, once it durably holds every change that was
     /// acknowledged without it.
     async fn join(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
-        // From now on its log says what it holds, so all of that must be durable.
+        // From now on the log of the side says what the side holds, so all of this content must be
+        // durable.
         if let Some(store) = side.store() {
             store.end_straight();
         }
@@ -94,7 +98,7 @@ impl Shared {
         self.until_others_hold_all(side).await?;
         self.drop_superseded(side).await?;
         if !side.out_of_sync.is_empty() || side.life.get() != Life::Resyncing {
-            // Something was found to be lacking meanwhile, or the side is not there any more.
+            // A range was found to be lacking in the meantime, or the side is no longer present.
             return Ok(());
         }
         let before = self.admission.next_number();
@@ -115,7 +119,7 @@ impl Shared {
             self.lost_since_last_flush(index, error);
         }
         if side.life.get() != joining {
-            // It was given up, or the volume is closed.
+            // The side was given up, or the volume is closed.
         } else if flushed.is_err() || !side.out_of_sync.is_empty() {
             self.change_life(side, Life::Resyncing);
         } else {
@@ -144,12 +148,13 @@ impl Shared {
         flushed
     }
 
-    /// Waits until the other sides that count hold durably whatever was admitted before. What went
-    /// straight home to the side is in no log, so nobody may have to look for it in the log of this
-    /// one. A side that is silent is given up meanwhile, and is then brought back by regions.
+    /// Waits until the other sides that count durably hold every change admitted before the call.
+    /// Content that was written directly to its home location is in no log, so no side may have to
+    /// look for it in the log of this one. A side that is silent is given up in the meantime, and
+    /// is later brought back by the regions of the map.
     ///
     /// # Errors
-    /// `Offline` when the side is given up meanwhile.
+    /// `Offline` when the side is given up in the meantime.
     async fn until_others_hold_all(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
         if !self.is_logged() {
             return Ok(());
@@ -161,7 +166,7 @@ impl Shared {
         };
         let over = || !side.is_active() || all_hold();
         while !over() {
-            // A flush that has failed is tried again.
+            // Retry a flush that has failed.
             for other in self.sides.iter().filter(|other| other.index != side.index) {
                 self.want_flushed(other.index, number);
             }
@@ -174,10 +179,10 @@ impl Shared {
         }
     }
 
-    /// Looks at an absent side, and makes it ready to be given what it lacks.
+    /// Opens an absent side and prepares it for its rebuild.
     ///
     /// # Errors
-    /// When it is not there, is not what it was, or cannot be used.
+    /// When the side is not present, is not the expected side, or cannot be used.
     pub(super) async fn bring_back(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         let volume = self
@@ -185,7 +190,7 @@ impl Shared {
             .superblocks
             .as_ref()
             .ok_or(IoError::Offline)?;
-        // One that could not be read when the volume was opened is known by its name only.
+        // A side that could not be read when the volume was opened is known by its name only.
         let by_name = || {
             Some(Candidate {
                 name: side.name.clone(),
@@ -195,8 +200,8 @@ impl Shared {
         let candidate = volume.candidate(index).or_else(by_name);
         let candidate = candidate.ok_or(IoError::Offline)?;
         let before = volume.superblock(index);
-        // Of one that was given up since the volume was opened it is known to the block what it
-        // lacks; of one that was missing then, by regions.
+        // If the side was given up since the volume was opened, the blocks that it lacks are known
+        // exactly. If it was missing then, only the regions are known.
         let is_known = side.life.get().absent_because().is_some();
         let mut superseded = Superseded::default();
         if let Some(old) = side.store() {
@@ -209,24 +214,25 @@ impl Shared {
         let found = candidate.look().await.map_err(|_| IoError::Medium)?;
         let found = found.ok_or(IoError::Offline)?;
         let known = volume.was_in_epoch_of(&found);
-        // One that ran without the others is a split, which is never resolved by itself.
+        // A side that accepted writes while the others were absent has diverged (split brain),
+        // which is never resolved automatically.
         if !volume.misses(index, &found) || !known {
             return Err(IoError::Offline);
         }
-        // It may not have been told how large the volume is now.
+        // The superblock of the side may have an older size of the volume.
         let device_bytes = candidate.device.geometry().size_bytes;
         let _fits = found.reaching(volume.volume_bytes(), device_bytes)?;
         let on = store_device(&candidate.device, &found, &self.config);
         let store = Store::open(&self.rt, &on).await?;
         let had = side.store().map_or(0, |old| old.complete_durable());
-        // It is an older copy of itself, or has lost something that nobody can name. What one has
-        // that was not there when the volume was opened has not been compared with the others.
+        // The side is an older copy of itself, or its log has lost unknown entries. A side that was
+        // missing when the volume was opened has not been compared with the others either.
         let everything = store.found().damaged
             || before.is_none_or(|before| found.generation < before.generation)
             || store.found().complete_below < had;
-        // What the side lacks is what changed since it was last a member; a rebuild that was cut
-        // short has left it with a newer history. Of a time that ours does not reach back to nobody
-        // knows whether the side was a member in it.
+        // The side lacks the changes since it was last a member; a rebuild that was cut short has
+        // left it with a newer history. For a time before the start of the volume's own history, it
+        // is unknown whether the side was a member.
         let reaches_back = |epoch: &&Epoch| volume.knows_epoch(&epoch.id);
         let since = found.last_epoch().filter(reaches_back);
         let since = since.filter(|_| !everything);
@@ -240,7 +246,8 @@ impl Shared {
                 discard_from: u64::MAX,
             },
         };
-        // What it is told must not be news to those that count: it would take them for outdated.
+        // The superblock of the side must not get an epoch that no healthy side durably has: after
+        // a crash, the healthy sides would then look outdated.
         let told = || {
             let healthy = self.healthy();
             healthy.iter().any(|&index| volume.has_current_epoch(index))
@@ -253,13 +260,14 @@ impl Shared {
         if everything {
             lacks.insert(0..self.size_bytes());
         } else {
-            // What it was to forget when it was opened, or earlier; nothing else of it is given up.
+            // Ranges of the changes that the log was to forget when the side was opened, or
+            // earlier. The log forgets no other changes.
             let discarded = store.discard_from(u64::MAX, epoch);
             lacks.extend(self.lacks_by_logs(&store));
             if is_known {
                 lacks.extend(store.forgotten_ranges());
             } else {
-                // It may have been late already when it still was a member.
+                // The side may already have been late while it still was a member.
                 let since = epoch.min(volume.epoch_of(store.complete()));
                 lacks.extend(self.lacks_by_regions(since));
                 lacks.extend(discarded);
@@ -281,7 +289,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The stores of the healthy sides, by number.
+    /// Returns the stores of the healthy sides with the indexes of their sides.
     fn healthy_stores(&self) -> Vec<(usize, Rc<Store>)> {
         let healthy = self.sides.iter().filter(|side| side.is_healthy());
         healthy
@@ -289,20 +297,21 @@ impl Shared {
             .collect()
     }
 
-    /// What a side lacks of what the healthy ones have in their logs.
+    /// Returns the ranges that a side lacks, among the changes in the logs of the healthy sides.
     fn lacks_by_logs(&self, store: &Store) -> Vec<Range<u64>> {
         let newest = newest_among(&self.healthy_stores());
         let logged = lacking(store, &newest, store.complete());
         logged.into_iter().map(|(range, _)| range).collect()
     }
 
-    /// What a side may lack of what has left the logs of the healthy ones since an epoch.
+    /// Returns the ranges that a side may lack because changes of them have left the logs of the
+    /// healthy sides since an epoch.
     fn lacks_by_regions(&self, epoch: u64) -> Vec<Range<u64>> {
         let stores = self.healthy_stores().into_iter();
         stores.flat_map(|(_, s)| s.stale_since(epoch)).collect()
     }
 
-    /// Flushes a side that is about to count: it is complete then, and its log says so.
+    /// Flushes a side that is about to count. It is complete then, and its log says so.
     pub(super) async fn flush_for_joining(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         let Some(store) = side.store() else {

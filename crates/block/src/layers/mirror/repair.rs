@@ -1,5 +1,5 @@
-//! What brings sides back to what they should hold while the volume is in use, as far as all of it
-//! shares it: the pace of rebuild and scrub beside clients, and what no side could give.
+//! Shared state of rebuild and scrub, which restore the content of sides while the volume is in
+//! use: their pace beside clients, and the ranges that no side could provide.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -12,23 +12,23 @@ use super::scrub_progress::Scrub;
 use super::share::{RebuildRates, Share};
 use crate::range_set::RangeSet;
 
-/// See the module.
+/// State of repairs; see the module.
 pub(super) struct Repair {
-    /// Requests of clients, to which all else gives way.
+    /// Client requests, to which all background work gives way.
     pub(super) clients: Clients,
-    /// How rebuilds share the sides with clients.
+    /// Scheduler by which rebuilds share the sides with clients.
     pub(super) share: Share,
-    /// Changes that wait for a side that is being rebuilt, in the order in which they came.
+    /// Changes that wait for a side that is being rebuilt, in the order of arrival.
     pub(super) following: WaitQueue,
     pub(super) scrub: Scrub,
-    /// What no side could give, as long as no side comes that might have it: its repair is not
-    /// tried again.
+    /// Ranges that no side could provide. Their repair is not retried before a side comes that
+    /// might have them.
     lost: RefCell<RangeSet>,
 }
 
 impl Repair {
-    /// Rebuilds keep to these rates beside clients; a scrub gives way to clients and reads at most
-    /// `scrub_rate` bytes a second, if given.
+    /// Creates the state. Rebuilds keep to `rebuild_rates` beside clients. A scrub gives way to
+    /// clients and reads at most `scrub_rate` bytes a second, if given.
     pub(super) fn new(rt: &Rt, rebuild_rates: RebuildRates, scrub_rate: Option<u64>) -> Repair {
         Repair {
             clients: Clients::new(rt),
@@ -39,22 +39,22 @@ impl Repair {
         }
     }
 
-    /// True when no side could give a range.
+    /// Returns true when no side could provide the range.
     pub(super) fn is_lost(&self, range: &Range<u64>) -> bool {
         self.lost.borrow().covers(range)
     }
 
-    /// No side could give a range.
+    /// Records that no side could provide the range.
     pub(super) fn note_lost(&self, range: Range<u64>) {
         self.lost.borrow_mut().insert(range);
     }
 
-    /// A range is written anew.
+    /// Removes a range that is written again.
     pub(super) fn forget_lost(&self, range: Range<u64>) {
         self.lost.borrow_mut().remove(range);
     }
 
-    /// A side has come that may have what no other one could give.
+    /// Removes all ranges, because a side has come that may have them.
     pub(super) fn forget_all_lost(&self) {
         self.lost.borrow_mut().clear();
     }

@@ -1,10 +1,10 @@
-//! Scrub: reading every written block of every healthy side while the volume is in use, so that
-//! what has gone bad is found while another side still has it, and repaired from there.
+//! Scrub: reads every written block of every healthy side while the volume is in use, so that bit
+//! rot is found while another side still has a good copy, and is repaired from it.
 //!
-//! Whether a block is right is decided by the checksums. Blocks of which these know nothing are
-//! compared with the other sides', and known from then on. It must never repair from a copy that is
-//! not known to be better, never keep clients waiting for long, and never say that it has checked
-//! what it could not read.
+//! The checksums decide whether a block is correct. Blocks without a known checksum are compared
+//! with those of the other sides, and get a checksum then. A scrub must never repair from a copy
+//! that is not known to be better, never delay clients for long, and never report content as
+//! checked that it could not read.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -21,10 +21,10 @@ use crate::error::IoError;
 use crate::range_set::RangeSet;
 use crate::request::Origin;
 
-/// So much of the volume is scrubbed at a time.
+/// Size of a piece: the part of the volume that is scrubbed at once.
 const PIECE_BYTES: u64 = 1 << 20;
-/// The superblocks are told how far a scrub is after each of so many parts of the volume, and as
-/// often as this.
+/// The superblocks record the progress of a scrub after each of this many parts of the volume, and
+/// also at this interval.
 const NOTED_PARTS: u64 = 100;
 const NOTED_EVERY: Duration = Duration::from_secs(30);
 
@@ -48,7 +48,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Goes on with a scrub that a stop has interrupted.
+    /// Resumes a scrub that was interrupted by a stop of the volume.
     pub(super) fn resume_scrub(self: &Rc<Self>) {
         let volume = self.membership.superblocks.as_ref();
         let before = volume.and_then(|volume| volume.remembered().scrub);
@@ -76,8 +76,8 @@ impl Shared {
             for index in self.healthy() {
                 self.scrub_superblocks(run, index).await;
             }
-            // Only now: superblocks that are written are right again, and nobody would know that
-            // they had been wrong.
+            // The superblocks are checked before this write, since writing them repairs them, and
+            // their damage would go unnoticed.
             self.remember_scrub(Some(run.record()));
             run.is_noted();
             for index in self.healthy() {
@@ -89,7 +89,7 @@ impl Shared {
             return;
         }
         let (mut noted, mut noted_at) = (position, self.rt.now());
-        // The volume may grow meanwhile.
+        // The volume may grow in the meantime.
         while position < self.size_bytes() {
             position = self.first_touched(position);
             run.counts.position_bytes.set(position);
@@ -118,8 +118,8 @@ impl Shared {
         }
     }
 
-    /// Where some healthy side begins to hold something, from a position on. What lies before that
-    /// was never written, so there is nothing to read.
+    /// Returns the first position at or after `position` at which a healthy side may hold data. The
+    /// volume before it was never written, so there is nothing to read.
     fn first_touched(&self, position: u64) -> u64 {
         let range = position..self.size_bytes();
         let healthy = self.healthy().into_iter();
@@ -128,7 +128,7 @@ impl Shared {
         first.unwrap_or(position)
     }
 
-    /// The copies of the superblock of a side.
+    /// Checks the copies of the superblock of a side, and has corrupt copies written again.
     async fn scrub_superblocks(self: &Rc<Self>, run: &Run, index: usize) {
         let (side, Some(volume)) = (&self.sides[index], &self.membership.superblocks) else {
             return;
@@ -139,7 +139,7 @@ impl Shared {
             volume.wrong_copies(index).await
         };
         match self.unless_gone(index, superblocks).await {
-            // They are being written meanwhile, or the side is not there: no news.
+            // If the superblock is being written in the meantime, the result says nothing.
             Ok(_) if side.marking.get() => {}
             Ok(0) => {}
             Ok(wrong) => {
@@ -162,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// The headers of the entries in the log of a side.
+    /// Checks and repairs the headers of the entries in the log of a side.
     async fn scrub_headers(self: &Rc<Self>, run: &Run, index: usize) {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };
@@ -186,7 +186,7 @@ impl Shared {
         }
     }
 
-    /// What else a side keeps beside its data: checkpoint, map and checksums.
+    /// Checks and repairs the other metadata of a side: checkpoint, map and checksums.
     async fn scrub_areas(self: &Rc<Self>, run: &Run, index: usize) {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };
@@ -202,7 +202,7 @@ impl Shared {
                     add(&run.counts.read_bytes, areas.read_bytes);
                     add(&run.counts.found, areas.wrong_pages);
                     add(&run.counts.repaired, areas.wrong_pages);
-                    // What these pages said of the data is gone.
+                    // The checksums on corrupt pages are lost; this marks their blocks for repair.
                     self.note_suspects(index);
                     next = areas.next;
                 }
@@ -214,8 +214,8 @@ impl Shared {
         }
     }
 
-    /// Waits for something that a side does, unless the side is given up, or is silent for so long
-    /// that it should be.
+    /// Waits for an operation of a side, unless the side is given up, or is silent for so long that
+    /// it should be.
     async fn unless_gone<T>(
         &self,
         index: usize,
@@ -268,7 +268,7 @@ impl Shared {
         }
     }
 
-    /// Repairs what was found wrong on sides, where another one is right.
+    /// Repairs corrupt blocks of sides from other sides on which they are correct.
     async fn repair(self: &Rc<Self>, run: &Run, wrong: &[(usize, Vec<Range<u64>>)]) {
         for (index, ranges) in wrong {
             let side = &self.sides[*index];
@@ -277,7 +277,8 @@ impl Shared {
                 starts.map(|start| start..start + BLOCK_BYTES)
             });
             for block in blocks {
-                // It has been written since, or is known to be lacking: nobody will read it.
+                // The block has been written since, or is known to be lacking, so no read uses this
+                // copy.
                 if !side.out_of_sync.is_clear(&block) {
                     continue;
                 }
@@ -310,9 +311,9 @@ impl Shared {
         add(counter, 1);
     }
 
-    /// Compares blocks of which a side does not know what they should be.
+    /// Compares the copies of blocks for which a side has no checksum.
     async fn compare(self: &Rc<Self>, run: &Run, range: Range<u64>) {
-        // Nothing may change meanwhile.
+        // The range must not change during the comparison.
         let guard = self.admission.ranges.lock(range.clone()).await;
         let mut order = self.read_order();
         order.retain(|&index| {
@@ -338,7 +339,7 @@ impl Shared {
                 Err(_) => add(&self.sides[index].counts.errors, 1),
             }
         }
-        // One copy alone cannot be compared with anything.
+        // A single copy cannot be compared.
         if copies.len() < 2 {
             return;
         }
@@ -347,7 +348,7 @@ impl Shared {
             let at = (block - range.start) as usize;
             let content = |bytes: &[u8]| bytes[at..at + BLOCK_BYTES as usize].to_vec();
             let is_known = |unknown: &[Range<u64>]| !unknown.iter().any(|u| u.contains(&block));
-            // One with a checksum is right; without one, what clients read stays.
+            // A copy with a checksum is correct; without one, the copy that clients read is kept.
             let known = copies.iter().find(|(.., unknown)| is_known(unknown));
             let truth = content(&known.unwrap_or(&copies[0]).1);
             let wrong = copies

@@ -1,4 +1,4 @@
-//! How the scrub of a volume stands: the one that runs, or the last one.
+//! Progress and outcome of the scrub of a volume: the running one, or the last one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,33 +10,34 @@ use super::pace::Pace;
 use super::superblock::ScrubRecord;
 use crate::device::{Figure, FigureVisitor};
 
-/// How a scrub stands, or how the last one ended.
+/// Progress of the running scrub, or outcome of the last one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScrubStatus {
     /// `running`, `done` or `cancelled`.
     pub state: &'static str,
-    /// How much of the volume has been looked at, in bytes.
+    /// Number of bytes of the volume that have been scrubbed.
     pub position_bytes: u64,
     /// Bytes read from all sides together.
     pub read_bytes: u64,
-    /// Bytes that could not be looked at, because a side did not answer.
+    /// Number of bytes that could not be checked, because a side did not answer.
     pub skipped_bytes: u64,
-    /// Blocks, and pages of what a side keeps beside its data, that were wrong on a side.
+    /// Number of blocks, and of metadata pages, that were corrupt on a side.
     pub found: u64,
-    /// Those of them that are right again.
+    /// Number of these blocks and pages that were repaired.
     pub repaired: u64,
-    /// Those that are wrong on every side, or whose repair has failed.
+    /// Number of these that are corrupt on every side, or whose repair has failed.
     pub unrepairable: u64,
-    /// Blocks that are known by a checksum since they were compared.
+    /// Number of blocks that got a checksum after they were compared with another side.
     pub learned_blocks: u64,
-    /// Seconds since the start, or from the start to the end, stops of the volume included.
+    /// Seconds from the start until now, or until the end; includes the time for which the volume
+    /// was stopped.
     pub seconds: f64,
-    /// True once all sides that count durably know that it runs, or that it is over: what is then
-    /// said of it holds after any stop.
+    /// True once all sides that count durably know that the scrub runs, or that it is over. The
+    /// reported state then holds after any stop.
     pub remembered: bool,
 }
 
-/// What a scrub has counted so far, in the units of [`ScrubStatus`].
+/// Counters of a scrub, in the units of [`ScrubStatus`].
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) position_bytes: Cell<u64>,
@@ -48,39 +49,40 @@ pub(super) struct Counts {
     pub(super) learned_blocks: Cell<u64>,
 }
 
-/// One scrub.
+/// A running or ended scrub.
 pub(super) struct Run {
     started: Instant,
-    /// The same in seconds since 1970.
+    /// Start of the scrub in seconds since 1970.
     started_s: u64,
-    /// Seconds that it had taken before the volume was opened; `None` when it was begun since.
+    /// Seconds that the scrub had taken before the volume was opened; `None` when it was started
+    /// since.
     seconds_before: Option<u64>,
-    /// The volume has been told to remember it.
+    /// True when the volume has been told to remember the scrub.
     noted: Cell<bool>,
     ended: Cell<Option<Instant>>,
     cancelled: Cell<bool>,
-    /// The volume is being closed, and the next opening goes on.
+    /// True when the volume is being closed, and the next opening resumes the scrub.
     interrupted: Cell<bool>,
     pub(super) counts: Counts,
 }
 
 impl Run {
-    /// True when it is to end early.
+    /// Returns true when the scrub must end early.
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancelled.get() || self.interrupted.get()
     }
 
-    /// True when the next opening goes on with it.
+    /// Returns true when the next opening resumes the scrub.
     pub(super) fn is_interrupted(&self) -> bool {
         self.interrupted.get() && !self.cancelled.get()
     }
 
-    /// The volume has been told to remember it.
+    /// Records that the volume has been told to remember the scrub.
     pub(super) fn is_noted(&self) {
         self.noted.set(true);
     }
 
-    /// How far it is, as the superblocks remember it.
+    /// Returns the progress as the superblocks remember it.
     pub(super) fn record(&self) -> ScrubRecord {
         let counts = &self.counts;
         ScrubRecord {
@@ -94,13 +96,13 @@ impl Run {
         }
     }
 
-    /// It has ended.
+    /// Records the end of the scrub.
     pub(super) fn end(&self, now: Instant) {
         self.ended.set(Some(now));
     }
 }
 
-/// The scrub of a volume: the one that runs, or the last one.
+/// The scrub of a volume: the running one, or the last one.
 pub(super) struct Scrub {
     run: RefCell<Option<Rc<Run>>>,
     pub(super) pace: Pace,
@@ -114,8 +116,8 @@ impl Scrub {
         }
     }
 
-    /// Begins a scrub, or goes on with one that was interrupted, at `unix_s` seconds since 1970;
-    /// `None` when one runs.
+    /// Starts a scrub, or resumes the interrupted scrub `before`, at `unix_s` seconds since 1970.
+    /// Returns `None` when a scrub runs already.
     pub(super) fn begin(
         &self,
         now: Instant,
@@ -148,20 +150,21 @@ impl Scrub {
         Some(run)
     }
 
-    /// Ends the one that runs; false when none does.
+    /// Cancels the running scrub; returns false when no scrub runs.
     pub(super) fn cancel(&self) -> bool {
         let running = self.running();
         running.is_some_and(|run| !run.cancelled.replace(true))
     }
 
-    /// Ends the one that runs where it is, for the next opening to go on. Returns it.
+    /// Stops the running scrub at its position, from which the next opening resumes it. Returns the
+    /// scrub.
     pub(super) fn interrupt(&self) -> Option<Rc<Run>> {
         let running = self.running()?;
         running.interrupted.set(true);
         Some(running)
     }
 
-    /// True while one runs that an opening has gone on with.
+    /// Returns true while a scrub runs that was resumed when the volume was opened.
     pub(super) fn was_resumed(&self) -> bool {
         let running = self.running();
         running.is_some_and(|run| run.seconds_before.is_some())
@@ -176,8 +179,8 @@ impl Scrub {
         self.running().is_some()
     }
 
-    /// How it stands; `None` before the first one.
-    /// `up_to_date` when all sides that count have what the volume remembers.
+    /// Returns the progress; `None` before the first scrub. `up_to_date` says that all sides that
+    /// count have the operations that the volume remembers.
     pub(super) fn status(&self, now: Instant, up_to_date: bool) -> Option<ScrubStatus> {
         let run = self.run.borrow();
         let run = run.as_ref()?;
@@ -204,7 +207,7 @@ impl Scrub {
 }
 
 impl ScrubStatus {
-    /// The same as named figures.
+    /// Reports the same values as named statistics.
     pub(super) fn figures(&self, out: &mut dyn FigureVisitor) {
         let mut show = |name, figure| out.figure("", name, figure);
         show("scrub", Figure::State(self.state.to_owned()));

@@ -1,12 +1,13 @@
-//! How a rebuild shares the sides with clients, which must both get on: a volume that is degraded
-//! for long may be lost, and one that serves nobody meanwhile is as good as lost.
+//! The schedule by which rebuilds share the sides with clients. Both must make progress: a volume
+//! that is degraded for long may be lost, and a volume that serves no client in the meantime is as
+//! good as lost.
 //!
-//! A rebuild works in bursts of [`BURST`]. After each one it rests for as long as clients had
-//! something in flight during the burst, so clients have at least half of the time to themselves
-//! and keep at least half of their rate; where they want little, the rebuild hardly rests. The
-//! operator sets a floor and a ceiling in bytes a second. A rebuild must never stay below its floor
-//! for the sake of clients, and never exceed its ceiling for longer than what it has in flight at
-//! once takes.
+//! A rebuild works in bursts of [`BURST`]. After each burst the rebuild rests for as long as
+//! clients had requests in flight during it. So clients have at least half of the time to
+//! themselves and keep at least half of their rate; when they request little, the rebuild hardly
+//! rests. The operator sets a floor and a ceiling in bytes a second. A rebuild must never stay
+//! below its floor for the sake of clients, and never exceed its ceiling for longer than its pieces
+//! in flight take.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,28 +18,28 @@ use bimetal_rt::{Instant, Rt};
 
 use super::pace::Clients;
 
-/// A rebuild begins nothing new in a burst that is as old as this, if clients want something too.
+/// Age of a burst from which a rebuild starts no further piece in it, if clients have requests too.
 const BURST: Duration = Duration::from_millis(100);
-/// A rebuild that has fallen behind its floor catches up with at most this much of the past.
+/// Maximum lag behind the floor that a rebuild makes up for; older lag is forgiven.
 const LATE_MAX: Duration = Duration::from_secs(1);
 const NS_PER_S: u64 = 1_000_000_000;
-/// A piece counts as this much at least: that is what it costs a disk.
+/// Minimum cost of a piece in bytes, because of the cost of a seek on a disk.
 pub(super) const COST_BYTES_MIN: u64 = 64 << 10;
 
-/// How fast rebuilds are, in bytes a second.
+/// Rates of rebuilds, in bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RebuildRates {
-    /// At least this, whatever clients want and as far as the devices can; 0 for nothing.
+    /// Minimum rate, kept under any load as far as the devices can; 0 for none.
     pub floor_bytes_per_s: u64,
-    /// At most this; `None` for no limit.
+    /// Maximum rate; `None` for no limit.
     pub ceiling_bytes_per_s: Option<u64>,
 }
 
 impl RebuildRates {
-    /// What is wrong with the rates, if anything.
+    /// Checks the rates.
     ///
     /// # Errors
-    /// One line.
+    /// One line that says which rate is invalid.
     pub fn check(&self) -> Result<(), String> {
         match self.ceiling_bytes_per_s {
             Some(0) => Err("the ceiling of a rebuild must be more than 0".to_owned()),
@@ -50,44 +51,45 @@ impl RebuildRates {
     }
 }
 
-/// How long some bytes take at a rate, which is not 0.
+/// Returns the time that `bytes` take at a rate, which must not be 0.
 fn time_of(bytes: u64, bytes_per_s: u64) -> Duration {
     let ns = u128::from(bytes) * u128::from(NS_PER_S) / u128::from(bytes_per_s);
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-/// A burst of work: from the beginning of its first piece to the end of its last.
+/// A burst of work: from the start of its first piece to the end of its last.
 #[derive(Clone, Copy)]
 struct Burst {
     began: Instant,
-    /// For how long clients had something in flight before it.
+    /// Total time for which clients had requests in flight before the burst.
     busy_before: Duration,
 }
 
-/// The share of the rebuilds of one volume. See the module.
+/// Scheduler of the rebuilds of one volume; see the module.
 pub(super) struct Share {
     rt: Rt,
     rates: Cell<RebuildRates>,
-    /// Pieces that are being copied, and the burst that they are of.
+    /// Number of pieces that are being copied, and the burst to which they belong.
     working: Cell<u32>,
     burst: Cell<Burst>,
-    /// When a burst may begin, as far as clients go.
+    /// Time from which clients allow the next burst to start.
     rested_at: Cell<Instant>,
-    /// When the next piece must begin for the floor to be kept, and may begin for the ceiling.
+    /// Time at which the next piece must start to keep the floor. `ceiling_at` is the time from
+    /// which the ceiling allows it to start.
     floor_at: Cell<Instant>,
     ceiling_at: Cell<Instant>,
-    /// Bytes by which rebuilds are ahead of their floor, less what was undone of it, and when that
-    /// was reckoned.
+    /// Number of bytes by which rebuilds are ahead of their floor, less the bytes that must be
+    /// copied again; computed at `ahead_at`.
     ahead_bytes: Cell<f64>,
     ahead_at: Cell<Instant>,
-    /// The rates were set, or a piece has ended.
+    /// Signaled when the rates were set, or a piece has ended.
     changed: Event,
     changes: Cell<u64>,
-    /// Pieces begin in order.
+    /// Semaphore that makes pieces start in order.
     turn: Rc<Semaphore>,
 }
 
-/// A piece that is being copied, until it is dropped.
+/// A piece that is being copied, registered until this guard is dropped.
 pub(super) struct Piece<'s> {
     share: &'s Share,
     clients: &'s Clients,
@@ -117,16 +119,16 @@ impl Share {
         }
     }
 
-    /// The rates that hold now.
+    /// Returns the current rates.
     pub(super) fn rates(&self) -> RebuildRates {
         self.rates.get()
     }
 
-    /// Sets the rates; what waits for its turn goes by them at once.
+    /// Sets the rates, which also apply at once to pieces that wait for their turn.
     pub(super) fn set_rates(&self, rates: RebuildRates) {
         self.reckon();
         self.rates.set(rates);
-        // What has passed at other rates counts no more.
+        // Times computed from the previous rates are void.
         self.floor_at.set(self.rt.now());
         self.ceiling_at.set(self.rt.now());
         self.note_change();
@@ -137,32 +139,33 @@ impl Share {
         self.changed.notify();
     }
 
-    /// A rebuild begins, and is as far as its floor demands.
+    /// Starts the accounting of a rebuild, which is not behind its floor yet.
     pub(super) fn begin_rebuild(&self) {
         self.reckon();
         self.ahead_bytes.set(self.ahead_bytes.get().max(0.0));
     }
 
-    /// A rebuild has brought this much.
+    /// Adds bytes that a rebuild has copied.
     pub(super) fn brought(&self, bytes: u64) {
         self.reckon();
         self.ahead_bytes.set(self.ahead_bytes.get() + bytes as f64);
     }
 
-    /// What a rebuild has brought must be brought again.
+    /// Subtracts bytes that a rebuild must copy again.
     pub(super) fn fell_back(&self, bytes: u64) {
         self.reckon();
         self.ahead_bytes.set(self.ahead_bytes.get() - bytes as f64);
     }
 
-    /// True when rebuilds have brought more than their floor demands, without what was undone.
+    /// Returns true when rebuilds have copied more than their floor demands, not counting bytes
+    /// that must be copied again.
     pub(super) fn is_ahead(&self) -> bool {
         self.reckon();
         self.rates.get().floor_bytes_per_s == 0 || self.ahead_bytes.get() > 0.0
     }
 
-    /// Takes off what the floor has demanded since the last time. What is behind it stays behind by
-    /// no more than it demands in [`LATE_MAX`].
+    /// Subtracts the bytes that the floor has demanded since the last call. The rebuild is then
+    /// behind by at most the bytes that the floor demands in [`LATE_MAX`].
     fn reckon(&self) {
         let (now, floor) = (self.rt.now(), self.rates.get().floor_bytes_per_s as f64);
         let passed = now.since(self.ahead_at.replace(now)).as_secs_f64();
@@ -171,7 +174,7 @@ impl Share {
         self.ahead_bytes.set(ahead.max(-behind_max));
     }
 
-    /// Waits until a piece of this size may begin.
+    /// Waits until a piece of `bytes` may start.
     pub(super) async fn turn<'s>(&'s self, clients: &'s Clients, bytes: u64) -> Piece<'s> {
         let _turn = self.turn.acquire(1).await;
         loop {
@@ -182,14 +185,14 @@ impl Share {
             }
             let seen = self.changes.get();
             let changed = self.changed.until(|| self.changes.get() != seen);
-            // Whatever comes first is looked at above.
+            // The next round handles a timeout and a change alike.
             let wait = begins_at.since(now).min(LATE_MAX);
             let _ = self.rt.timeout(wait, changed).await;
         }
         self.begin(clients, bytes)
     }
 
-    /// When the next piece begins, as it looks now.
+    /// Returns the time at which the next piece starts, as far as is known now.
     fn begins_at(&self, now: Instant, clients: &Clients) -> Instant {
         let burst = self.burst.get();
         let with_clients = if self.working.get() == 0 {
@@ -197,7 +200,7 @@ impl Share {
         } else if clients.busy() == burst.busy_before || now < burst.began + BURST {
             now
         } else {
-            // When this burst has ended it is known.
+            // The time is known when this burst has ended.
             Instant::MAX
         };
         let floor = self.rates.get().floor_bytes_per_s;
@@ -211,7 +214,7 @@ impl Share {
     fn begin<'s>(&'s self, clients: &'s Clients, bytes: u64) -> Piece<'s> {
         let (now, rates) = (self.rt.now(), self.rates.get());
         let burst = self.burst.get();
-        // Where nobody is in the way, a burst has no end.
+        // Without client requests, a burst has no end.
         if self.working.get() == 0 || clients.busy() == burst.busy_before {
             self.burst.set(Burst {
                 began: now,
@@ -219,7 +222,7 @@ impl Share {
             });
         }
         self.working.set(self.working.get() + 1);
-        // One that is ahead of the floor has nothing to its credit; one that is behind catches up.
+        // A rebuild that is ahead of the floor gets no credit; one that is behind catches up.
         let late_from = Instant::from_ns(now.as_ns().saturating_sub(LATE_MAX.as_nanos() as u64));
         let from = self.floor_at.get().max(late_from).min(now);
         if rates.floor_bytes_per_s > 0 {
@@ -251,7 +254,7 @@ impl Share {
 }
 
 impl Piece<'_> {
-    /// Only this much has come of the piece: the rest was nothing that had to be copied.
+    /// Reduces the cost of the piece to `bytes`, because the rest of it needed no copy.
     pub(super) fn took(&self, bytes: u64) {
         let (share, rates) = (self.share, self.share.rates.get());
         let less = self.bytes.saturating_sub(bytes);
@@ -290,7 +293,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const MS: Duration = Duration::from_millis(1);
 
-    /// Copies pieces of 1 MiB for a while, each of which takes 5 ms; returns how many.
+    /// Copies pieces of 1 MiB, of 5 ms each, for `time`. Returns the number of pieces.
     async fn copied(rt: &Rt, share: &Share, clients: &Clients, time: Duration) -> u64 {
         let (began, mut pieces) = (rt.now(), 0);
         while rt.now().since(began) < time {
@@ -301,8 +304,8 @@ mod tests {
         pieces
     }
 
-    /// The pieces that are copied in 10 s, with a client that always has something in flight or
-    /// with none.
+    /// Returns the number of pieces that are copied in 10 s, with a client that always has a
+    /// request in flight or with none.
     fn pieces_in_10_s(floor: u64, ceiling: Option<u64>, with_client: bool) -> u64 {
         let rt = Rt::virtual_time(VirtualOptions::default());
         rt.block_on(async {
@@ -332,7 +335,7 @@ mod tests {
         assert!((1500..=2000).contains(&floor), "{floor}");
         let ceiling = pieces_in_10_s(10 * MIB, Some(50 * MIB), false);
         assert!((495..=505).contains(&ceiling), "{ceiling}");
-        // More than the devices can.
+        // This floor is more than the devices can do.
         assert_eq!(pieces_in_10_s(1000 * MIB, None, true), 2000);
     }
 

@@ -1,8 +1,8 @@
-//! What the tasks of a mirror share, by what it guards: the admission of changes, the exposure,
-//! flushes, membership, reads and repair each have an owner of their own.
+//! State that the tasks of a mirror share. The admission of changes, the exposure, flushes,
+//! membership, reads and repair each have their own type, which guards its part of the state.
 //!
-//! The life cycle of a side changes only through [`Shared::change_life`], which wakes all that
-//! waits for it.
+//! The life cycle of a side must change only through [`Shared::change_life`], which wakes all tasks
+//! that wait for it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -25,23 +25,23 @@ use super::sides::Sides;
 use super::volume::Volume;
 use crate::geometry::{Geometry, GrowingGeometry};
 
-/// A stop waits so long for a side that does not answer, at most.
+/// Maximum time for which a stop waits for a side that does not answer.
 const PATIENCE_MAX: Duration = Duration::from_secs(30);
-/// Bytes of zeroes that are at hand for answers.
+/// Number of zero bytes kept ready for answers.
 const ZEROES_BYTES: usize = 1 << 20;
 
-/// What the volume takes.
+/// State of the volume, which decides the requests that it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VolumeState {
     Open,
-    /// Opened to be looked at: nothing is written to any side, and no side comes or goes.
+    /// Opened for inspection: nothing is written to any side, and no side is added or removed.
     Frozen,
     ReadOnly,
     Stopped,
     Closed,
 }
 
-/// Counts of the volume since it was opened.
+/// Counters of the volume since it was opened.
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) acknowledged_early: Cell<u64>,
@@ -52,21 +52,21 @@ pub(super) struct Counts {
     pub(super) lost_reads: Cell<u64>,
 }
 
-/// What a mirror is made of.
+/// Parts of which a mirror is made.
 pub(super) struct Parts {
     pub(super) sides: Vec<Side>,
     pub(super) geometry: Geometry,
     pub(super) superblocks: Option<Volume>,
-    /// The sequence number of the first change.
+    /// Sequence number of the first change.
     pub(super) next_number: u64,
     pub(super) state: VolumeState,
 }
 
-/// See the module.
+/// State of a mirror; see the module.
 pub(super) struct Shared {
     pub(super) rt: Rt,
     pub(super) config: MirrorConfig,
-    /// The rules as they are configured; [`Shared::rules`] has what the logs leave of them.
+    /// Configured rules; [`Shared::rules`] returns them with the bounds of the logs applied.
     pub(super) rules: HeteroRules,
     pub(super) on_degraded: OnDegraded,
     pub(super) acknowledge: Acknowledge,
@@ -82,13 +82,13 @@ pub(super) struct Shared {
     pub(super) repair: Repair,
     pub(super) zeroes: Buf,
     pub(super) tasks: TaskGroup,
-    /// The tasks that watch and tend the sides; they end only when the volume closes.
+    /// Tasks that monitor and restore the sides; they end only when the volume closes.
     pub(super) watchers: TaskGroup,
     pub(super) counts: Counts,
 }
 
 impl Shared {
-    /// The state of a mirror that does nothing by itself yet.
+    /// Creates the state of a mirror, without starting any task.
     ///
     /// # Panics
     /// When no side is healthy.
@@ -123,10 +123,10 @@ impl Shared {
         shared
     }
 
-    /// Moves a side to another state of its life cycle, and wakes all that waits for that.
+    /// Moves a side to another state of its life cycle, and wakes all tasks that wait for that.
     ///
     /// # Panics
-    /// When a side in its present state cannot become this.
+    /// When the transition from the present state of the side is not allowed.
     pub(super) fn change_life(&self, side: &Side, next: Life) {
         side.life.turn(next);
         let everybody: [&Event; 4] = [
@@ -139,26 +139,28 @@ impl Shared {
         self.repair.following.wake_first();
     }
 
-    /// The volume takes other requests from now on.
+    /// Sets the state of the volume.
     pub(super) fn set_state(&self, state: VolumeState) {
         self.state.set(state);
         self.repair.following.wake_first();
     }
 
-    /// The sides that hold everything acknowledged, or will before a write counts on them.
+    /// Returns the indexes of the sides that hold every acknowledged write, or will before a write
+    /// counts on them.
     pub(super) fn healthy(&self) -> Vec<usize> {
         let healthy = self.sides.iter().filter(|side| side.is_healthy());
         healthy.map(|side| side.index).collect()
     }
 
-    /// True when every side of the volume is healthy.
+    /// Returns true when every side of the volume is healthy.
     pub(super) fn all_are_healthy(&self) -> bool {
         self.sides.iter().all(Side::is_healthy)
     }
 
-    /// True when the volume can do without a side: another one is healthy, and the side itself says
-    /// durably that the other one counts. One that has joined and that the side was not told of yet
-    /// is no such one: started without it, the side would take itself for all there is.
+    /// Returns true when the volume can do without side `index`: another side is healthy, and the
+    /// superblock of side `index` durably says that the other one counts. A side that has joined
+    /// and is not yet in that superblock does not suffice: started alone, side `index` would take
+    /// itself for the only complete one.
     pub(super) fn another_is_healthy(&self, index: usize) -> bool {
         let volume = self.membership.superblocks.as_ref();
         let is_told = |other: usize| {
@@ -168,8 +170,9 @@ impl Shared {
         healthy.filter(|other| *other != index).any(is_told)
     }
 
-    /// The rules, with the exposure bounded so that what one side lacks fits into its log: within a
-    /// group of overtaken changes nothing is complete before its end, and nothing can go home.
+    /// Returns the rules, with the exposure bounded so that the content that one side lacks fits
+    /// into its log. Within a group of overtaken changes no change is complete before the end of
+    /// the group, and none can be destaged.
     pub(super) fn rules(&self) -> HeteroRules {
         let by_logs = self.exposure.bytes_max_by_logs();
         HeteroRules {
@@ -178,7 +181,7 @@ impl Shared {
         }
     }
 
-    /// The logs have changed.
+    /// Updates the bound of the exposure after the logs of the sides have changed.
     pub(super) fn note_logs(&self) {
         let stores = self.sides.iter().filter_map(Side::store);
         let least = stores.map(|store| store.backlog_bytes_max()).min();
@@ -186,12 +189,12 @@ impl Shared {
             .set_bytes_max_by_logs(least.unwrap_or(u64::MAX));
     }
 
-    /// Size of the volume in bytes.
+    /// Returns the size of the volume in bytes.
     pub(super) fn size_bytes(&self) -> u64 {
         self.geometry.get().size_bytes
     }
 
-    /// How long a stop waits for a side that does not answer.
+    /// Returns the time for which a stop waits for a side that does not answer.
     pub(super) fn patience(&self) -> Duration {
         Duration::from_nanos(self.rules.absent_after_ns).min(PATIENCE_MAX)
     }
@@ -200,12 +203,12 @@ impl Shared {
         self.rules.is_paper()
     }
 
-    /// True when the sides keep logs: a volume that can be opened again.
+    /// Returns true when the sides keep logs, so that the volume can be opened again.
     pub(super) fn is_logged(&self) -> bool {
         self.membership.superblocks.is_some()
     }
 
-    /// Starts what the volume does by itself.
+    /// Starts the background tasks of the volume.
     pub(super) fn start(self: &Rc<Self>) {
         for index in 0..self.sides.len() {
             self.tend(index);
@@ -224,7 +227,7 @@ impl Shared {
         self.watchers.spawn(Rc::clone(self).look_for_suspects());
     }
 
-    /// Starts what the volume does for one side, from its coming to its removal.
+    /// Starts the tasks and callbacks for one side, which last until it is removed.
     pub(super) fn tend(self: &Rc<Self>, index: usize) {
         self.watchers.spawn(Rc::clone(self).watch_side(index));
         self.watchers.spawn(Rc::clone(self).tend_side(index));

@@ -1,5 +1,6 @@
-//! The end of a volume in use: what is in the queues and logs goes home, tasks end, and the sides
-//! that hold everything are marked as cleanly stopped.
+//! Stopping a volume: the queues and logs are written to the home locations, tasks end, and the
+//! sides that hold everything are marked as cleanly stopped. A side that does not must never be
+//! marked clean.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,13 +12,14 @@ use super::superblock::State;
 use super::volume::Volume;
 use crate::error::IoError;
 
-/// A stop takes so long, at most, to bring home what is in the logs.
+/// Maximum time for which a stop destages the logs.
 const EMPTY_WITHIN: Duration = Duration::from_secs(30);
 
 impl Shared {
-    /// Drains, flushes and stops; what `Device::close` does before it marks the sides.
+    /// Drains, flushes and stops the volume, as `Device::close` does before it marks the sides.
     pub(super) async fn stop(self: &Rc<Self>) -> Result<(), IoError> {
-        // Nothing more is taken; what was admitted before is drained whatever the state was.
+        // No further request is accepted. Changes that were admitted before are drained in every
+        // state.
         self.set_state(VolumeState::Closed);
         if let Some(run) = self.repair.scrub.interrupt() {
             self.note_scrub(Some(run.record()));
@@ -31,11 +33,11 @@ impl Shared {
         flushed
     }
 
-    /// Ends all that the volume does by itself.
+    /// Ends all background tasks of the volume.
     pub(super) async fn end_tasks(&self) {
         self.watchers.cancel().await;
-        // What still runs belongs to sides that are not healthy, and nobody watches these any more.
-        // A hung device may never answer; its operations own their buffers until it does.
+        // The remaining tasks belong to sides that are not healthy and are no longer monitored. A
+        // hung device may never answer; its operations own their buffers until it does.
         let ended = self.rt.timeout(self.patience(), self.tasks.join());
         if ended.await.is_err() {
             self.tasks.cancel().await;
@@ -45,10 +47,10 @@ impl Shared {
         }
     }
 
-    /// Marks the sides that hold everything as cleanly stopped. One is enough: the others will be
-    /// known to be behind.
+    /// Marks the sides that hold everything as cleanly stopped. It succeeds when one side is
+    /// marked: the others will be known to be behind.
     pub(super) async fn mark_clean(&self, volume: &Volume) -> Result<(), IoError> {
-        // Sides that have just joined come last, as always.
+        // The superblocks of sides that have just joined are written last, as always.
         let (established, joining): (Vec<usize>, Vec<usize>) = self
             .healthy()
             .into_iter()
@@ -66,8 +68,8 @@ impl Shared {
         first.unwrap_or_else(|| marked.into_iter().next().unwrap_or(Err(IoError::Offline)))
     }
 
-    /// At the end: every side flushes everything, and what is in the logs goes home. A side that
-    /// does not come to an end in time is given up, so that the others can say that they are whole.
+    /// Makes every side flush all changes, and destages the logs, at the end of a volume. A side
+    /// that does not finish in time is given up, so that the others can be marked as complete.
     async fn bring_everything_home(self: &Rc<Self>) -> Result<(), IoError> {
         let number = self.admission.next_number();
         self.membership.closed_at.set(number);
@@ -76,12 +78,12 @@ impl Shared {
             self.pump(index);
         }
         let failed = |side: &Side| side.failed_flushes.get() > 0 && !side.flushing.get();
-        // What no side holds whole cannot be repaired, and is not waited for.
+        // A block that no side has cannot be repaired, so the stop does not wait for it.
         let hopeless = |side: &Side| side.failed_copies.get() > 0;
         let over = |side: &Side| {
             !side.is_counted_on() || side.has_durably(number) || failed(side) || hopeless(side)
         };
-        // A side that is silent meanwhile is given up by whoever watches it.
+        // A side that is silent in the meantime is given up by the task that monitors it.
         self.flushes
             .changed
             .until(|| self.sides.iter().all(&over))
@@ -100,7 +102,8 @@ impl Shared {
                 continue;
             }
             if !self.another_is_healthy(index) {
-                // Those that have everything have just joined, and it does not know of them.
+                // The sides that hold everything have just joined, and this side does not know of
+                // them.
                 return Err(IoError::Timeout);
             }
             let side = &self.sides[index];
@@ -120,7 +123,7 @@ impl Shared {
             .changed
             .until(|| self.membership.is_marked());
         if self.rt.timeout(self.patience(), marked).await.is_err() {
-            // The last side has failed since, and is not told that it is the only one that counts.
+            // The last side has failed since, and is not marked as the only one that counts.
             return Err(IoError::Timeout);
         }
         let emptying = self.healthy().into_iter().filter_map(|index| {
@@ -128,7 +131,8 @@ impl Shared {
             Some(async move { store.empty().await })
         });
         let emptied = futures_util::future::join_all(emptying);
-        // What could not go home in time is in the log, where the next opening finds it.
+        // Changes that were not destaged in time stay in the log, where the next opening finds
+        // them.
         let _ = self.rt.timeout(EMPTY_WITHIN, emptied).await;
         Ok(())
     }

@@ -1,4 +1,7 @@
-//! One side of a mirror: its device, its queue, its life cycle, and what it lacks and works on.
+//! One side of a mirror: its device, its queue, its life cycle, the ranges that it lacks, and its
+//! operations in flight.
+//!
+//! Requests must never bypass the store of a side that has a log.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -20,7 +23,7 @@ use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{IoResult, Op, Reply, Request};
 
-/// Counts of one side since the volume was opened.
+/// Counters of one side since the volume was opened.
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) writes: Cell<u64>,
@@ -39,7 +42,7 @@ pub(super) fn add(counter: &Cell<u64>, count: u64) {
     counter.set(counter.get() + count);
 }
 
-/// How far a rebuild has come.
+/// Progress of a rebuild.
 #[derive(Clone, Copy)]
 pub(super) struct Progress {
     pub(super) since: Instant,
@@ -47,27 +50,27 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Seconds until `left_bytes` more have passed, if it goes on as it did; `None` before anything
-    /// has.
+    /// Returns the estimated number of seconds until `left_bytes` more have been copied, at the
+    /// rate so far; `None` before any progress.
     pub(super) fn seconds_left(&self, now: Instant, left_bytes: u64) -> Option<f64> {
         let seconds = now.ns_since(self.since) as f64 / 1e9;
         (self.passed_bytes > 0).then(|| left_bytes as f64 * seconds / self.passed_bytes as f64)
     }
 }
 
-/// What a side is on.
+/// Device and store of a side, and its initial state.
 pub(super) struct Place {
     pub(super) device: Rc<dyn Device>,
-    /// The way to the device; none to a bare one, and to one that is not there.
+    /// Path to the device; `None` for a bare device, and for one that is not present.
     pub(super) way: Option<Rc<Way>>,
     pub(super) data_offset: u64,
     pub(super) store: Option<Rc<Store>>,
     pub(super) durable: bool,
-    /// The state in which it begins.
+    /// State in which the side begins.
     pub(super) life: Life,
 }
 
-/// Stands for the device of a side that is not there.
+/// Stand-in for the device of a side that is not present; it refuses every request.
 struct Missing(Geometry);
 
 impl Device for Missing {
@@ -80,57 +83,58 @@ impl Device for Missing {
     }
 }
 
-/// The device of a side that is not there.
+/// Returns a stand-in for the device of a side that is not present.
 pub(super) fn missing(geometry: Geometry) -> Rc<dyn Device> {
     Rc::new(Missing(geometry))
 }
 
-/// See the module.
+/// A side of a mirror; see the module.
 pub(super) struct Side {
     pub(super) index: usize,
     pub(super) name: String,
     pub(super) device: Rc<dyn Device>,
     pub(super) way: Option<Rc<Way>>,
-    /// Where the volume starts on the device.
+    /// Offset in bytes at which the volume starts on the device.
     pub(super) data_offset: u64,
-    /// False of a bare device in experiments.
+    /// False for a bare device in experiments.
     is_logged: bool,
-    /// What a logged side keeps and how; `None` while it is missing.
+    /// Store of a side with a log; `None` while the side is missing.
     store: RefCell<Option<Rc<Store>>>,
-    /// Whether what it has flushed outlives the machine.
+    /// Whether the flushed content of the side outlives the machine.
     pub(super) durable: Cell<bool>,
     pub(super) queue: RefCell<SideQueue>,
     pub(super) policy: RefCell<SidePolicy>,
     pub(super) read_latency: RefCell<Quantiles>,
     pub(super) life: LifeCycle,
-    /// Its superblock is being written.
+    /// True while the superblock of the side is being written.
     pub(super) marking: Cell<bool>,
     pub(super) out_of_sync: OutOfSync,
-    /// How far a rebuild has come, while there is one.
+    /// Progress of the rebuild of the side, while one runs.
     pub(super) rebuild: Cell<Option<Progress>>,
-    /// Its operations in flight.
+    /// Operations in flight on the side.
     pub(super) work: Work,
-    /// It is absent, and is being looked at whether it can be used again.
+    /// True while the absent side is being opened to see whether it can be used again.
     pub(super) coming_back: Cell<bool>,
-    /// How many attempts in a row to give it what it lacks have failed.
+    /// Number of consecutive failed attempts to rebuild the side.
     pub(super) failed_copies: Cell<u32>,
-    /// Up to which number a flush is wanted, and whether one is under way.
+    /// Sequence number up to which a flush is requested. `flushing` is true while a task flushes
+    /// the side.
     pub(super) flush_wanted: Cell<u64>,
     pub(super) flushing: Cell<bool>,
-    /// What it has stored is being flushed for the log of another side.
+    /// True while the stored changes of the side are flushed to free the log of another side.
     pub(super) flushing_stored: Cell<bool>,
-    /// Flushes that have failed, and how the last one did.
+    /// Number of failed flushes; `flush_error` is the error of the last one.
     pub(super) failed_flushes: Cell<u64>,
     pub(super) flush_error: Cell<IoError>,
     pub(super) errors_in_a_row: Cell<u32>,
-    /// After an error, nothing is given before this.
+    /// Time before which no request is given to the side after an error.
     pub(super) retry_at: Cell<Instant>,
     pub(super) changed: Event,
     pub(super) counts: Counts,
 }
 
 impl Side {
-    /// A bare side.
+    /// Creates a bare side.
     pub(super) fn new(
         index: usize,
         name: String,
@@ -141,7 +145,7 @@ impl Side {
         Side::of(index, name, place, rules, false, volume_bytes)
     }
 
-    /// A side with a log, if it is there.
+    /// Creates a side with a log, if it is present.
     pub(super) fn logged(
         index: usize,
         name: String,
@@ -191,8 +195,8 @@ impl Side {
         }
     }
 
-    /// The side lacks a range from now on. On a healthy side only that range: what else it holds
-    /// may be the last copy.
+    /// Records that the side lacks a range. On a healthy side exactly this range is recorded,
+    /// because its other content may be the last copy.
     pub(super) fn note_lack(&self, range: Range<u64>) {
         match self.is_healthy() {
             true => self.out_of_sync.add_exact(range),
@@ -215,39 +219,41 @@ impl Side {
         self.life.is_counted_on()
     }
 
-    /// True when a write given to the side now is likely to be done soon.
+    /// Returns true when a write given to the side now is likely to complete soon.
     pub(super) fn is_in_time(&self) -> bool {
         self.is_active() && !self.work.is_stuck() && self.policy.borrow().mode() == Mode::InTime
     }
 
-    /// True when the side has the newest content of a range of the volume.
+    /// Returns true when the side has the newest content of a range of the volume.
     pub(super) fn is_current(&self, range: &Range<u64>) -> bool {
         self.is_active()
             && self.out_of_sync.is_clear(range)
             && self.queue.borrow().is_current(range)
     }
 
-    /// The first position behind the start of a range at which the side may begin or cease to have
-    /// the newest content; the end of the range if there is none.
+    /// Returns the first position after the start of a range at which the side may begin or cease
+    /// to have the newest content; the end of the range if there is none.
     pub(super) fn current_changes_at(&self, range: &std::ops::Range<u64>) -> u64 {
         let stale = self.out_of_sync.first_boundary(range);
         stale.min(self.queue.borrow().first_boundary(range))
     }
 
-    /// When the side last completed anything that the mirror or its own log has asked of it.
+    /// Returns the time at which the side last completed an operation of the mirror or of its own
+    /// log.
     pub(super) fn last_progress(&self) -> Instant {
         let store = self.store();
         let stored = store.map_or(Instant::ZERO, |store| store.last_progress());
         self.work.last_progress().max(stored)
     }
 
-    /// What the side keeps; `None` on a bare device, and once the side has left the volume.
+    /// Returns the store of the side; `None` on a bare device, and once the side has left the
+    /// volume.
     pub(super) fn store(&self) -> Option<Rc<Store>> {
         let store = self.store.borrow();
         store.clone().filter(|_| !self.life.is_removed())
     }
 
-    /// Ends what the side does by itself.
+    /// Ends the background tasks of the side.
     pub(super) async fn stop(&self) {
         let store = self.store.borrow().clone();
         if let Some(store) = store {
@@ -255,23 +261,24 @@ impl Side {
         }
     }
 
-    /// The side has come back, and was opened anew.
+    /// Replaces the store, after the side has come back and was opened again.
     pub(super) fn replace_store(&self, store: Rc<Store>) {
         *self.store.borrow_mut() = Some(store);
     }
 
-    /// True when every change below a sequence number is durable on the side.
+    /// Returns true when every change below a sequence number is durable on the side.
     pub(super) fn has_durably(&self, number: u64) -> bool {
         self.store()
             .is_some_and(|store| store.complete_durable() >= number)
     }
 
-    /// True when all changes that were admitted are on the side or in its queue.
+    /// Returns true when all admitted changes are on the side or in its queue, except for corrupt
+    /// blocks.
     pub(super) fn holds_all(&self) -> bool {
         self.is_counted_on() && self.out_of_sync.is_only_corrupt()
     }
 
-    /// Asks for something that changes nothing: a read, or which parts hold data.
+    /// Sends a request that changes nothing: a read, or a query for the parts that hold data.
     pub(super) async fn ask(&self, mut request: Request) -> IoResult {
         let Some(store) = self.store() else {
             self.check_bare()?;
@@ -289,14 +296,15 @@ impl Side {
         }
     }
 
-    /// Passes a change of the volume to a bare device.
+    /// Sends a change of the volume to a bare device.
     pub(super) async fn change_bare(&self, mut request: Request) -> Result<(), IoError> {
         self.check_bare()?;
         request.offset += self.data_offset;
         self.device.submit(request).await.map(|_| ())
     }
 
-    /// Past its store nothing may reach the device of a logged side: it has another layout.
+    /// Refuses a request that bypasses the store of a side with a log, whose device has another
+    /// layout.
     fn check_bare(&self) -> Result<(), IoError> {
         if self.is_logged {
             return Err(IoError::Offline);
@@ -304,7 +312,7 @@ impl Side {
         Ok(())
     }
 
-    /// Notes that an operation starts. Returns its number.
+    /// Records the start of an operation. Returns the number of the operation.
     pub(super) fn start(&self, now: Instant) -> u64 {
         let (operation, ahead) = self.work.start(now);
         if ahead == 0 {
@@ -313,34 +321,34 @@ impl Side {
         operation
     }
 
-    /// Notes that an operation has ended, whatever it was, and says when it was started. The side
-    /// is stuck no longer unless the next one has exceeded its limit as well.
+    /// Records the end of an operation, successful or not, and returns its start. The side is then
+    /// no longer stuck, unless the next oldest operation has exceeded its limit as well.
     pub(super) fn finish(&self, operation: u64, now: Instant) -> Started {
         let started = self.work.finish(operation, now);
         self.refresh_stuck(now);
         started
     }
 
-    /// Notes whether the oldest operation in flight has exceeded the side's limit.
+    /// Updates whether the oldest operation in flight has exceeded the side's limit.
     pub(super) fn refresh_stuck(&self, now: Instant) {
         let is_over = |at| now >= at;
         self.work.set_stuck(self.overdue_at().is_some_and(is_over));
     }
 
-    /// True when it has been given nothing that it has not done, and nothing waits for it.
+    /// Returns true when no operation is in flight and none waits in the queue.
     pub(super) fn is_idle(&self) -> bool {
         self.work.in_flight() == 0 && !self.queue.borrow().has_waiting()
     }
 
-    /// When the oldest operation in flight exceeds the side's own limit; `None` when there is no
-    /// operation or no such limit.
+    /// Returns the time at which the oldest operation in flight exceeds the side's own limit;
+    /// `None` when there is no operation or no such limit.
     pub(super) fn overdue_at(&self) -> Option<Instant> {
         let (_, started) = self.work.oldest()?;
         let limit_ns = self.policy.borrow().own_limit_ns(started.ahead)?;
         Some(started.at + std::time::Duration::from_nanos(limit_ns))
     }
 
-    /// Makes what a bare device holds durable.
+    /// Makes the content of a bare device durable.
     pub(super) async fn flush(&self) -> Result<(), IoError> {
         self.check_bare()?;
         match self.device.submit(Request::flush()).await? {

@@ -1,23 +1,23 @@
-//! The sides of a volume by number. Sides may come and go while it is in use: one that comes gets
-//! the next number, and that of one that has gone is not given again, because requests of old know
-//! sides by their numbers.
+//! The sides of a volume by index. Sides may be added and removed while the volume is in use. A new
+//! side gets the next index. The index of a removed side must not be used again, because older
+//! requests refer to sides by index.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Index;
 
 use super::side::Side;
 
-/// Sides that a volume may have had, from its opening on.
+/// Maximum number of sides that a volume may have had since it was opened.
 pub(super) const NUMBERS_MAX: usize = 64;
 
-/// See the module.
+/// The sides of a volume; see the module.
 pub(super) struct Sides {
     numbers: Box<[OnceCell<Side>]>,
     used: Cell<usize>,
 }
 
 impl Sides {
-    /// The sides that a volume is opened with.
+    /// Creates the list of the sides with which a volume is opened.
     pub(super) fn new(sides: impl IntoIterator<Item = Side>) -> Sides {
         let empty = Sides {
             numbers: (0..NUMBERS_MAX).map(|_| OnceCell::new()).collect(),
@@ -29,10 +29,10 @@ impl Sides {
         empty
     }
 
-    /// Adds a side with the next number.
+    /// Adds a side with the next index.
     ///
     /// # Panics
-    /// When there are none left, or the side has another number.
+    /// When no index is left, or the side has another index.
     pub(super) fn push(&self, side: Side) {
         let number = self.used.get();
         assert_eq!(side.index, number, "a side has the next number");
@@ -41,18 +41,18 @@ impl Sides {
         self.used.set(number + 1);
     }
 
-    /// How many numbers have been given.
+    /// Returns the number of indexes in use.
     pub(super) fn len(&self) -> usize {
         self.used.get()
     }
 
-    /// The sides that the volume has now.
+    /// Returns the current sides of the volume.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Side> {
         self.numbered().filter(|side| !side.life.is_removed())
     }
 
-    /// All sides in the order of their numbers, without a gap: those that were removed as well.
-    /// Only for what is kept by number.
+    /// Returns all sides in the order of their indexes, without a gap, including removed sides.
+    /// Only for tables by index.
     pub(super) fn numbered(&self) -> impl Iterator<Item = &Side> {
         self.numbers.iter().map_while(OnceCell::get)
     }

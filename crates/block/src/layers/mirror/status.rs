@@ -1,4 +1,4 @@
-//! What a mirror says of itself.
+//! Status and statistics of a mirror.
 
 use bimetal_policy::hetero::Mode;
 use serde::{Serialize, Serializer};
@@ -11,90 +11,90 @@ use crate::device::{Figure, FigureVisitor};
 use crate::error::IoError;
 use crate::range_set::RangeSet;
 
-/// The state of a volume.
+/// Status of a volume.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MirrorStatus {
     /// `open`, `read-only`, `stopped` or `closed`.
     pub state: &'static str,
     /// True when a side is not healthy.
     pub degraded: bool,
-    /// Acknowledged bytes that not all healthy sides hold, now.
+    /// Number of acknowledged bytes that not all healthy sides hold now.
     pub exposed_bytes: u64,
-    /// Their age in seconds, now.
+    /// Age in seconds of the oldest exposed write.
     pub exposed_seconds: f64,
-    /// The most they have been.
+    /// Highest number of exposed bytes since the volume was opened.
     pub exposed_bytes_peak: u64,
-    /// The bound on bytes; `None` without one.
+    /// Bound on the exposed bytes; `None` without a bound.
     pub exposed_bytes_max: Option<u64>,
-    /// Writes acknowledged before all sides had them.
+    /// Number of writes that were acknowledged before all sides had them.
     pub acknowledged_early: u64,
-    /// Reads that were asked of a second side because the first was late.
+    /// Number of reads that were also sent to a second side because the first was late.
     pub hedged_reads: u64,
-    /// Writes that waited for all sides because a bound was reached.
+    /// Number of writes that waited for all sides because a bound was reached.
     pub held_back: u64,
-    /// Reads that failed because no side has what was written.
+    /// Number of reads that failed because no side has the written content.
     pub lost_reads: u64,
-    /// The scrub that runs, or how the last one ended; `None` before the first one.
+    /// The running scrub, or the outcome of the last one; `None` before the first one.
     pub scrub: Option<ScrubStatus>,
-    /// What the volume goes on with after any stop until it is done.
+    /// Unfinished operations that the volume resumes after any stop.
     pub operations: Vec<OperationStatus>,
-    /// The sides that the configuration should name, when it names others.
+    /// Sides that the configuration should name, when it names others.
     pub sides_to_name: Option<Vec<String>>,
-    /// The side that reads go to.
+    /// Name of the side that reads prefer.
     pub preferred: String,
     /// The sides in the order of the configuration.
     pub sides: Vec<SideStatus>,
 }
 
-/// The state of a side.
+/// Status of a side.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SideStatus {
-    /// The name of its device.
+    /// Name of the device.
     pub name: String,
     /// `healthy`, `resyncing` or `absent`.
     pub health: &'static str,
-    /// `joining` or `leaving`, of a side that an operation concerns.
+    /// `joining` or `leaving`, for a side that an operation concerns.
     pub operation: Option<&'static str>,
-    /// Why an absent side was given up; `None` of one that takes part, and of one that was not
-    /// there when the volume was opened.
+    /// Error for which an absent side was given up; `None` for a side in use, and for one that was
+    /// missing when the volume was opened.
     #[serde(serialize_with = "in_words")]
     pub absent_because: Option<IoError>,
-    /// `in time`, also without anything to do, or `delayed`.
+    /// `in time`, which includes an idle side, or `delayed`.
     pub mode: &'static str,
-    /// True while its oldest write has exceeded the side's limit.
+    /// True while the oldest operation in flight on the side exceeds the side's limit.
     pub stuck: bool,
-    /// Bytes that wait for it.
+    /// Number of bytes that wait in the queue of the side.
     pub waiting_bytes: u64,
-    /// Bytes it is working on.
+    /// Number of bytes in flight to the side.
     pub in_flight_bytes: u64,
-    /// Age of the oldest acknowledged write it lacks, in seconds.
+    /// Age in seconds of the oldest acknowledged write that the side lacks.
     pub lag_seconds: f64,
-    /// Bytes that it lacks and that a rebuild will copy: degraded, not exposed.
+    /// Number of bytes that the side lacks and that a rebuild will copy: degraded, not exposed.
     pub stale_bytes: u64,
-    /// Ranges in which these are remembered.
+    /// Number of ranges that make up `stale_bytes`.
     pub stale_ranges: u64,
-    /// Mode switches so far.
+    /// Number of switches between the modes.
     pub mode_switches: u64,
-    /// Median time of a write, in nanoseconds; `None` before enough of them are known.
+    /// Median time of a write, in nanoseconds; `None` before enough writes are known.
     pub write_median_ns: Option<u64>,
-    /// Operations given to it so far.
+    /// Number of operations given to the side.
     pub writes: u64,
-    /// Bytes given to it so far.
+    /// Number of bytes given to the side.
     pub written_bytes: u64,
-    /// Writes that went out as part of another one.
+    /// Number of writes that were merged into another one.
     pub merged: u64,
-    /// Reads so far.
+    /// Number of reads.
     pub reads: u64,
-    /// Errors so far.
+    /// Number of errors.
     pub errors: u64,
-    /// Bytes copied to it by resyncs.
+    /// Number of bytes copied to the side by resyncs.
     pub resynced_bytes: u64,
-    /// Seconds until it has all that it lacks, as far as that can be told; `None` while nothing is
-    /// copied to it.
+    /// Estimated number of seconds until the side lacks nothing; `None` while nothing is copied to
+    /// it.
     pub resync_seconds_left: Option<f64>,
-    /// Blocks of it that were found wrong.
+    /// Number of blocks of the side that were found corrupt.
     pub rotten_blocks: u64,
-    /// True while changes wait for space in its log.
+    /// True while changes wait for space in the log of the side.
     pub log_full: bool,
 }
 
@@ -180,7 +180,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// What only the sides of a volume with logs can say of themselves.
+    /// Reports the statistics that only sides with logs have.
     pub(super) fn figures_of_sides(&self, out: &mut dyn FigureVisitor) {
         let Some(volume) = &self.membership.superblocks else {
             return;
@@ -204,8 +204,8 @@ impl Shared {
         }
     }
 
-    /// What was acknowledged and only this side has: what would be lost if it died now. Of a side
-    /// that is not there nothing is known, so the others are then all that there is.
+    /// Returns the acknowledged content that only this side has, which would be lost if the side
+    /// died now. A side that is not present is counted as lacking everything.
     fn lost_if_gone(&self, index: usize) -> RangeSet {
         let own = self.lacked_by(index);
         let everything = 0..self.size_bytes();
@@ -221,7 +221,7 @@ impl Shared {
         lost
     }
 
-    /// What a side lacks of what was acknowledged.
+    /// Returns the acknowledged content that a side lacks.
     fn lacked_by(&self, index: usize) -> RangeSet {
         let side = &self.sides[index];
         let mut lacked = RangeSet::new();
@@ -239,7 +239,7 @@ impl Shared {
 }
 
 impl MirrorStatus {
-    /// The same as named figures.
+    /// Reports the same values as named statistics.
     pub(super) fn figures(&self, out: &mut dyn FigureVisitor) {
         out.figure("", "state", Figure::State(self.state.to_owned()));
         out.figure(

@@ -1,9 +1,9 @@
-//! The superblocks of a volume in use: writing down who counts whenever that changes.
+//! The superblocks of a volume in use, which record the sides that count whenever these change.
 //!
-//! Every opening that finds fewer sides than the epoch before, every side that is given up and
-//! every side that joins begins a new epoch, whose members are the sides that hold everything. A
-//! side must never be told of an epoch before it counts in it, and never be left in one that says
-//! that it still counts.
+//! An epoch begins at every opening that finds fewer sides than the epoch before, whenever a side
+//! is given up, and whenever a side joins. Its members are the sides that hold everything. An epoch
+//! must never be written to a side before the side counts in it. A side that no longer counts must
+//! never remain a member of the current epoch.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,21 +20,21 @@ use crate::error::{IoError, OpenError};
 /// A side that has a superblock.
 struct Marked {
     candidate: Candidate,
-    /// As it was written last, or is being written.
+    /// Superblock as it was last written, or is being written.
     superblock: Superblock,
-    /// Its current epoch and its state, as they durably are.
+    /// Current epoch and state of the side that are durable.
     written: (Uuid, State),
-    /// Whether it may say durably that nobody is ahead of it: it does, or was to since, and nothing
-    /// is known yet of what has come of that.
+    /// Whether the superblock may durably say that no peer is ahead of the side: it does, or a
+    /// later write of it was to say so and the outcome is unknown.
     may_be_complete: bool,
-    /// The revision of what is remembered, as it durably is.
+    /// Revision of the remembered operations that is durable.
     written_revision: u64,
-    /// The copy of the superblock to write first, when that is known.
+    /// Copy of the superblock to write first, if known.
     spare: Rc<Cell<Option<usize>>>,
 }
 
 impl Marked {
-    /// A side with the superblock that was found on it.
+    /// Creates the entry of a side with the superblock that was found on it.
     fn found(candidate: Candidate, superblock: Superblock) -> Marked {
         Marked {
             candidate,
@@ -47,23 +47,23 @@ impl Marked {
     }
 }
 
-/// See the module.
+/// The superblocks of a volume; see the module.
 pub(super) struct Volume {
     rt: Rt,
-    /// `None` where a side is not there.
+    /// Sides by index; `None` where a side is not present.
     sides: RefCell<Vec<Option<Marked>>>,
-    /// The table of sides, as it is to be.
+    /// Current table of sides, which may not be on all sides yet.
     table: RefCell<Table>,
-    /// What the volume has been told to do and has not finished, as it is to be.
+    /// Unfinished operations that the volume remembers, which may not be on all sides yet.
     remembered: Cell<Remembered>,
-    /// The size of the volume, as it is to be.
+    /// Current size of the volume, which may not be on all sides yet.
     volume_bytes: Cell<u64>,
     history: RefCell<History>,
     ids: RefCell<Rng>,
 }
 
 impl Volume {
-    /// The volume of these sides, whose common past is `history`. Writes nothing.
+    /// Creates the state for these sides, whose common history is `history`. Writes nothing.
     ///
     /// # Errors
     /// When there are no random numbers to name epochs with.
@@ -90,39 +90,40 @@ impl Volume {
         })
     }
 
-    /// Number of the current epoch.
+    /// Returns the number of the current epoch.
     pub(super) fn epoch(&self) -> u64 {
         self.history.borrow().current().number
     }
 
-    /// The epochs of the volume, up to the current one.
+    /// Returns the epochs of the volume, up to the current one.
     pub(super) fn history(&self) -> History {
         self.history.borrow().clone()
     }
 
-    /// Number of the epoch in which a change was admitted; see [`History::epoch_of`].
+    /// Returns the number of the epoch in which a change was admitted; see [`History::epoch_of`].
     pub(super) fn epoch_of(&self, change: u64) -> u64 {
         self.history.borrow().epoch_of(change)
     }
 
-    /// True when the volume has been in the current epoch of a side, which then did not run alone.
+    /// Returns true when the current epoch of the found superblock is in the history of the volume,
+    /// so that its side has not run alone.
     pub(super) fn was_in_epoch_of(&self, found: &Superblock) -> bool {
         let (history, table) = (self.history.borrow(), self.table.borrow());
         is_past(&history, &table, &found.side, found.history.current())
     }
 
-    /// True when the history still has this epoch.
+    /// Returns true when the history still contains this epoch.
     pub(super) fn knows_epoch(&self, id: &Uuid) -> bool {
         self.history.borrow().contains(id)
     }
 
-    /// True when every side of the table is there.
+    /// Returns true when every side of the table is present.
     pub(super) fn is_whole_table(&self) -> bool {
         let listed = self.table.borrow().iter().flatten().count();
         listed == self.sides.borrow().iter().flatten().count()
     }
 
-    /// A superblock that says what all of them say.
+    /// Returns a superblock with the values that are common to all sides.
     pub(super) fn any_superblock(&self) -> Superblock {
         let sides = self.sides.borrow();
         let mut superblock = sides
@@ -138,8 +139,8 @@ impl Volume {
         superblock
     }
 
-    /// A place for a side that is to come, and its entry there: `place` if it is given, else a free
-    /// one. The table is not changed.
+    /// Returns a place in the table for a new side, and its entry there: `place` if given,
+    /// otherwise a free place. The table is not changed.
     ///
     /// # Errors
     /// When the table is full.
@@ -153,30 +154,31 @@ impl Volume {
         Ok((place, Listed::new(self.random())))
     }
 
-    /// Puts a side in the table, of which nothing is remembered yet. The table is on the sides with
-    /// their next superblocks.
+    /// Enters a side in the table, for whose place no operation is remembered yet. The sides get
+    /// the table with their next superblocks.
     pub(super) fn enter(&self, place: usize, listed: Listed) {
         self.table.borrow_mut()[place] = Some(listed);
     }
 
-    /// Gives a side that is to come this place in the table.
+    /// Enters a new side in the table at this place.
     pub(super) fn list(&self, place: usize) {
         let listed = Listed::new(self.random());
         self.table.borrow_mut()[place] = Some(listed);
     }
 
-    /// The size of the volume as it is to be.
+    /// Returns the current size of the volume, which may not be on all sides yet.
     pub(super) fn volume_bytes(&self) -> u64 {
         self.volume_bytes.get()
     }
 
-    /// Makes the volume this large. The size is on the sides with their next superblocks, which
-    /// must be those of a new epoch.
+    /// Sets the size of the volume. The sides get it with their next superblocks, which must be
+    /// those of a new epoch.
     pub(super) fn set_volume_bytes(&self, volume_bytes: u64) {
         self.volume_bytes.set(volume_bytes);
     }
 
-    /// The largest volume that a side has room for; `None` when it is not there.
+    /// Returns the size of the largest volume for which a side has room; `None` when the side is
+    /// not present.
     pub(super) fn volume_bytes_max(&self, index: usize) -> Option<u64> {
         self.of(index, |side| {
             let device_bytes = side.candidate.device.geometry().size_bytes;
@@ -184,13 +186,13 @@ impl Volume {
         })
     }
 
-    /// The table of sides as it is to be.
+    /// Returns the current table of sides, which may not be on all sides yet.
     pub(super) fn table(&self) -> Table {
         *self.table.borrow()
     }
 
-    /// True when a superblock is the one that side `index` should have: that of the side it was, or
-    /// of one that is in the table and was not found.
+    /// Returns true when a superblock is the expected one for side `index`: that of the same side
+    /// as before, or of a side that is in the table and was not found.
     pub(super) fn misses(&self, index: usize, found: &Superblock) -> bool {
         let is = |marked: &Marked| {
             let known = &marked.superblock;
@@ -206,18 +208,18 @@ impl Volume {
         listed && there.clone().all(same_volume) && !there.any(is)
     }
 
-    /// A side that was not there is, with this superblock.
+    /// Records the superblock of a side that was not present before.
     pub(super) fn found(&self, index: usize, candidate: Candidate, superblock: Superblock) {
         self.sides.borrow_mut()[index] = Some(Marked::found(candidate, superblock));
     }
 
-    /// Takes a side out of the table, and nothing is remembered of its place.
+    /// Removes a side from the table, and forgets the operations that are remembered for its place.
     pub(super) fn strike(&self, place: usize) {
         self.table.borrow_mut()[place] = None;
         self.remember(|remembered| remembered.clear_place(place));
     }
 
-    /// Takes a side out of the table that leaves by a command, which is remembered.
+    /// Removes a side from the table that leaves by a command, and remembers that it has left.
     pub(super) fn strike_left(&self, place: usize) {
         let listed = self.table.borrow()[place];
         if let Some(listed) = listed {
@@ -226,12 +228,13 @@ impl Volume {
         self.strike(place);
     }
 
-    /// What the volume has been told to do and has not finished.
+    /// Returns the unfinished operations that the volume remembers.
     pub(super) fn remembered(&self) -> Remembered {
         self.remembered.get()
     }
 
-    /// Changes what the volume remembers. The sides have it with their next superblocks.
+    /// Changes the operations that the volume remembers. The sides get them with their next
+    /// superblocks.
     pub(super) fn remember(&self, change: impl FnOnce(&mut Remembered)) {
         let mut remembered = self.remembered.get();
         change(&mut remembered);
@@ -239,15 +242,15 @@ impl Volume {
         self.remembered.set(remembered);
     }
 
-    /// True when a side durably has what the volume remembers.
+    /// Returns true when a side durably has the operations that the volume remembers.
     pub(super) fn has_remembered(&self, index: usize) -> bool {
         let revision = self.remembered.get().revision;
         self.of(index, |side| side.written_revision == revision)
             .unwrap_or(false)
     }
 
-    /// The places of the sides in the table that are not there, each with the name by which one
-    /// goes that no device of the configuration holds.
+    /// Returns the places of the listed sides that are not present. Each comes with the short UUID,
+    /// which is the name of a side that no device of the configuration holds.
     pub(super) fn unfound(&self) -> Vec<(usize, String)> {
         let (table, sides) = (self.table.borrow(), self.sides.borrow());
         let is_there = |side: &Uuid| {
@@ -262,31 +265,31 @@ impl Volume {
             .collect()
     }
 
-    /// The place of a side in the table; `None` when it is not there.
+    /// Returns the place of a side in the table; `None` when the side is not present.
     pub(super) fn place_of(&self, index: usize) -> Option<usize> {
         self.of(index, |side| side.superblock.place())
     }
 
-    /// A side has come, with this superblock. It has the next number.
+    /// Adds a side with this superblock, at the next index.
     pub(super) fn push(&self, candidate: Candidate, superblock: Superblock) {
         let side = Marked::found(candidate, superblock);
         self.sides.borrow_mut().push(Some(side));
     }
 
-    /// A side has gone.
+    /// Removes the superblock of a side that has left.
     pub(super) fn forget(&self, index: usize) {
         self.sides.borrow_mut()[index] = None;
     }
 
-    /// True when a side has the current epoch durably.
+    /// Returns true when a side durably has the current epoch.
     pub(super) fn has_current_epoch(&self, index: usize) -> bool {
         let current = self.history.borrow().current().id;
         self.of(index, |side| side.written.0 == current)
             .unwrap_or(false)
     }
 
-    /// Begins an epoch of these sides with the change of this number; no side has it yet. Returns
-    /// its number.
+    /// Begins an epoch of these members with the change `first_change`; it is on no side yet.
+    /// Returns the number of the epoch.
     pub(super) fn begin_epoch(&self, members: &[usize], first_change: u64) -> u64 {
         let members = members.iter().map(|&index| 1u32 << self.place(index));
         let number = self.epoch() + 1;
@@ -302,7 +305,8 @@ impl Volume {
         number
     }
 
-    /// Before an epoch is dropped from the history, the table says which sides had it last.
+    /// Records in the table which epoch each side had last, before an epoch is dropped from the
+    /// history.
     fn note_epochs_of_sides(&self) {
         let sides = self.sides.borrow();
         let current = |side: &Uuid| {
@@ -332,8 +336,8 @@ impl Volume {
         self.sides.borrow()[index].as_ref().map(ask)
     }
 
-    /// True when the superblock of the side lets it count: it has the current epoch, or an earlier
-    /// one and has been a member ever since.
+    /// Returns true when the superblock of the side lets it count: the side has the current epoch,
+    /// or has an earlier one and has been a member ever since.
     pub(super) fn is_established(&self, index: usize) -> bool {
         let history = self.history.borrow();
         let established = self.of(index, |side| {
@@ -346,7 +350,7 @@ impl Volume {
         established.unwrap_or(false)
     }
 
-    /// True when the superblock of side `index` says that the side `other` counts.
+    /// Returns true when the superblock of side `index` says that the side `other` counts.
     pub(super) fn knows(&self, index: usize, other: usize) -> bool {
         let history = self.history.borrow();
         let written = self.of(index, |side| side.written.0);
@@ -354,30 +358,31 @@ impl Volume {
         epoch.is_some_and(|epoch| epoch.has_member(self.place(other)))
     }
 
-    /// What the superblock of a side durably says, as far as is known; `None` when it is not there.
+    /// Returns the durable state of a side, as far as is known; `None` when the side is not
+    /// present.
     pub(super) fn state(&self, index: usize) -> Option<State> {
         self.of(index, |side| side.written.1)
     }
 
-    /// True when the side says durably that a peer may be ahead of it, whatever comes of a mark
-    /// that is on its way.
+    /// Returns true when the side durably says that a peer may be ahead of it, whatever the outcome
+    /// of a superblock write in flight.
     pub(super) fn is_marked_active(&self, index: usize) -> bool {
         let active = |side: &Marked| side.written.1 == State::Active && !side.may_be_complete;
         self.of(index, active).unwrap_or(false)
     }
 
-    /// True when the side may say, now or once a mark that is on its way has arrived, that nobody
-    /// is ahead of it: then it can be started alone.
+    /// Returns true when the side may say, now or once a superblock write in flight has completed,
+    /// that no peer is ahead of it: then it can be started alone.
     pub(super) fn may_be_complete(&self, index: usize) -> bool {
         self.of(index, |side| side.may_be_complete).unwrap_or(false)
     }
 
     /// Gives a side that holds everything the current epoch and a state, durably. Sides that do not
-    /// get the epoch are known to lack something, whatever happens next. All changes below
+    /// get the epoch are known to lack changes, whatever happens next. All changes below
     /// `complete_below` are on the side; 0 when that is not known.
     ///
     /// # Errors
-    /// Those of the device. The side has either the old superblock or the new one then.
+    /// Those of the device. The side then has either the old superblock or the new one.
     pub(super) async fn mark_one(
         &self,
         index: usize,
@@ -393,7 +398,7 @@ impl Volume {
         .await
     }
 
-    /// Marks a side as being rebuilt, durably, before it is touched.
+    /// Marks a side as being rebuilt, durably, before its content is changed.
     ///
     /// # Errors
     /// Those of the device.
@@ -421,7 +426,7 @@ impl Volume {
             let side = sides[index].as_mut().ok_or(IoError::Offline)?;
             let table = *self.table.borrow();
             if place_in(&table, &side.superblock.side).is_none() {
-                // It has left the volume, and is left as it is.
+                // The side has left the volume, and is left unchanged.
                 return Err(IoError::Offline);
             }
             change(&mut side.superblock);
@@ -445,8 +450,8 @@ impl Volume {
         Ok(())
     }
 
-    /// How many copies of a side's superblock on its device are not what was written last. It must
-    /// not be written meanwhile.
+    /// Returns the number of copies of a side's superblock on its device that differ from the
+    /// superblock written last. The superblock must not be written in the meantime.
     ///
     /// # Errors
     /// Those of the device.
@@ -455,18 +460,18 @@ impl Volume {
         let (candidate, superblock) = side.ok_or(IoError::Offline)?;
         let wrong = candidate.wrong_copies(&superblock).await?;
         if wrong > 0 {
-            // Whoever writes them again must not begin with the one that is left.
+            // The repair must not overwrite the good copy first.
             let _unknown = self.of(index, |side| side.spare.set(None));
         }
         Ok(wrong)
     }
 
-    /// The device of a side with its name; `None` when it is not there.
+    /// Returns the device of a side with its name; `None` when the side is not present.
     pub(super) fn candidate(&self, index: usize) -> Option<Candidate> {
         self.of(index, |side| side.candidate.clone())
     }
 
-    /// What the side was when it was written last.
+    /// Returns the superblock of a side as it was last written.
     pub(super) fn superblock(&self, index: usize) -> Option<Superblock> {
         self.of(index, |side| side.superblock.clone())
     }

@@ -1,12 +1,12 @@
-//! The way to a side, from the moment at which it was opened: every request of the mirror to a side
-//! with superblocks goes through here.
+//! The path to a side since it was opened: every request of the mirror to a side with superblocks
+//! goes through it.
 //!
-//! When the way is interrupted, what had completed and was not flushed may be gone, and the disk at
-//! the other end may be another one than before. What the mirror knows of the side is then worth
-//! nothing: an answer from beyond an interruption must never reach the store that knew the side
-//! before. The side is given up and opened anew, unless it is the last one.
+//! When the path is interrupted, completed requests that were not flushed may be lost, and the disk
+//! at the other end may be a different one. The mirror's knowledge of the side is then void: an
+//! answer from after an interruption must never reach the store from before it. The side is given
+//! up and opened again, unless it is the last one.
 //!
-//! What is written by the way is made durable by it as well ([`Durable`]).
+//! Requests through the path are also made durable by it ([`Durable`]).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,34 +20,34 @@ use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{IoResult, Request};
 
-/// A request that has no answer after so long has failed, while a volume is being opened: nobody
-/// watches the sides then.
+/// Time after which an unanswered request has failed while a volume is being opened, since the
+/// sides are not monitored then.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Says whether a side is given up because its way was interrupted.
+/// Callback that decides whether a side is given up because the path to it was interrupted.
 pub(super) type Decide = Rc<dyn Fn() -> bool>;
 
-/// See the module.
+/// The path to a side; see the module.
 pub(super) struct Way {
     passage: Rc<Passage>,
     durable: Durable,
 }
 
-/// Lets requests through to the device until the way is cut.
+/// Gate that lets requests through to the device until the path is cut.
 struct Passage {
     rt: Rt,
     below: Rc<dyn Device>,
     /// Whether the volume is being opened.
     opening: Rc<Cell<bool>>,
-    /// The interruptions when the side was opened.
+    /// Number of interruptions when the side was opened.
     known: Cell<Option<u64>>,
-    /// Nothing goes through any more.
+    /// True when no request is let through any more.
     cut: Cell<bool>,
     decide: RefCell<Option<Decide>>,
 }
 
 impl Way {
-    /// The way to a device, which bounds the time of requests as long as `opening` is set.
+    /// Creates the path to a device. The time of requests is bounded as long as `opening` is set.
     pub(super) fn new(rt: &Rt, below: Rc<dyn Device>, opening: &Rc<Cell<bool>>) -> Rc<Way> {
         let passage = Rc::new(Passage {
             rt: rt.clone(),
@@ -61,18 +61,19 @@ impl Way {
         Rc::new(Way { passage, durable })
     }
 
-    /// Has `decide` asked at each interruption from now on. Until then a way that was interrupted
-    /// is cut.
+    /// Registers `decide`, which is called at each interruption from now on. Without it, an
+    /// interruption cuts the path.
     pub(super) fn attend(&self, decide: Decide) {
         *self.passage.decide.borrow_mut() = Some(decide);
     }
 
-    /// The side is opened anew: nothing of what was known of it is used any more. Nothing may be in
-    /// flight. What a flush that failed may have dropped is on the device again when this returns,
-    /// unless the way was interrupted, and what is read is durable.
+    /// Opens the path again for a side that is opened again; knowledge of the side from before must
+    /// not be used. No request may be in flight. When this returns, content that a failed flush may
+    /// have dropped is on the device again, unless the path was interrupted, and content that is
+    /// read is durable.
     ///
     /// # Errors
-    /// When the device cannot be flushed: what would be read could be gone later.
+    /// When the device cannot be flushed: content that is read could then be lost later.
     pub(super) async fn begin_anew(&self) -> Result<(), IoError> {
         if self.passage.begin_anew() {
             self.durable.forget();
@@ -80,21 +81,22 @@ impl Way {
         self.durable.settle().await
     }
 
-    /// Figures of what is not durable yet.
+    /// Reports the statistics of content that is not durable yet.
     pub(super) fn figures(&self, part: &str, out: &mut dyn FigureVisitor) {
         self.durable.figures(part, out);
     }
 }
 
 impl Passage {
-    /// Lets requests through again. True when the way was interrupted since the side was opened.
+    /// Lets requests through again. Returns true when the path was interrupted since the side was
+    /// opened.
     fn begin_anew(&self) -> bool {
         let now = self.below.interruptions();
         let interrupted = self.known.replace(now) != now;
         self.cut.replace(false) || interrupted
     }
 
-    /// True when an answer that has just come must not be believed.
+    /// Returns true when an answer that has just arrived must be discarded.
     fn is_cut(&self) -> bool {
         let now = self.below.interruptions();
         if self.cut.get() || now == self.known.get() {
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
     use crate::media::null::NullDevice;
 
-    /// A disk behind a way that is interrupted when it is told to be.
+    /// A disk behind a path that is interrupted on demand.
     struct Remote {
         disk: NullDevice,
         interruptions: Cell<u64>,
@@ -220,7 +222,7 @@ mod tests {
         assert_eq!(flush(), Err(IoError::Transport));
         assert_eq!(rt.block_on(way.begin_anew()), Ok(()));
         assert_eq!(flush(), Ok(()));
-        // What is decided later does not bring back what was cut before.
+        // A later decision does not restore a path that was cut before.
         remote.interrupted_by_next.set(true);
         assert_eq!(flush(), Err(IoError::Transport));
         way.attend(Rc::new(|| false));
@@ -238,7 +240,8 @@ mod tests {
             given_up_too.get()
         }));
         let flush = || rt.block_on(way.submit(Request::flush())).map(|_done| ());
-        // What the device held before is durable, so nothing is lost that cannot be written again.
+        // The content that the device held before is durable, so no lost content would need to be
+        // written again.
         assert_eq!(flush(), Ok(()));
         for expected in [Ok(()), Err(IoError::Transport)] {
             remote.interrupted_by_next.set(true);

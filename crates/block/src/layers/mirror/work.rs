@@ -1,5 +1,5 @@
-//! What a side is working on: every operation that the mirror has given it and that has not ended,
-//! oldest first. From this it is known whether the side is stuck, silent or idle.
+//! Operations in flight on a side, oldest first: all that the mirror has given to the side and that
+//! have not ended. They show whether the side is stuck, silent or idle.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,29 +10,29 @@ use bimetal_rt::Instant;
 #[derive(Clone, Copy)]
 pub(super) struct Started {
     pub(super) at: Instant,
-    /// Operations that were in flight already.
+    /// Number of operations that were already in flight.
     pub(super) ahead: usize,
 }
 
-/// See the module.
+/// Operations in flight on a side; see the module.
 pub(super) struct Work {
     /// The operations in flight, oldest first.
     started: RefCell<BTreeMap<u64, Started>>,
     next_operation: Cell<u64>,
-    /// Of these, batches that were taken from a drained queue.
+    /// Number of batches in flight that were taken from a drained queue.
     drains: Cell<usize>,
-    /// The oldest operation has exceeded the side's own limit.
+    /// True when the oldest operation has exceeded the side's own limit.
     stuck: Cell<bool>,
-    /// Writes that have exceeded the paper's wait limit and are not done.
+    /// Number of unfinished writes that have exceeded the paper's wait limit.
     late: Cell<u32>,
-    /// When the side last completed anything.
+    /// Time at which the side last completed an operation.
     last_progress: Cell<Instant>,
-    /// When it last answered a read.
+    /// Time at which the side last answered a read.
     last_read: Cell<Instant>,
 }
 
 impl Work {
-    /// A side that has been given nothing.
+    /// Creates the state of a side without operations.
     pub(super) fn none() -> Work {
         Work {
             started: RefCell::new(BTreeMap::new()),
@@ -45,7 +45,8 @@ impl Work {
         }
     }
 
-    /// An operation starts. Returns its number and how many are in flight already.
+    /// Records the start of an operation. Returns its number, and the number of operations that are
+    /// already in flight.
     pub(super) fn start(&self, now: Instant) -> (u64, usize) {
         let operation = self.next_operation.get();
         self.next_operation.set(operation + 1);
@@ -55,75 +56,75 @@ impl Work {
         (operation, ahead)
     }
 
-    /// An operation has ended, whatever came of it. Returns how it was started.
+    /// Records the end of an operation, successful or not. Returns its start.
     ///
     /// # Panics
-    /// When it has ended before.
+    /// When the operation has ended before.
     pub(super) fn finish(&self, operation: u64, now: Instant) -> Started {
         self.last_progress.set(now);
         let started = self.started.borrow_mut().remove(&operation);
         started.expect("an operation ends once")
     }
 
-    /// The oldest operation in flight with its number.
+    /// Returns the oldest operation in flight with its number.
     pub(super) fn oldest(&self) -> Option<(u64, Started)> {
         let started = self.started.borrow();
         let (&operation, &oldest) = started.first_key_value()?;
         Some((operation, oldest))
     }
 
-    /// Operations in flight.
+    /// Returns the number of operations in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.started.borrow().len()
     }
 
-    /// Batches in flight that were taken from a drained queue.
+    /// Returns the number of batches in flight that were taken from a drained queue.
     pub(super) fn drains(&self) -> usize {
         self.drains.get()
     }
 
-    /// Such a batch starts.
+    /// Records the start of a batch from a drained queue.
     pub(super) fn drain_starts(&self) {
         self.drains.set(self.drains.get() + 1);
     }
 
-    /// Such a batch has ended.
+    /// Records the end of a batch from a drained queue.
     pub(super) fn drain_ends(&self) {
         self.drains.set(self.drains.get() - 1);
     }
 
-    /// True when the oldest operation has exceeded the side's own limit.
+    /// Returns true when the oldest operation has exceeded the side's own limit.
     pub(super) fn is_stuck(&self) -> bool {
         self.stuck.get()
     }
 
-    /// Notes whether it has.
+    /// Records whether the oldest operation has exceeded the side's own limit.
     pub(super) fn set_stuck(&self, stuck: bool) {
         self.stuck.set(stuck);
     }
 
-    /// A write has exceeded the paper's wait limit.
+    /// Records that a write has exceeded the paper's wait limit.
     pub(super) fn becomes_late(&self) {
         self.late.set(self.late.get() + 1);
     }
 
-    /// Such a write is done. True when it was the last one.
+    /// Records that a late write is done. Returns true when it was the last one.
     pub(super) fn late_is_done(&self) -> bool {
         self.late.set(self.late.get() - 1);
         self.late.get() == 0
     }
 
-    /// When the side last completed anything.
+    /// Returns the time at which the side last completed an operation.
     pub(super) fn last_progress(&self) -> Instant {
         self.last_progress.get()
     }
 
-    /// The side has answered a read.
+    /// Records that the side has answered a read.
     pub(super) fn read_answered(&self, now: Instant) {
         self.last_read.set(now);
     }
 
-    /// When the side last answered anything at all.
+    /// Returns the time at which the side last completed an operation or answered a read.
     pub(super) fn last_answer(&self) -> Instant {
         self.last_progress.get().max(self.last_read.get())
     }

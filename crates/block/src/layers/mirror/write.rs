@@ -1,4 +1,6 @@
-//! HM_WRITE and HM_DELAY_WRITE: admitting writes, giving them to the sides, acknowledging them.
+//! HM_WRITE and HM_DELAY_WRITE: admits writes, gives them to the sides, and acknowledges them.
+//!
+//! A write must never be acknowledged beyond the bounds of the exposure.
 
 use std::ops::Range;
 use std::pin::pin;
@@ -21,16 +23,17 @@ use crate::range_lock::RangeGuard;
 use crate::range_set::RangeSet;
 use crate::request::{IoResult, Op, Reply, Request};
 
-/// Merged batches are not made longer than this.
+/// Maximum length of a merged batch.
 const BATCH_BYTES_MAX: u64 = 1 << 20;
-/// After an error a side is left alone for this long, doubling with every further one.
+/// Half of the delay before a side is given another request after an error; the delay doubles with
+/// every further error in a row, up to [`ERRORS_IN_A_ROW_MAX`].
 const RETRY_NS_MIN: u64 = 50_000_000;
-/// Errors in a row after which a side counts as absent.
+/// Number of errors in a row after which a side counts as absent.
 const ERRORS_IN_A_ROW_MAX: u32 = 5;
 
-/// A change that the sides have and nobody has been told about yet. When its request is dropped, it
-/// goes on to its acknowledgement all the same: until then its range must stay locked, since a
-/// newer change of the same blocks could overtake it on a side.
+/// A change that the sides have been given and that is not acknowledged. If its request is dropped,
+/// the change still continues to its acknowledgement: until then its range must stay locked, since
+/// a newer change of the same blocks could overtake it on a side.
 struct Admitted {
     shared: Rc<Shared>,
     ticket: Rc<Ticket>,
@@ -39,11 +42,11 @@ struct Admitted {
     held: Option<Held>,
 }
 
-/// What a change holds from its admission to its acknowledgement.
+/// Resources that a change holds from its admission to its acknowledgement.
 struct Held {
     _range: RangeGuard,
     _room: Taken,
-    /// With `serial`.
+    /// Permit of the semaphore of `serial`, if configured.
     _turn: Option<Permit>,
 }
 
@@ -54,7 +57,7 @@ impl Drop for Admitted {
         };
         let (shared, ticket, fua) = (Rc::clone(&self.shared), Rc::clone(&self.ticket), self.fua);
         self.shared.tasks.spawn(async move {
-            // Nobody waits for the outcome any more; the sides' health has it.
+            // No client waits for the outcome any more; the health of the sides reflects it.
             let _ = shared.wait_until_acknowledged(&ticket, fua).await;
             drop(held);
         });
@@ -63,8 +66,9 @@ impl Drop for Admitted {
 
 impl Shared {
     /// Stores a change on the sides and acknowledges it by the rules. A write that is longer than
-    /// what the smallest log has room for besides other changes is several changes: as one it would
-    /// be complete nowhere, and nothing could go home to make room for the rest of it.
+    /// the room that the smallest log has beside other changes is split into several changes. As a
+    /// single change it would be complete on no side, and no log could destage anything to make
+    /// room for the rest of it.
     pub(super) async fn change(self: &Rc<Self>, request: Request) -> IoResult {
         let piece_bytes_max = self.exposure.bytes_max_by_logs() / BLOCK_BYTES * BLOCK_BYTES;
         let piece_bytes_max = piece_bytes_max.max(BLOCK_BYTES);
@@ -78,13 +82,13 @@ impl Shared {
             let piece = Request::write(request.offset + start, payload, request.flags);
             self.change_at_once(piece.from_origin(request.origin))
         });
-        // None of them is under way any more when the write is answered, also when one has failed.
+        // No piece is in flight any more when the write is answered, even if one has failed.
         let mut done = join_all(pieces).await.into_iter();
         done.try_for_each(|piece| piece.map(drop))?;
         Ok(Reply::Done)
     }
 
-    /// Stores a change under one number.
+    /// Stores a change under one sequence number.
     async fn change_at_once(self: &Rc<Self>, request: Request) -> IoResult {
         let range = request.offset..request.end();
         if range.is_empty() {
@@ -101,8 +105,8 @@ impl Shared {
         };
         let bytes_max = || self.exposure.bytes_max_by_logs();
         let guard = self.admission.ranges.lock(range).await;
-        // With the lock: room is only taken by what gets on, so a range that is kept locked for
-        // long holds up no other one.
+        // Room is taken after the lock, only by changes that can proceed, so a range that is locked
+        // for long does not delay changes of other ranges.
         let room = self.admission.take_room(data_bytes, bytes_max).await;
         self.check_writable()?;
         let fua = request.flags.fua;
@@ -131,7 +135,7 @@ impl Shared {
         }
     }
 
-    /// The digests that the first of the sides with a log will want; the others mostly want the
+    /// Returns the digests that the first side with a log needs; the other sides mostly need the
     /// same.
     fn digests_of(&self, payload: &Payload) -> Option<Digests> {
         let mut stores = self.sides.iter().filter_map(|side| side.store());
@@ -139,7 +143,7 @@ impl Shared {
         Some(Digests::of(made_by, payload))
     }
 
-    /// Numbers a change and queues it on every side that takes part.
+    /// Gives a change its sequence number and queues it on every side that takes it.
     fn admit(self: &Rc<Self>, request: Request) -> Result<Rc<Ticket>, IoError> {
         let range = request.offset..request.end();
         let len = request.len;
@@ -196,10 +200,10 @@ impl Shared {
         Ok(ticket)
     }
 
-    /// The sides that take the write at once, whatever else waits there. By our rules those are
-    /// needed only when no side is in time, and then it is all of them: whoever is first. The paper
-    /// sends a write at once to every side in time, and when there is none to the one with the
-    /// least in flight.
+    /// Returns the sides that take the write as urgent, ahead of the other waiting changes. By this
+    /// project's rules, that happens only when no side is in time; then all active sides take it,
+    /// and the first one decides. The paper sends a write at once to every side in time, and when
+    /// there is none, to the side with the fewest bytes in flight.
     fn sides_that_must_hurry(&self) -> Vec<usize> {
         let active = || self.sides.iter().filter(|side| side.is_active());
         let in_time: Vec<usize> = active()
@@ -242,7 +246,7 @@ impl Shared {
             self.watch_wait_limit(ticket).await;
         }
         self.until_it_may_be_acknowledged(ticket).await;
-        // Stored is stored, whatever came of making it durable: the sides must all have it.
+        // The write is stored, even if making it durable has failed, so all sides must get it.
         ticket.acknowledged.set(Some(self.rt.now()));
         if self.all_healthy_have(ticket) {
             return durable;
@@ -253,12 +257,11 @@ impl Shared {
         durable
     }
 
-    /// Waits until all healthy sides have a write, or the exposure has room for it. Room is had in
-    /// the order in which writes began to wait for it, so a large write is not kept waiting by
-    /// small ones that take every room there is; what all sides have needs none and does not wait
-    /// for others.
+    /// Waits until all healthy sides have a write, or the exposure has room for it. Writes get room
+    /// in the order in which they began to wait, so that small writes do not take all the room
+    /// before a large one. A write that all sides have needs no room and does not wait for others.
     ///
-    /// Whoever calls this takes the room at once.
+    /// The caller must take the room at once.
     async fn until_it_may_be_acknowledged(&self, ticket: &Ticket) {
         let len = ticket.range.end - ticket.range.start;
         let on_all = || self.membership.is_marked() && self.all_healthy_have(ticket);
@@ -273,20 +276,21 @@ impl Shared {
         add(&self.counts.held_back, 1);
         let room = self.exposure.held_back.in_turn(|| has_room().then_some(()));
         let stored = ticket.changed.until(on_all);
-        // When the set of healthy sides changes, everything held back looks again.
+        // When the set of healthy sides changes, every write that is held back checks again.
         let fewer = self.membership.changed.until(on_all);
         select(pin!(room), select(pin!(stored), pin!(fewer))).await;
     }
 
-    /// True when no side that is counted on still works on the write.
+    /// Returns true when no side that is counted on still works on the write.
     fn all_healthy_have(&self, ticket: &Ticket) -> bool {
         self.sides.iter().all(|side| {
             !side.is_counted_on() || !matches!(ticket.progress(side.index), Progress::Left(_))
         })
     }
 
-    /// The paper's wait limit: the sides that have not finished get a little more time, and are
-    /// delayed after it. Waits for them only if the acknowledgement rule says so.
+    /// Applies the paper's wait limit: the sides that have not finished get the limit as extra
+    /// time, and are delayed after it. Waits for these sides only if the acknowledgement rule
+    /// requires it.
     async fn watch_wait_limit(self: &Rc<Self>, ticket: &Rc<Ticket>) {
         let first_done = ticket.first_done.get().expect("a side has the write");
         let first_ns = first_done.ns_since(ticket.admitted);
@@ -301,7 +305,8 @@ impl Shared {
         }
     }
 
-    /// Marks the sides that work on a write past its deadline, and follows them in the background.
+    /// Marks the sides that still work on a write at its deadline as late, and follows them in the
+    /// background.
     async fn watch_late(self: Rc<Self>, ticket: Rc<Ticket>, deadline: Instant) {
         let left = deadline.since(self.rt.now());
         let all = ticket.changed.until(|| ticket.settled());
@@ -319,7 +324,7 @@ impl Shared {
         }
     }
 
-    /// The side is delayed until its late writes are done.
+    /// Marks the side as delayed until its late writes are done.
     async fn follow_late(self: Rc<Self>, ticket: Rc<Ticket>, index: usize) {
         let side = &self.sides[index];
         side.work.becomes_late();
@@ -334,7 +339,7 @@ impl Shared {
         }
     }
 
-    /// Gives a side whatever it may work on now.
+    /// Gives a side every batch that it may work on now.
     pub(super) fn pump(self: &Rc<Self>, index: usize) {
         let side = &self.sides[index];
         while side.is_active() && self.rt.now() >= side.retry_at.get() {
@@ -391,8 +396,8 @@ impl Shared {
         if batch.drained {
             side.work.drain_starts();
         }
-        // The log of a side must know at once what it has been given, or it could say that nothing
-        // is missing.
+        // The log of a side must know at once of every change that the side was given; otherwise it
+        // could say that no change is missing.
         let appended = self.append_to_log(index, &batch);
         let shared = Rc::clone(self);
         self.tasks.spawn(async move {
@@ -404,7 +409,7 @@ impl Shared {
         });
     }
 
-    /// Gives a batch to the log of a side; `None` when it has none.
+    /// Appends a batch to the log of a side; `None` when the side has no log.
     fn append_to_log(&self, index: usize, batch: &Batch) -> Option<Vec<Outcome>> {
         let side = &self.sides[index];
         let store = side.store()?;
@@ -430,7 +435,8 @@ impl Shared {
         Some(batch.parts.iter().map(append).collect())
     }
 
-    /// Does a batch on a bare device; what a device cannot do is done another way.
+    /// Performs a batch on a bare device; an operation that the device does not support is
+    /// replaced.
     async fn store_bare(&self, index: usize, batch: &Batch) -> Result<(), IoError> {
         let side = &self.sides[index];
         let len = batch.range.end - batch.range.start;
@@ -439,7 +445,8 @@ impl Shared {
                 let payload = batch.change.payload.clone();
                 Request::write(batch.range.start, payload, batch.change.flags)
             }
-            // Sides must agree afterwards, so a discard that does not promise zeroes is not enough.
+            // The sides must agree afterwards, so a discard without a guarantee of zeroes does not
+            // suffice.
             Op::Discard if !side.device.geometry().discard_zeroes => {
                 Request::without_data(Op::WriteZeroes, batch.range.start, len, batch.change.flags)
             }
@@ -471,7 +478,8 @@ impl Shared {
                 if side.is_active() {
                     side.queue.borrow_mut().stored(&batch, index, now);
                 } else {
-                    // Its ranges are stale already: the side was given up with this in flight.
+                    // The ranges of the batch are already out of sync: the side was given up with
+                    // the batch in flight.
                     side.queue
                         .borrow_mut()
                         .abandoned(&batch, index, IoError::Timeout);
@@ -479,7 +487,7 @@ impl Shared {
             }
             Err(error) => self.failed_on_side(index, batch, error),
         }
-        // By the limit that this completion has taught.
+        // The limit now includes the time of this completion.
         side.refresh_stuck(now);
         self.unexpose(&range);
         side.changed.notify();
@@ -488,15 +496,15 @@ impl Shared {
         self.pump(index);
     }
 
-    /// A write has failed on a side: it is tried again, until the side counts as absent. The last
-    /// side is never given up; then the client is told.
+    /// Handles a write that has failed on a side: it is retried until the side counts as absent.
+    /// The last side is never given up; instead, the client gets the error.
     fn failed_on_side(self: &Rc<Self>, index: usize, batch: Batch, error: IoError) {
         let (side, now) = (&self.sides[index], self.rt.now());
         add(&side.counts.errors, 1);
         let in_a_row = side.errors_in_a_row.get() + 1;
         side.errors_in_a_row.set(in_a_row);
-        // What was acknowledged has to be on the last side some day: it is tried for ever, and read
-        // from memory meanwhile.
+        // An acknowledged write must eventually be on the last side: it is retried without limit,
+        // and read from memory in the meantime.
         let only = self.healthy() == [index];
         let given_up = only && side.queue.borrow().may_be_given_up(&batch);
         if given_up {
@@ -518,9 +526,10 @@ impl Shared {
         }
     }
 
-    /// The only side that decides gives up the writes of a batch, so they fail, whatever becomes of
-    /// them on the others: these lack what the side has there. One that joins before they have
-    /// ended would else take them for stored.
+    /// Marks the ranges of a batch as lacking on all sides but `index`, when this only side that
+    /// decides gives up the writes of the batch. The writes then fail, whatever their outcome on
+    /// the other sides. A side that joined before the writes have ended there would otherwise count
+    /// them as stored.
     fn lack_elsewhere(&self, index: usize, batch: &Batch) {
         for side in self.sides.iter().filter(|side| side.index != index) {
             for (_, part) in &batch.parts {
@@ -539,10 +548,11 @@ impl Shared {
         });
     }
 
-    /// No side that decides has a write: every one may hold the old content, the new, or a mixture.
-    /// One that lacks nothing older is made the truth, so that reads agree from now on. A side that
-    /// is healthy and not stale there is such a one even if it lagged when the write was admitted:
-    /// it gives up no write that stands for older ones.
+    /// Makes the sides agree after no side that decides has a write: each side may hold the old
+    /// content, the new content, or a mixture. A healthy side that is not out of sync in the range
+    /// is chosen as the source, and all other sides are marked as lacking the range. The chosen
+    /// side lacks no older write, even if it lagged when the write was admitted: a side gives up no
+    /// write that stands for older ones.
     fn failed_everywhere(&self, ticket: &Ticket) {
         add(&self.counts.failed_writes, 1);
         let mut order = self.read_order().into_iter();
@@ -558,7 +568,7 @@ impl Shared {
         }
     }
 
-    /// The writes that only a slow side works on become urgent on the others.
+    /// Makes the writes that only a slow side works on urgent on the other sides.
     pub(super) fn hurry_elsewhere(self: &Rc<Self>, slow: usize) {
         if self.is_paper() {
             return;
@@ -582,8 +592,8 @@ impl Shared {
         }
     }
 
-    /// A side whose oldest write has waited past the limit is behind, even if it answers: from
-    /// now on it catches up in batches.
+    /// Marks a side as delayed when its oldest write has waited past the limit, even if the side
+    /// answers. From then on it catches up in batches.
     fn note_backlog(&self, index: usize) {
         let side = &self.sides[index];
         let oldest = side.queue.borrow().oldest_admitted();
@@ -595,7 +605,7 @@ impl Shared {
         }
     }
 
-    /// Takes what every healthy side now holds out of the exposure.
+    /// Removes from the exposure the parts of the range that every healthy side now holds.
     pub(super) fn unexpose(&self, range: &Range<u64>) {
         if self.exposure.is_clear(range) {
             return;
@@ -611,7 +621,7 @@ impl Shared {
         }
     }
 
-    /// Counts the exposure anew, after the set of healthy sides has changed.
+    /// Recomputes the exposure after the set of healthy sides has changed.
     pub(super) fn recount_exposure(&self) {
         for range in self.exposure.ranges() {
             self.unexpose(&range);
@@ -619,7 +629,7 @@ impl Shared {
         self.exposure.held_back.wake_first();
     }
 
-    /// The age of the oldest acknowledged write that a healthy side lacks.
+    /// Returns the age of the oldest acknowledged write that a healthy side lacks.
     pub(super) fn exposure_age_ns(&self) -> u64 {
         if self.exposure.is_empty() {
             return 0;

@@ -15,36 +15,36 @@ use crate::units::{Size, Time, parse_size, parse_time};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueConfig {
-    /// The device below, by its name in the file.
+    /// Name of the device below in the file.
     pub below: String,
-    /// The name of the scheduler.
+    /// Name of the scheduler.
     #[serde(default = "default_scheduler")]
     pub scheduler: String,
-    /// Parameters of the scheduler that are not at their defaults.
+    /// Parameters of the scheduler that differ from their defaults.
     #[serde(default)]
     pub parameters: BTreeMap<String, toml::Value>,
-    /// Requests that the device is given at a time.
+    /// Queue depth: maximum number of requests in flight on the device.
     #[serde(default = "default_depth")]
     pub depth: u32,
-    /// Reads and writes that may be here at a time, merged or not; more of them wait for a place.
+    /// Number of tags: maximum number of reads and writes in this layer, merged or not. Further
+    /// requests wait for a tag.
     #[serde(default = "default_places")]
     pub places: u32,
-    /// No merge makes a request longer; what comes longer is split.
+    /// Maximum length of a request: merging stops there, and longer requests are split.
     #[serde(default = "default_request_max")]
     pub request_max: Size,
-    /// When an idle device is kept waiting, so that there is something to merge; never if not
-    /// given.
+    /// Plugging: when an idle device is kept waiting so that requests can merge; off by default.
     pub plug: Option<PlugConfig>,
 }
 
-/// How an idle device is kept waiting.
+/// Parameters of plugging.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlugConfig {
-    /// So many requests begin at once.
+    /// Number of waiting requests at which the device starts at once.
     #[serde(default = "default_plug_requests")]
     pub requests: u32,
-    /// So long is the first of them held.
+    /// Maximum time that the first of the requests is held.
     #[serde(default = "default_plug_delay")]
     pub delay: Time,
 }
@@ -73,14 +73,14 @@ fn default_plug_delay() -> Time {
     Time(std::time::Duration::from_millis(3))
 }
 
-/// More places than anybody needs; each has a fixed cost of memory.
+/// Upper limit of `places`; each tag has a fixed cost of memory.
 const PLACES_MAX: u32 = 65_536;
 
 impl QueueConfig {
-    /// Refuses what cannot work.
+    /// Refuses configurations that cannot work.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that names the wrong value.
     pub fn check(&self) -> Result<(), String> {
         self.choice()?;
         let Size(longest) = self.request_max;
@@ -100,10 +100,10 @@ impl QueueConfig {
         Ok(())
     }
 
-    /// The scheduler, with its parameters.
+    /// Returns the scheduler with its parameters.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that names the unknown scheduler or the wrong parameter.
     pub fn choice(&self) -> Result<SchedulerChoice, String> {
         let mut choice = SchedulerChoice::named(&self.scheduler).ok_or_else(|| {
             let names = SchedulerChoice::NAMES.join(", ");
@@ -131,17 +131,17 @@ impl QueueConfig {
         )
     }
 
-    /// What decides.
+    /// Creates the policy: the request queue with its scheduler.
     ///
     /// # Errors
-    /// What is wrong with the scheduler, in words.
+    /// A message that says what is wrong with the scheduler.
     pub(super) fn policy(&self) -> Result<Policy, String> {
         let tags = self.places as usize;
         let scheduler = self.choice()?.build(tags);
         Ok(Policy::new(scheduler, tags, self.queue_parameters()))
     }
 
-    /// What the request layer is told.
+    /// Returns the parameters of the policy's request layer.
     fn queue_parameters(&self) -> QueueParameters {
         let plugging = self.plug.map_or(Plugging::Off, |plug| Plugging::Device {
             requests: plug.requests as usize,
@@ -155,7 +155,7 @@ impl QueueConfig {
     }
 }
 
-/// Gives a parameter its value.
+/// Sets the value of a parameter.
 fn set(place: &mut Parameter<'_>, value: &toml::Value) -> Result<(), String> {
     use toml::Value::{Boolean, Integer, String};
     match (place, value) {

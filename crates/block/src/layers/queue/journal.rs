@@ -1,9 +1,10 @@
-//! What a queue was told and what it decided, so that the same can be decided again in virtual
-//! time.
+//! A journal of the inputs and decisions of a queue, so that the decisions can be replayed in
+//! virtual time.
 //!
-//! The decisions of a queue follow from what it is told and when it is asked, and from nothing
-//! else. A journal keeps both; [`replay`] tells a queue of its own the same, at the same times, and
-//! holds its decisions against the kept ones. It must never hold more than it was given room for.
+//! The decisions of a queue depend only on its inputs and on the times at which it is asked. A
+//! journal records both; [`replay`] gives the same inputs at the same times to a new queue, and
+//! compares its decisions with the recorded ones. A journal must never hold more events than it was
+//! given room for.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,40 +13,41 @@ use bimetal_policy::scheduler::{Bio, Queue as Policy, Tag};
 
 use super::QueueConfig;
 
-/// What happened to a queue. Times are in nanoseconds since any fixed start.
+/// An event of a queue. Times are in nanoseconds since any fixed start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A bio came.
+    /// A bio arrived.
     Added {
-        /// Its tag.
+        /// Tag of the bio.
         tag: Tag,
-        /// What it is.
+        /// The bio.
         bio: Bio,
-        /// When.
+        /// Time of arrival.
         at_ns: u64,
     },
-    /// The device has done a request.
+    /// The device completed a request.
     Completed {
-        /// Its tag.
+        /// Tag of the request.
         tag: Tag,
-        /// When.
+        /// Time of completion.
         at_ns: u64,
     },
-    /// Somebody waits for all that is here.
+    /// A caller waits for all queued requests.
     Unplugged,
-    /// The queue was asked what goes next, after any of the above or at a time that it had named.
+    /// The queue was asked for its next request, after one of the events above or at a wake-up time
+    /// that it had named.
     Asked {
-        /// When.
+        /// Time of the query.
         at_ns: u64,
     },
-    /// The decision: this request goes.
+    /// The queue decided to issue this request.
     Issued {
-        /// Its tag.
+        /// Tag of the request.
         tag: Tag,
     },
 }
 
-/// See the module.
+/// A journal of a queue; see the module.
 #[derive(Debug)]
 pub struct Journal {
     events: RefCell<Vec<Event>>,
@@ -71,31 +73,31 @@ impl Journal {
         }
     }
 
-    /// The events so far, the oldest first.
+    /// Returns the events so far, oldest first.
     pub fn events(&self) -> Vec<Event> {
         self.events.borrow().clone()
     }
 
-    /// Events that found no room.
+    /// Returns the number of events that were dropped for lack of room.
     pub fn dropped(&self) -> u64 {
         self.dropped.get()
     }
 }
 
-/// Where a queue decided otherwise than it had.
+/// First difference between a replay and the recorded decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Divergence {
-    /// The event that it did not expect.
+    /// Index of the recorded event that the replayed queue did not expect.
     pub event: usize,
-    /// The request that it would have issued instead; `None` if it would have waited.
+    /// Request that the replayed queue issued instead; `None` if it waited.
     pub instead: Option<Tag>,
 }
 
-/// Decides everything again, by a queue of that configuration, and returns how many requests it has
-/// issued.
+/// Replays all events with a queue of this configuration, and returns the number of issued
+/// requests.
 ///
 /// # Errors
-/// The first decision that is another one, or that the configuration is wrong, in words.
+/// The first decision that differs, or a message that says what is wrong with the configuration.
 pub fn replay(config: &QueueConfig, events: &[Event]) -> Result<Result<u64, Divergence>, String> {
     config.check()?;
     let mut policy = config.policy()?;
@@ -142,7 +144,7 @@ pub fn replay(config: &QueueConfig, events: &[Event]) -> Result<Result<u64, Dive
     Ok(Ok(issued))
 }
 
-/// All that goes at a time.
+/// Collects all requests that the policy issues at this time.
 fn decide(
     policy: &mut Policy,
     depth: u32,

@@ -1,13 +1,14 @@
-//! The queue in front of one device: requests that meet become one, and a scheduler says which goes
-//! next and when it is better to wait.
+//! The queue in front of one device: adjacent requests are merged, and a scheduler decides which
+//! request is issued next and when it is better to wait.
 //!
-//! What is decided is decided by [`bimetal_policy::scheduler`], the same objects that run in
-//! experiments; this layer gives them places, time and a device. A request is carried down by the
-//! future of the one that started it, so that one which meets nothing costs no task of its own; the
-//! others of it wait for their part of the answer. Reads and writes are queued. A flush makes
-//! durable what has completed, and what waits here has not, so it goes on at once, and so do the
-//! operations without data. This layer must never lose a request, give one answer to two of them,
-//! or hold one because its neighbour failed: what failed together is asked again one by one.
+//! The decisions are made by [`bimetal_policy::scheduler`], with the same objects that run in
+//! experiments; this layer provides tags, time and a device. A merged request is executed by the
+//! future of the bio that started it, so that a request that meets no other needs no task of its
+//! own; the futures of the other bios wait for their part of the answer. Only reads and writes are
+//! queued. A flush makes completed changes durable, and queued writes have not completed, so a
+//! flush is forwarded at once, and so are operations without data. This layer must never lose a
+//! request, give one answer to two requests, or fail a request because of a merged neighbour: when
+//! a merged request fails, its bios are retried one by one.
 
 mod config;
 pub mod journal;
@@ -31,24 +32,25 @@ use crate::request::{IoResult, Op, Reply, Request};
 use journal::{Event as Noted, Journal};
 use places::{Places, Turn};
 
-/// The unit of the schedulers.
+/// Unit of the schedulers' addresses and lengths.
 const SECTOR_BYTES: u64 = 512;
 
-/// Schedulers keep something for each task; of more than so many some are taken for one.
+/// Maximum number of tasks that schedulers distinguish, because they keep state for each task; with
+/// more tasks, some share an entry.
 const TASKS_MAX: u32 = 1024;
 
 /// A time that never comes.
 const NEVER_NS: u64 = u64::MAX;
 
-/// See the module.
+/// A queue in front of a device; see the module.
 pub struct Queue {
     core: Rc<Core>,
-    /// Asks again when a scheduler has put something off; ends with the layer.
+    /// Timer task that asks the scheduler again after it deferred a decision; ends with the layer.
     clock: RefCell<Option<Task<()>>>,
 }
 
 impl Queue {
-    /// A layer over `below`.
+    /// Creates a queue over `below`.
     ///
     /// # Errors
     /// When the configuration is wrong, or the device has blocks of less than a sector.
@@ -83,48 +85,48 @@ impl Queue {
         })
     }
 
-    /// What has been counted so far.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.core.state.borrow().policy.counts()
     }
 
-    /// Keeps a journal from now on, of so many events at most; the one there is if there is one. It
-    /// says nothing of what was here before, so it is asked for before the first request.
+    /// Starts a journal of at most `events_max` events, or returns the existing one. It does not
+    /// cover requests that are already queued, so call this before the first request.
     pub fn keep_journal(&self, events_max: usize) -> Rc<Journal> {
         let new = || Rc::new(Journal::new(events_max));
         Rc::clone(self.core.journal.get_or_init(new))
     }
 }
 
-/// What requests, and the clock, share.
+/// State shared by requests and the timer task.
 struct Core {
     rt: Rt,
     below: Rc<dyn Device>,
-    /// Places that are free.
+    /// Permits for free tags.
     free: Rc<Semaphore>,
     state: RefCell<State>,
-    /// Tells the clock that it has to ask earlier than it meant to.
+    /// Tells the timer task that it has to wake up earlier.
     clock: Event,
-    /// When the clock will ask.
+    /// Time at which the timer task will wake up.
     asked_at_ns: Cell<u64>,
-    /// Requests that had to wait for a place.
+    /// Number of requests that had to wait for a tag.
     waited: Cell<u64>,
-    /// What happens is kept there, if anybody wants to know.
+    /// Journal of events, if one was requested.
     journal: OnceCell<Rc<Journal>>,
     depth: u32,
     piece_bytes: u64,
 }
 
-/// Who is here, and what the policy knows of them.
+/// The queued requests, and the policy's view of them.
 struct State {
     policy: Policy,
     places: Places,
-    /// Requests that the device has.
+    /// Number of requests in flight on the device.
     in_flight: u32,
 }
 
 impl Core {
-    /// Runs what does not fit into one request.
+    /// Executes a request that is too long for one piece, in pieces.
     async fn run_pieces(self: &Rc<Core>, request: Request) -> IoResult {
         let starts = (request.offset..request.end()).step_by(self.piece_bytes as usize);
         let pieces = starts.map(|start| {
@@ -144,7 +146,7 @@ impl Core {
         })
     }
 
-    /// Runs what fits into one request.
+    /// Executes a request that fits into one piece.
     async fn run_piece(self: &Rc<Core>, request: Request, continued: bool) -> IoResult {
         let permit = match self.free.try_acquire(1) {
             Some(permit) => permit,
@@ -186,7 +188,7 @@ impl Core {
         }
     }
 
-    /// Gives the device what is to go next, as long as it takes more.
+    /// Issues requests to the device while the scheduler has one and the depth permits.
     fn advance(self: &Rc<Core>, now_ns: u64) {
         let state = &mut *self.state.borrow_mut();
         self.note(|| Noted::Asked { at_ns: now_ns });
@@ -203,9 +205,9 @@ impl Core {
         }
     }
 
-    /// Has the clock ask at that time, if nothing happens before.
+    /// Schedules the timer task for the given time, unless it wakes up earlier.
     fn ask_again(&self, wake_at_ns: Option<u64>, now_ns: u64) {
-        // A time that has passed without a decision must not keep the clock from going on.
+        // A wake-up time in the past without a decision must not keep the timer task spinning.
         let at_ns = wake_at_ns.map_or(NEVER_NS, |at_ns| at_ns.max(now_ns + 1));
         if at_ns < self.asked_at_ns.get() {
             self.asked_at_ns.set(at_ns);
@@ -213,20 +215,21 @@ impl Core {
         }
     }
 
-    /// The request that has nobody any more who could carry it down.
+    /// Executes a request whose own future was dropped, in a task.
     fn carry_for_nobody(self: &Rc<Core>, tag: Tag) {
         let core = Rc::clone(self);
         let task = self.rt.spawn(async move { core.carry(tag, None).await });
         task.detach();
     }
 
-    /// Takes an issued request to the device, and gives everybody his part of the answer. `now_ns`
-    /// is the time if it has just been read: for a device that answers at once it is read once and
-    /// not twice, as looking at the clock is a good part of what the layer costs.
+    /// Executes an issued request on the device, and distributes its answer to its bios. `now_ns`
+    /// is the current time if the caller has just read it: for a device that answers at once the
+    /// clock is then read only once, because reading it is a large part of the cost of this layer.
     async fn carry(self: &Rc<Core>, tag: Tag, now_ns: Option<u64>) {
         let (request, alone) = self.whole(tag);
         let under_way = self.below.submit(request);
-        // Nothing has been waited for, so nobody has told the policy a later time in between.
+        // The answer came without waiting, so the policy has not been given a later time in
+        // between.
         let now_ns = now_ns.filter(|_| matches!(under_way, IoFuture::Ready(_)));
         let answer = under_way.await;
         if alone {
@@ -235,13 +238,13 @@ impl Core {
         }
         let parts = match answer {
             Ok(reply) => self.shares(tag, reply),
-            // It is rare, and would make every request's future larger.
+            // Boxed, because this case is rare and would make every request's future larger.
             Err(_) => Box::pin(self.one_by_one(tag)).await,
         };
         self.complete(tag, self.rt.now().as_ns(), parts.into_iter());
     }
 
-    /// All of an issued request, and whether one alone asked for it.
+    /// Returns the whole of an issued request, and whether it consists of a single bio.
     fn whole(&self, tag: Tag) -> (Request, bool) {
         let state = &mut *self.state.borrow_mut();
         let mut bios = state.policy.bios(tag);
@@ -260,7 +263,7 @@ impl Core {
         (request, false)
     }
 
-    /// The answer of a request, cut into those of its bios.
+    /// Splits the answer of a request into the answers of its bios.
     fn shares(&self, tag: Tag, reply: Reply) -> Vec<IoResult> {
         let state = self.state.borrow();
         let lengths = state
@@ -280,8 +283,8 @@ impl Core {
         }
     }
 
-    /// Asks for each bio of a request that failed by itself: the fault is one bio's, as a rule, and
-    /// the others must not pay for the company.
+    /// Retries each bio of a failed request separately: usually only one bio is at fault, and the
+    /// others must not fail because they were merged with it.
     async fn one_by_one(&self, tag: Tag) -> Vec<IoResult> {
         let requests: Vec<Request> = {
             let state = self.state.borrow();
@@ -295,7 +298,7 @@ impl Core {
         answers
     }
 
-    /// The device has done a request: its bios are answered, in ascending order.
+    /// Completes a request: answers its bios, in ascending order.
     fn complete(self: &Rc<Core>, tag: Tag, at_ns: u64, answers: impl Iterator<Item = IoResult>) {
         {
             let state = &mut *self.state.borrow_mut();
@@ -313,7 +316,7 @@ impl Core {
         self.advance(at_ns);
     }
 
-    /// Somebody waits for all that is here.
+    /// Ends plugging, because a caller waits for all queued requests.
     fn unplug(self: &Rc<Core>) {
         self.state.borrow_mut().policy.unplug();
         self.note(|| Noted::Unplugged);
@@ -321,7 +324,7 @@ impl Core {
     }
 }
 
-/// A request as the schedulers see it.
+/// Converts a request to a bio for the schedulers.
 fn bio_of(request: &Request, continued: bool) -> Bio {
     let start_sector = request.offset / SECTOR_BYTES;
     let sectors = u32::try_from(request.len / SECTOR_BYTES).expect("a transfer is below 4 GiB");
@@ -338,8 +341,8 @@ fn bio_of(request: &Request, continued: bool) -> Bio {
     }
 }
 
-/// A place that its request has not left. Where the request is dropped, what it had begun goes on:
-/// others may be part of it.
+/// A tag held by a waiting request. If the request is dropped, the merged request that it started
+/// continues, because other bios may be part of it.
 struct Held<'a> {
     core: &'a Rc<Core>,
     tag: Option<Tag>,
@@ -355,7 +358,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Asks the policy again at the times that it names.
+/// Asks the policy again at the wake-up times that it names.
 async fn keep_time(core: Rc<Core>) {
     loop {
         let at_ns = core.asked_at_ns.get();
@@ -382,9 +385,9 @@ impl Device for Queue {
     fn submit(&self, request: Request) -> IoFuture<'_> {
         match request.op {
             Op::Read | Op::Write if request.len > 0 => {
-                // The schedulers take a request at its word.
+                // The schedulers do not check requests, so the geometry is checked here.
                 match self.core.below.geometry().check(&request) {
-                    // One future for each, so that the usual one is small: it is moved when it is
+                    // Two separate futures, so that the common one is small: it is moved when it is
                     // boxed.
                     Ok(()) if request.len <= self.core.piece_bytes => {
                         IoFuture::new(self.core.run_piece(request, false))
@@ -407,7 +410,7 @@ impl Device for Queue {
         Box::pin(async {
             self.core.unplug();
             let places = self.core.state.borrow().places.count();
-            // Those who have dropped their requests have left them here.
+            // Waits for all tags, including tags of requests that were dropped.
             drop(self.core.free.acquire(places as u64).await);
             let clock = self.clock.borrow_mut().take();
             if let Some(clock) = clock {

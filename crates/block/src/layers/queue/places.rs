@@ -1,4 +1,4 @@
-//! The places of a queue: for each tag the request that has it, and how far that has come.
+//! The tags of a queue: for each tag the request that holds it, and the stage of that request.
 
 use std::task::{Context, Poll, Waker};
 
@@ -7,43 +7,43 @@ use bimetal_rt::sync::Permit;
 
 use crate::request::{IoResult, Request};
 
-/// What a request does next.
+/// Next step of a request.
 pub(super) enum Turn {
-    /// It carries the request that it has started down to the device.
+    /// Executes on the device the merged request that this one started.
     Carry,
-    /// It takes its answer.
+    /// Takes its answer.
     Answered,
 }
 
-/// How far a request has come.
+/// Stage of a request.
 enum Stage {
-    /// It waits, by itself or as part of another's request.
+    /// Queued, by itself or as part of another bio's request.
     Queued(Option<Waker>),
-    /// The request that it has started is to be carried down, or has been.
+    /// Issued: the request that it started is to be executed, or is being executed.
     Issued,
-    /// It has been answered.
+    /// Answered.
     Answered(IoResult),
 }
 
 struct Place {
     request: Request,
     stage: Stage,
-    /// Whoever waited for the answer has gone.
+    /// True if the future that waited for the answer was dropped.
     abandoned: bool,
-    /// The place itself, given back with it.
+    /// Permit of the tag, released with it.
     _permit: Permit,
 }
 
-/// All places.
+/// All tags.
 pub(super) struct Places {
     places: Vec<Option<Place>>,
     free: Vec<Tag>,
-    /// An empty list, kept for its memory.
+    /// An empty list that is kept to reuse its memory.
     list: Vec<Tag>,
 }
 
 impl Places {
-    /// So many, all free.
+    /// Creates `count` free tags.
     pub(super) fn new(count: usize) -> Places {
         Places {
             places: (0..count).map(|_| None).collect(),
@@ -52,12 +52,12 @@ impl Places {
         }
     }
 
-    /// Places there are.
+    /// Returns the number of tags.
     pub(super) fn count(&self) -> usize {
         self.places.len()
     }
 
-    /// Takes a place, for which there is a permit.
+    /// Takes a free tag; the permit guarantees that there is one.
     pub(super) fn take(&mut self, request: Request, permit: Permit) -> Tag {
         let tag = self.free.pop().expect("a permit is a free place");
         self.places[tag as usize] = Some(Place {
@@ -69,17 +69,18 @@ impl Places {
         tag
     }
 
-    /// What was asked for.
+    /// Returns the request of a tag.
     pub(super) fn request(&self, tag: Tag) -> &Request {
         &self.taken(tag).request
     }
 
-    /// What was asked for, which will not be looked at again.
+    /// Moves the request out of a tag; it must not be read again.
     pub(super) fn give(&mut self, tag: Tag) -> Request {
         std::mem::replace(&mut self.taken_mut(tag).request, Request::flush())
     }
 
-    /// The request that `tag` has started goes to the device; false if nobody is there to carry it.
+    /// Marks the request that `tag` has started as issued. Returns false if no future is left to
+    /// execute it.
     pub(super) fn issue(&mut self, tag: Tag) -> bool {
         let place = self.taken_mut(tag);
         let stage = std::mem::replace(&mut place.stage, Stage::Issued);
@@ -92,12 +93,12 @@ impl Places {
         !place.abandoned
     }
 
-    /// Whether the request that `tag` has started is to be carried down, or has been.
+    /// Returns whether the request that `tag` has started was issued and is not answered yet.
     pub(super) fn is_issued(&self, tag: Tag) -> bool {
         matches!(self.taken(tag).stage, Stage::Issued)
     }
 
-    /// Gives a request its answer.
+    /// Stores the answer of a request.
     pub(super) fn answer(&mut self, tag: Tag, answer: IoResult) {
         let place = self.taken_mut(tag);
         let stage = std::mem::replace(&mut place.stage, Stage::Answered(answer));
@@ -108,7 +109,7 @@ impl Places {
         }
     }
 
-    /// Waits for the turn of a request.
+    /// Polls for the next step of a request.
     pub(super) fn poll_turn(&mut self, tag: Tag, context: &Context<'_>) -> Poll<Turn> {
         match &mut self.taken_mut(tag).stage {
             Stage::Queued(waker) => {
@@ -120,7 +121,7 @@ impl Places {
         }
     }
 
-    /// Gives the place back, and the answer that is there.
+    /// Releases the tag and returns its answer.
     pub(super) fn leave(&mut self, tag: Tag) -> IoResult {
         match self.free(tag).stage {
             Stage::Answered(answer) => answer,
@@ -128,8 +129,8 @@ impl Places {
         }
     }
 
-    /// Nobody waits for the answer any more; true if a request was issued that is to be carried by
-    /// somebody else now.
+    /// Marks a tag whose future was dropped. Returns true if its request was issued, so that
+    /// another task now has to execute it.
     pub(super) fn abandon(&mut self, tag: Tag) -> bool {
         let place = self.taken_mut(tag);
         place.abandoned = true;
@@ -143,12 +144,12 @@ impl Places {
         }
     }
 
-    /// An empty list of tags; it goes back by [`put_list`](Self::put_list).
+    /// Returns an empty list of tags; [`put_list`](Self::put_list) takes it back.
     pub(super) fn take_list(&mut self) -> Vec<Tag> {
         std::mem::take(&mut self.list)
     }
 
-    /// Keeps the list for the next one who needs it.
+    /// Takes back the list, to reuse its memory.
     pub(super) fn put_list(&mut self, list: Vec<Tag>) {
         assert!(list.is_empty(), "a list goes back empty");
         self.list = list;

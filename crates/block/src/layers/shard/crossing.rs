@@ -1,4 +1,4 @@
-//! What is in the mailboxes between the two threads.
+//! Messages in the mailboxes between the two threads.
 
 use bimetal_rt::{BufPool, DetachedBuf};
 
@@ -6,22 +6,22 @@ use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::{Extent, Flags, IoResult, Op, Origin, Reply, Request};
 
-/// What the shard's thread is asked for.
+/// A message to the shard's thread.
 pub(super) struct Asked {
-    /// The asker's place for the answer.
+    /// Slot of the requester for the answer.
     pub(super) key: usize,
     pub(super) what: What,
 }
 
-/// What there is to do.
+/// Content of a message to the shard's thread.
 pub(super) enum What {
     /// A request to the device below.
     Request(Detached),
-    /// The operator knows of what this cache has lost.
+    /// The operator acknowledges the data loss of the cache with this name.
     AcceptLoss(String),
 }
 
-/// A request on its way to the shard's thread.
+/// A copy of a request, in transfer to the shard's thread.
 pub(super) struct Detached {
     op: Op,
     offset: u64,
@@ -29,12 +29,12 @@ pub(super) struct Detached {
     flags: Flags,
     origin: Origin,
     extents_max: u32,
-    /// The data of a write.
+    /// Data of a write.
     data: Option<DetachedBuf>,
 }
 
 impl Detached {
-    /// Copies the data of a request.
+    /// Copies a request with its data.
     ///
     /// # Errors
     /// `Resource` when there is no memory for the copy.
@@ -54,7 +54,7 @@ impl Detached {
         })
     }
 
-    /// The request on the shard's thread, whose pool this is.
+    /// Converts the copy to a request on the shard's thread, which owns `pool`.
     pub(super) fn into_request(self, pool: &BufPool) -> Request {
         let mut request = match self.data {
             Some(data) => Request::write(self.offset, pool.attach(data).freeze(), self.flags),
@@ -65,26 +65,27 @@ impl Detached {
     }
 }
 
-/// What a request has come to, on its way back.
+/// Successful result of a request, in transfer back to the requester.
 enum Outcome {
     Done,
     Data(DetachedBuf),
     Extents(Vec<Extent>),
 }
 
-/// An answer on its way to who asked.
+/// An answer in transfer back to the requester.
 pub(super) struct Answered {
-    /// As of the request.
+    /// Slot from the request.
     pub(super) key: usize,
-    /// As the device below says, after the answer.
+    /// Interruptions of the device below, read after the answer.
     pub(super) interruptions: Option<u64>,
-    /// Of the device below, after the answer.
+    /// Size of the device below, read after the answer.
     pub(super) size_bytes: u64,
     outcome: Result<Outcome, IoError>,
 }
 
 impl Answered {
-    /// Copies the data of an answer. Where there is no memory for it, the answer is `Resource`.
+    /// Copies the data of an answer. If there is no memory for the copy, the answer becomes
+    /// `Resource`.
     pub(super) fn new(
         key: usize,
         result: IoResult,
@@ -106,7 +107,7 @@ impl Answered {
         }
     }
 
-    /// The answer on the asker's thread, whose pool this is.
+    /// Converts the copy to an answer on the requester's thread, which owns `pool`.
     pub(super) fn into_result(self, pool: &BufPool) -> IoResult {
         self.outcome.map(|outcome| match outcome {
             Outcome::Done => Reply::Done,
@@ -116,14 +117,14 @@ impl Answered {
     }
 }
 
-/// What the device below is when it has been opened.
+/// Properties of the device below after it was opened.
 pub(super) struct Opened {
     pub(super) geometry: Geometry,
     pub(super) interruptions: Option<u64>,
 }
 
-/// What the shard's thread says: first how opening went, then answers, and at last how closing
-/// went.
+/// A message from the shard's thread: first the result of opening, then answers, and last the
+/// result of closing.
 pub(super) enum Told {
     Opened(Result<Opened, OpenError>),
     Answered(Answered),

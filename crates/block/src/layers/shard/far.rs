@@ -1,5 +1,6 @@
-//! The shard's thread: it opens what is below, runs what it is asked, and closes it when no more is
-//! asked. Its letters must end with it, however it ends: that is how the asker knows.
+//! The shard's thread: it opens the devices below, executes requests, and closes the devices when
+//! no more requests will come. Its outgoing mailbox must be closed when the thread ends, however it
+//! ends, because that is how the requester learns of the end.
 
 use std::cell::Cell;
 use std::io;
@@ -17,10 +18,11 @@ use crate::device::Device;
 use crate::error::OpenError;
 use crate::request::Reply;
 
-/// The newest snapshot of what is below. The lock is held to put one in or to count a handle.
+/// Latest snapshot of the devices below. The lock is held only to store a snapshot or to clone a
+/// handle.
 pub(super) type Shown = Arc<Mutex<Arc<Vec<Seen>>>>;
 
-/// What the thread does.
+/// Main function of the thread.
 pub(super) fn run<S: Subtree + 'static>(
     rt: io::Result<Rt>,
     asked: Receiver<Asked>,
@@ -28,7 +30,7 @@ pub(super) fn run<S: Subtree + 'static>(
     shown: &Shown,
     open: impl AsyncFnOnce(&Rt) -> Result<S, OpenError>,
 ) {
-    // Dropped after the runtime: whoever joins the thread then waits for nothing.
+    // Dropped after the runtime, so that a join of the thread has nothing left to wait for.
     let last = Last(told);
     let rt = match rt {
         Ok(rt) => rt,
@@ -38,21 +40,21 @@ pub(super) fn run<S: Subtree + 'static>(
         }
     };
     let serving = || rt.block_on(serve(&rt, asked, &last, shown, open));
-    // Nothing of what a panic has left half-done is used again: all of it is dropped.
+    // After a panic no half-finished state is used again: all of it is dropped.
     if catch_unwind(AssertUnwindSafe(serving)).is_err() {
-        // First of all whoever waits is told.
+        // Waiting requesters are informed first.
         last.0.close();
         rt.end();
     }
 }
 
-/// The end of the thread's letters.
+/// The sending end of the thread's mailbox, which it closes on drop.
 struct Last(Arc<Sender<Told>>);
 
 impl Last {
-    /// Says something at once.
+    /// Sends a message at once.
     fn say(&self, told: Told) {
-        // Who has gone away meanwhile need not know.
+        // A receiver that is gone does not need the message.
         let _ = self.0.send(told);
     }
 }
@@ -63,7 +65,7 @@ impl Drop for Last {
     }
 }
 
-/// What the tasks of the thread share.
+/// State shared by the tasks of the thread.
 struct Far {
     rt: Rt,
     subtree: Rc<dyn Subtree>,
@@ -87,7 +89,7 @@ async fn serve<S: Subtree + 'static>(
     let asked = match asked.listen(rt) {
         Ok(asked) => asked,
         Err(error) => {
-            // The failure that led here is the one to report.
+            // The error that led here is the one to report.
             let _ = subtree.close().await;
             let why = OpenError::new(format!("its thread: {error}"));
             return last.say(Told::Opened(Err(why)));
@@ -123,7 +125,7 @@ async fn serve<S: Subtree + 'static>(
     far.outbox.send();
 }
 
-/// Puts in a snapshot of what is below.
+/// Stores a snapshot of the devices below.
 fn show(shown: &Shown, subtree: &dyn Subtree) {
     let seen = Arc::new(subtree.look());
     let before = {
@@ -141,13 +143,14 @@ async fn keep_showing(rt: Rt, shown: Shown, subtree: Rc<dyn Subtree>) {
 }
 
 impl Far {
-    /// Runs requests as they come until no more will, and waits for their end.
+    /// Executes requests as they arrive until the mailbox is closed, and waits until all have
+    /// ended.
     async fn answer_all(self: &Rc<Far>, mut asked: Letters<Asked>) {
         while let Some(asked) = asked.next().await {
             for asked in asked {
                 self.under_way.set(self.under_way.get() + 1);
                 let far = Rc::clone(self);
-                // What needs no waiting is answered before the next one is looked at.
+                // A request that needs no waiting is answered before the next one starts.
                 self.rt
                     .spawn_eager(async move { far.run(asked).await })
                     .detach();
@@ -168,7 +171,7 @@ impl Far {
             }
         };
         let size_bytes = self.top.geometry().size_bytes;
-        // After the answer: an interruption that it depends on has been counted by now.
+        // Read after the answer: an interruption that affects the answer has been counted by now.
         let interruptions = self.top.interruptions();
         let answered = Answered::new(asked.key, result, interruptions, size_bytes);
         self.outbox.put(Told::Answered(answered));

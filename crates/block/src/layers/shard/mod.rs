@@ -1,37 +1,37 @@
-//! A device on a thread of its own: what is below has a ring, an executor and a buffer pool to
-//! itself, so that it takes a core of its own when one is full. Under a [stripe](super::stripe) of
-//! several, a volume is cut over as many cores.
+//! A device on a thread of its own: the devices below have a separate ring, executor and buffer
+//! pool, so that they can use another core when one is saturated. Under a [stripe](super::stripe)
+//! of several shards, a volume is distributed over as many cores.
 //!
-//! The contract of the crossing, besides that of every device:
+//! The contract of the crossing, in addition to that of every device:
 //!
-//! - **What crosses.** Requests one way, answers the other, in mailboxes that take a lock for the
-//!   time of a move. Data is copied once where it crosses
-//!   ([`DetachedBuf`](bimetal_rt::DetachedBuf)); nothing is shared but the snapshot of figures.
-//!   What belongs together goes together: requests of one turn of this executor, and answers of one
-//!   turn of the other.
+//! - **Messages.** Requests go to the shard's thread and answers return, in mailboxes whose lock is
+//!   held only while a message is moved. Data is copied once where it crosses
+//!   ([`DetachedBuf`](bimetal_rt::DetachedBuf)); only the snapshot of statistics is shared.
+//!   Messages are batched: all requests of one turn of this executor, and all answers of one turn
+//!   of the other.
 //! - **Bounds.** At most [`REQUESTS_MAX`] requests and [`BYTES_MAX`] bytes of reads and writes are
-//!   over there at a time, from before the copy until the answer is here. What comes beyond waits,
-//!   in order of arrival.
-//! - **Order.** Requests arrive in the order in which they found room, and answers may overtake
-//!   each other. A flush arrives after every write that was answered before it was submitted, as
-//!   these are done by then.
-//! - **Knowledge.** Each answer carries how often the way below was interrupted and how large the
-//!   device is, as known when it was made, and both count here before anybody sees the answer.
-//! - **Dropping.** A request that crossed goes on; its answer is dropped, and its room is free only
-//!   then.
-//! - **Death.** When the thread panics, all that was asked and all that is asked later fails with
-//!   [`IoError::Offline`], and `health` is `failed`. Which of the changes were made is not known.
+//!   in flight to the other thread, counted from before the copy until the answer is here. Further
+//!   requests wait in order of arrival.
+//! - **Order.** Requests arrive in the order in which they were admitted, and answers may overtake
+//!   each other. A flush arrives after every write that was answered before the flush was
+//!   submitted, because such a write has completed by then.
+//! - **Knowledge.** Each answer carries the number of interruptions below and the size of the
+//!   device as of the answer. Both take effect on this side before the answer is delivered.
+//! - **Dropping.** A request that has crossed continues when its future is dropped; its answer is
+//!   discarded, and its room is freed only then.
+//! - **Death.** When the thread panics, all pending and all later requests fail with
+//!   [`IoError::Offline`], and `health` is `failed`. It is unknown which of the changes were made.
 //!   (A program that is built to abort at a panic ends instead.)
-//! - **Closing.** Waits for every answer, then the thread closes what is below from the top down
-//!   and ends, with its ring, before the closing does. Dropped without that, it does the same with
-//!   nobody waiting.
-//! - **Figures.** Those of the devices below are a snapshot that the thread makes every
-//!   [`LOOK_EVERY`]: asking for them never waits for the other thread, and what is shown is that
-//!   old at most, as long as that runs.
+//! - **Closing.** Closing waits for every answer. Then the thread closes the devices below from the
+//!   top down and ends, with its ring, before the close completes. A shard that is dropped without
+//!   a close does the same, but no caller waits for it.
+//! - **Statistics.** The statistics of the devices below are a snapshot that the thread makes every
+//!   [`LOOK_EVERY`]: reading them never waits for the other thread, and they are at most that old
+//!   while the thread runs.
 //!
-//! In virtual time there are no threads: the device below is then on this one, and requests are
-//! passed on as they are. This layer must never wait for the other thread but as a task, nor touch
-//! what is `Rc` on it.
+//! In virtual time there are no threads: the device below is then on this thread, and requests are
+//! forwarded unchanged. This layer must never block on the other thread except by suspending a
+//! task, and must never touch an `Rc` that belongs to it.
 
 mod crossing;
 mod far;
@@ -50,73 +50,77 @@ use crate::geometry::Geometry;
 use crate::request::Request;
 use near::Near;
 
-/// Requests that are with the other thread, at most.
+/// Maximum number of requests in flight to the other thread.
 pub const REQUESTS_MAX: u64 = 1024;
-/// Bytes of reads and writes that are with the other thread, at most; no transfer is longer.
+/// Maximum number of bytes of reads and writes in flight to the other thread; no transfer is
+/// longer.
 pub const BYTES_MAX: u64 = 32 << 20;
-/// How often the thread makes a snapshot of the figures of its devices.
+/// Interval at which the thread makes a snapshot of the statistics of its devices.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The configuration of `type = "shard"`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardConfig {
-    /// The device below, by its name in the file; it and all below it are on the thread.
+    /// Name in the file of the device below; it and all devices below it run on the thread.
     pub below: String,
 }
 
-/// What is open on the thread of a shard.
+/// The stack that is open on the thread of a shard.
 pub trait Subtree {
-    /// The device that answers requests.
+    /// Returns the device that answers requests.
     fn top(&self) -> Rc<dyn Device>;
 
-    /// What can be seen of each of its devices now.
+    /// Returns the current state of each device of the stack.
     fn look(&self) -> Vec<Seen>;
 
-    /// The operator knows of what the cache `name`, if it has one, has lost.
+    /// Acknowledges on behalf of the operator the data loss of the cache `name`, if the stack has
+    /// it.
     fn accept_loss(&self, name: &str);
 
-    /// Closes its devices from the top down.
+    /// Closes the devices from the top down.
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>>;
 }
 
-/// One figure: the part it belongs to, its name, its value.
+/// One statistic: the part that it belongs to, its name, and its value.
 pub type NamedFigure = (String, String, Figure);
 
-/// What is known of a device on another thread.
+/// Reported state of a device on another thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
-    /// Its name.
+    /// Name of the device.
     pub name: String,
-    /// The name of its type.
+    /// Name of the device type.
     pub kind: &'static str,
-    /// The devices below it, by their names.
+    /// Names of the devices below it.
     pub children: Vec<String>,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Its figures.
+    /// Statistics of the device.
     pub figures: Vec<NamedFigure>,
 }
 
-/// See the module.
+/// A shard; see the module.
 pub struct Shard(Place);
 
-/// Where the device below is.
+/// Location of the device below.
 enum Place {
     Here(Rc<dyn Device>),
     Beyond(Near),
 }
 
 impl Shard {
-    /// Passes requests on to a device of this thread, as there is no other one in virtual time.
+    /// Creates a shard that forwards requests to a device of this thread, because virtual time has
+    /// no other thread.
     pub fn here(below: Rc<dyn Device>) -> Shard {
         Shard(Place::Here(below))
     }
 
-    /// Opens a device on a thread of its own; `name` is for lists of threads.
+    /// Opens a device on a thread of its own; `name` appears in lists of threads.
     ///
     /// # Errors
-    /// Why there is no thread, runtime or mailbox, or why `open` fails. Then the thread has ended.
+    /// When the thread, its runtime or a mailbox cannot be created, or when `open` fails. The
+    /// thread has then ended.
     ///
     /// # Panics
     /// In virtual time.
@@ -128,7 +132,8 @@ impl Shard {
         Ok(Shard(Place::Beyond(Near::start(rt, name, open).await?)))
     }
 
-    /// What was last seen of the devices on the thread; of none where they are on this one.
+    /// Returns the last reported state of the devices on the thread; empty if there is no other
+    /// thread.
     pub fn seen(&self) -> Arc<Vec<Seen>> {
         match &self.0 {
             Place::Here(_) => Arc::default(),
@@ -138,9 +143,9 @@ impl Shard {
 }
 
 impl Shard {
-    /// Tells the cache `name` on the thread that the operator knows of what it has lost; requests
-    /// that are submitted later find that done. False when there is no such cache, or no thread any
-    /// more.
+    /// Acknowledges on behalf of the operator the data loss of the cache `name` on the thread. The
+    /// acknowledgement precedes requests that are submitted later. Returns false if there is no
+    /// such cache, or the thread has ended.
     pub fn accept_loss(&self, name: &str) -> bool {
         let is_it = |seen: &Seen| seen.name == name && seen.kind == "cache";
         match &self.0 {

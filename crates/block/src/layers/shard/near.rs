@@ -1,5 +1,6 @@
-//! The asker's end: which requests are over there, who waits for their answers, and what is known
-//! of the device beyond. It must answer every request, also when the other thread has died.
+//! The requester's end: requests in flight to the other thread, futures that wait for answers, and
+//! the known state of the device there. It must answer every request, even if the other thread has
+//! died.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,10 +21,10 @@ use crate::error::{IoError, OpenError};
 use crate::geometry::{Geometry, GrowingGeometry};
 use crate::request::{IoResult, Op, Request};
 
-/// Buffers of the shard's thread: those of all reads that may be there at a time.
+/// Size of the buffer pool of the shard's thread: buffers for all reads that may be in flight.
 const POOL_BYTES: usize = BYTES_MAX as usize;
 
-/// See the module.
+/// The requester's end of a shard; see the module.
 pub(super) struct Near {
     state: Rc<State>,
     shown: Shown,
@@ -31,61 +32,62 @@ pub(super) struct Near {
     thread: RefCell<Option<JoinHandle<()>>>,
 }
 
-/// What the device and its tasks share.
+/// State shared by the device and its tasks.
 struct State {
     pool: BufPool,
     outbox: Outbox<Asked>,
     places: Rc<Semaphore>,
     bytes: Rc<Semaphore>,
-    /// For what an operator asks, one thing at a time.
+    /// Permit for operations of an operator, one at a time.
     operations: Rc<Semaphore>,
     crossed: RefCell<Slab<Crossed>>,
-    /// Requests that wait for room.
+    /// Number of requests that wait for room.
     waiting: Cell<usize>,
     geometry: GrowingGeometry,
     interruptions: Cell<Option<u64>>,
     phase: Cell<Phase>,
-    /// How closing went over there.
+    /// Result of closing on the other thread.
     closed: Cell<Option<Result<(), IoError>>>,
     changed: Event,
     requests: Cell<u64>,
     waited_for_room: Cell<u64>,
 }
 
-/// How far the life of the other thread is.
+/// Phase of the other thread's life.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// Takes no more requests, and those that are there go on.
+    /// No more requests are accepted, and requests in flight continue.
     Closing,
-    /// Nothing more comes from the other thread.
+    /// The thread has ended after a close; no message will come from it.
     Ended,
-    /// The same, and nobody had asked for it.
+    /// The thread has ended without a close.
     Died,
 }
 
-/// A request that is with the other thread.
+/// A request in flight to the other thread.
 struct Crossed {
     answer: Awaited,
-    /// Its room over there.
+    /// Room that the request occupies.
     _room: Room,
 }
 
-/// A place, and room for bytes where some are transferred.
+/// Permit for one request, and a permit for its bytes if it transfers any.
 type Room = (Permit, Option<Permit>);
 
-/// The answer to a request, as who asked sees it.
+/// State of an answer.
 enum Awaited {
-    /// Still to come, and who is woken then.
+    /// Pending, with the waker of the requester.
     Open(Option<Waker>),
-    /// Here, until it is taken.
+    /// Received, until the requester takes it.
     Here(Option<IoResult>),
-    /// Still to come, and nobody waits for it any more.
+    /// Pending, but the requester has dropped its future.
     Orphan,
 }
 
 impl Near {
-    /// As [`Shard::start`](super::Shard::start).
+    /// Opens a device on a thread of its own, as described at
+    /// [`Shard::start`](super::Shard::start).
     pub(super) async fn start<S: Subtree + 'static>(
         rt: &Rt,
         name: &str,
@@ -122,7 +124,7 @@ impl Near {
                 })
             }
             Err(error) => {
-                // What it held of the machine is free again when the error is known.
+                // The thread's resources are free again when the error is returned.
                 while from.next().await.is_some() {}
                 join(thread);
                 Err(error)
@@ -143,32 +145,32 @@ impl Near {
         Arc::clone(&shown)
     }
 
-    /// Runs a request that fits the geometry over there.
+    /// Executes on the other thread a request that has been checked against the geometry.
     pub(super) async fn cross(&self, request: Request) -> IoResult {
         let state = &self.state;
         state.check_open()?;
         state.requests.set(state.requests.get() + 1);
         let room = state.room(&request).await;
-        // While it waited, the thread may have died, but not been told to close.
+        // During the wait the thread may have died, but it cannot have been told to close.
         if state.phase.get() == Phase::Died {
             return Err(IoError::Offline);
         }
         let copy = Detached::new(&request)?;
-        // The copy is what crosses; the asker's memory is free again.
+        // Only the copy crosses; the requester's memory is freed here.
         drop(request);
         let key = state.ask(What::Request(copy), Awaited::Open(None), room);
         let answer = Answer { state, key };
         std::future::poll_fn(|context| answer.poll(context)).await
     }
 
-    /// Says over there that the operator knows of what the cache `name` has lost. Requests that are
-    /// submitted later find that done. False when it cannot be said, as the thread has ended.
+    /// Sends the operator's acknowledgement of the data loss of the cache `name`. It precedes
+    /// requests that are submitted later. Returns false if the thread has ended.
     pub(super) fn accept_loss(&self, name: &str) -> bool {
         let state = &self.state;
         if state.check_open().is_err() {
             return false;
         }
-        // Else the same is under way.
+        // If the permit is taken, the same operation is already in flight.
         if let Some(place) = state.operations.try_acquire(1) {
             let what = What::AcceptLoss(name.to_owned());
             state.ask(what, Awaited::Orphan, (place, None));
@@ -176,7 +178,7 @@ impl Near {
         true
     }
 
-    /// As the head of [the layer](super) says. Closing once more does nothing.
+    /// Closes the shard as the head of [the layer](super) describes. A repeated close does nothing.
     pub(super) async fn close(&self) -> Result<(), IoError> {
         let state = &self.state;
         if state.phase.get() == Phase::Open {
@@ -193,9 +195,9 @@ impl Near {
         }
         let thread = self.thread.borrow_mut().take();
         match (state.phase.get(), thread) {
-            // It may still wait for its ring; whoever it died on need not.
+            // The dead thread may still wait for its ring; the caller need not wait for that.
             (Phase::Died, _) => return Err(IoError::Offline),
-            // The end of its letters is the last that it does.
+            // Closing its mailbox is the thread's last action, so the join is short.
             (_, Some(thread)) => join(thread),
             (_, None) => {}
         }
@@ -219,7 +221,7 @@ impl Near {
     }
 }
 
-/// What the other thread says first.
+/// Receives the first message of the other thread: the result of opening.
 async fn opened(from: &mut Letters<Told>) -> Result<Opened, OpenError> {
     let first = from.next().await.and_then(|mut told| told.pop_front());
     match first {
@@ -229,9 +231,9 @@ async fn opened(from: &mut Letters<Told>) -> Result<Opened, OpenError> {
     }
 }
 
-/// Waits for the end of a thread that does nothing more.
+/// Waits for the end of a thread that has finished its work.
 fn join(thread: JoinHandle<()>) {
-    // A panic of the thread has been printed, and its requests have been told.
+    // A panic of the thread has been printed, and its requests have failed.
     let _ = thread.join();
 }
 
@@ -267,7 +269,7 @@ impl State {
         }
     }
 
-    /// Room for a request over there, in order of arrival.
+    /// Waits for room for a request, in order of arrival.
     async fn room(&self, request: &Request) -> Room {
         let bytes = match request.op {
             Op::Read | Op::Write => request.len,
@@ -283,7 +285,7 @@ impl State {
         }
         self.waited_for_room.set(self.waited_for_room.get() + 1);
         let _waiting = Waiting::new(self);
-        // Whoever has a place waits for bytes in the same order.
+        // Requests wait for bytes in the order in which they got their permit here.
         let place = self.places.acquire(1).await;
         let bytes = match bytes {
             0 => None,
@@ -292,7 +294,7 @@ impl State {
         (place, bytes)
     }
 
-    /// Sends something over and says where its answer will be.
+    /// Sends a message and returns the slot of its answer.
     fn ask(&self, what: What, answer: Awaited, room: Room) -> usize {
         let crossed = Crossed {
             answer,
@@ -303,7 +305,7 @@ impl State {
         key
     }
 
-    /// Takes what the other thread says until it says no more.
+    /// Receives the messages of the other thread until its mailbox is closed.
     async fn take_all(&self, mut from: Letters<Told>) {
         while let Some(told) = from.next().await {
             for told in told {
@@ -317,9 +319,9 @@ impl State {
         self.end();
     }
 
-    /// Hands an answer to who waits for it, after what it says of the device.
+    /// Applies the device state that an answer carries, then delivers the answer to the requester.
     fn take(&self, answered: Answered) {
-        // An answer may have been overtaken by one that knew more.
+        // An answer may have been overtaken by one with newer state.
         self.interruptions
             .set(self.interruptions.get().max(answered.interruptions));
         self.geometry.grow_to(answered.size_bytes);
@@ -345,14 +347,14 @@ impl State {
         }
     }
 
-    /// Lets go of a request that has been answered, and of its room.
+    /// Removes a request that has been answered, and frees its room.
     fn forget(&self, key: usize) {
         let answered = self.crossed.borrow_mut().remove(key);
         drop(answered);
         self.changed.notify();
     }
 
-    /// The other thread has ended. What it has not answered by now it never will.
+    /// Handles the end of the other thread: requests without an answer will never get one.
     fn end(&self) {
         self.phase.set(match (self.phase.get(), self.closed.get()) {
             (Phase::Closing, Some(_)) => Phase::Ended,
@@ -370,7 +372,7 @@ impl State {
     }
 }
 
-/// One more request waits for room, as long as this lives.
+/// Counts one request as waiting for room while this exists.
 struct Waiting<'a>(&'a State);
 
 impl Waiting<'_> {
@@ -387,7 +389,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The answer to a request that has crossed.
+/// Future of the answer to a request that has crossed.
 struct Answer<'a> {
     state: &'a State,
     key: usize,
@@ -429,8 +431,7 @@ impl Drop for Answer<'_> {
 
 impl Drop for Near {
     fn drop(&mut self) {
-        // What the thread takes for the end, also where nobody has closed it: after all that was
-        // asked.
+        // Ends the thread even without a close, after all requests sent before.
         self.state.outbox.send();
         self.state.outbox.close();
     }

@@ -1,8 +1,9 @@
-//! Random durations, bit-identical on every platform.
+//! Random durations that are bit-identical on every platform.
 //!
 //! The standard library's `ln` and `exp` come from the platform's libm and may differ in the last
-//! bit between platforms, and one bit is enough to make a simulation seed mean another run. The
-//! two functions here use only IEEE 754 basic operations, which are exact by definition.
+//! bit between platforms, and one bit is enough to change the run that a simulation seed produces.
+//! The two functions here use only IEEE 754 basic operations, whose results the standard fixes
+//! exactly.
 
 use std::f64::consts::{LN_2, LOG2_E};
 
@@ -14,11 +15,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lognormal {
-    /// Half of the draws are below this, in ns.
+    /// Median of the draws, in ns.
     pub median_ns: u64,
     /// Standard deviation of the logarithm, without unit.
     pub sigma: f64,
-    /// Longer draws become this, in ns.
+    /// Maximum; longer draws are cut to it, in ns.
     pub cap_ns: u64,
 }
 
@@ -26,7 +27,7 @@ pub struct Lognormal {
 #[derive(Debug, Clone)]
 pub(super) struct Draws {
     rng: Xoshiro256PlusPlus,
-    /// The polar method makes normal deviates in pairs; this is the second of a pair.
+    /// The second deviate of a pair: the polar method makes normal deviates in pairs.
     spare: Option<f64>,
 }
 
@@ -38,31 +39,32 @@ impl Draws {
         }
     }
 
-    /// Uniform in [0, 1), a multiple of 2^-53.
+    /// Returns a uniform number in [0, 1), a multiple of 2^-53.
     pub(super) fn unit(&mut self) -> f64 {
         (self.rng.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Uniform in [low, high] up to the resolution of the unit draw, in the arguments' unit.
+    /// Returns a uniform number in [low, high] up to the resolution of the unit draw, in the
+    /// arguments' unit.
     pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
         assert!(low <= high, "an interval runs upwards");
         low + (self.unit() * (high - low + 1) as f64) as u64
     }
 
-    /// True with the given probability. Draws nothing when the answer is certain to be no, so that
-    /// a model without the feature keeps its random sequence.
+    /// Returns true with the given probability. Draws no number if the probability is 0, so that a
+    /// model without the feature keeps its random sequence.
     pub(super) fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.unit() < probability
     }
 
-    /// A duration, in ns.
+    /// Returns a random duration, in ns.
     pub(super) fn lognormal(&mut self, distribution: &Lognormal) -> u64 {
         let factor = exp(distribution.sigma * self.normal());
-        // The cast saturates, so an enormous factor ends at the cap as well.
+        // The cast saturates, so an enormous factor is also cut to the cap.
         ((distribution.median_ns as f64 * factor) as u64).min(distribution.cap_ns)
     }
 
-    /// A standard normal deviate by Marsaglia's polar method (Knuth, TAOCP 2, 3.4.1 P).
+    /// Returns a standard normal deviate by Marsaglia's polar method (Knuth, TAOCP 2, 3.4.1 P).
     fn normal(&mut self) -> f64 {
         if let Some(spare) = self.spare.take() {
             return spare;
@@ -80,7 +82,7 @@ impl Draws {
     }
 }
 
-/// Natural logarithm of a positive normal number; relative error below 1e-14.
+/// Returns the natural logarithm of a positive normal number; relative error below 1e-14.
 pub(super) fn ln(x: f64) -> f64 {
     assert!(x >= f64::MIN_POSITIVE && x.is_finite(), "ln of {x}");
     let bits = x.to_bits();
@@ -100,7 +102,7 @@ pub(super) fn ln(x: f64) -> f64 {
     exponent as f64 * LN_2 + 2.0 * t * (1.0 + sum)
 }
 
-/// The exponential function; relative error below 1e-13 for |x| < 700, clamped there.
+/// Returns e^x; relative error below 1e-13 for |x| < 700, clamped there.
 pub(super) fn exp(x: f64) -> f64 {
     let x = x.clamp(-700.0, 700.0);
     let power = (x * LOG2_E).round();
@@ -132,7 +134,7 @@ mod tests {
         }
     }
 
-    /// Of 200,000 draws the share below a true quantile has a standard error of at most
+    /// With 200,000 draws, the share below a true quantile has a standard error of at most
     /// sqrt(0.25 / 200,000) = 0.0011; five of those is 0.0056.
     #[test]
     fn lognormal_quantiles_are_the_distributions() {

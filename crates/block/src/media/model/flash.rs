@@ -1,14 +1,14 @@
-//! A flash drive whose freezes come from its own work: a translation layer decides which operations
-//! a command takes, and channels and dies decide when they are done.
+//! A flash drive whose freezes come from its own work: a translation layer determines the flash
+//! operations of a command, and channels and dies determine when they complete.
 //!
-//! The two state machines are those of `bimetal-flash`; here they meet a host. A command passes a
-//! shared interface, its pages are translated in order of arrival, and its operations queue at
-//! their dies. With a write cache a write is done once its pages are in the cache, and the next one
-//! waits for room; so bursts are fast, and a drive that has to clean in the middle of one freezes.
-//! When the host is quiet, the drive empties its SLC buffer and cleans ahead.
+//! The two state machines are those of `bimetal-flash`; this model connects them to a host. A
+//! command passes a shared interface, its pages are translated in order of arrival, and its
+//! operations queue at their dies. With a write cache, a write completes once its pages are in the
+//! cache, and the next write waits for room. So bursts are fast, and a drive that must clean during
+//! a burst freezes. While the host is idle, the drive empties its SLC buffer and cleans ahead.
 //!
-//! Nothing here is drawn at random, apart from the state the drive begins with and the choices of a
-//! cleaning policy that chooses at random.
+//! Nothing here is random except the initial state of the drive and the choices of a cleaning
+//! policy that chooses at random.
 
 use std::collections::VecDeque;
 
@@ -26,37 +26,38 @@ use super::{
     transfer_ns,
 };
 
-/// A translation layer, as a configuration names it.
+/// The translation layers, by their names in a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlashLayer {
-    /// None: nothing is ever cleaned.
+    /// No translation layer: no block is ever cleaned.
     None,
     /// Page-mapped.
     Page,
     /// Block-mapped.
     Block,
-    /// A log block for each of a few data blocks.
+    /// BAST: each of a few data blocks has a log block of its own.
     Bast,
-    /// Log blocks that all data blocks share.
+    /// FAST: all data blocks share the log blocks.
     Fast,
 }
 
-/// A cleaning policy, as a configuration names it.
+/// The cleaning policies, by their names in a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlashCleaning {
-    /// The block with the fewest valid pages.
+    /// Cleans the block with the fewest valid pages.
     Greedy,
-    /// The block filled longest ago.
+    /// Cleans the block that was filled longest ago.
     Fifo,
-    /// Free space against age.
+    /// Weighs reclaimable space against age.
     CostBenefit,
-    /// The emptiest of `cleaning_choices` drawn at random.
+    /// Cleans the emptiest of `cleaning_choices` blocks drawn at random.
     Choices,
 }
 
-/// Parameters of a flash drive. docs/flash.md says what they do and where the values are from.
+/// Parameters of a flash drive. docs/flash.md explains their effect and gives the source of the
+/// values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlashParameters {
@@ -70,79 +71,81 @@ pub struct FlashParameters {
     pub planes: u32,
     /// Pages in an erase block.
     pub pages_per_block: u32,
-    /// User bytes of a page.
+    /// Bytes of user data in a page.
     pub page_bytes: u32,
     /// Spare flash, as a share of the capacity.
     pub over_provisioning: f64,
 
     /// The translation layer.
     pub layer: FlashLayer,
-    /// Page-mapped: which block is cleaned.
+    /// Page-mapped: policy that selects the block to clean.
     pub cleaning: FlashCleaning,
-    /// Page-mapped: the draws of the policy that chooses at random.
+    /// Page-mapped: number of blocks drawn by the policy that chooses at random.
     pub cleaning_choices: u32,
-    /// Page-mapped: whether hot and cold pages are told apart and written apart.
+    /// Page-mapped: whether hot and cold pages are distinguished and written to separate blocks.
     pub separates_hot: bool,
-    /// Page-mapped: entries of the table in memory (DFTL). 0: all of them.
+    /// Page-mapped: number of entries of the mapping table kept in memory (DFTL). 0: all entries.
     pub cached_map_entries: u32,
     /// BAST and FAST: log blocks, as a share of the data blocks; at least four.
     pub log_share: f64,
-    /// Whether the least worn free block is programmed next.
+    /// Whether the free block with the fewest erases is programmed next.
     pub least_worn_first: bool,
-    /// Page-mapped: erases by which a block may lag behind. 0: no static wear levelling.
+    /// Page-mapped: maximum erase count by which a block may lag behind. 0: no static wear
+    /// levelling.
     pub wear_spread_erases: u32,
-    /// Page-mapped: free blocks on each die that idle cleaning aims at.
+    /// Page-mapped: target number of free blocks on each die for idle cleaning.
     pub background_free_blocks: u32,
-    /// Quiet time before background work begins, in ns.
+    /// Idle time before background work begins, in ns.
     pub background_idle_ns: u64,
 
-    /// Volatile write cache, in pages. 0: a write is done when it is programmed.
+    /// Volatile write cache, in pages. 0: a write completes when it is programmed.
     pub write_cache_pages: u32,
     /// Flash used as an SLC buffer, in pages. 0: none.
     pub slc_pages: u32,
     /// Pages read ahead of a sequential reader. 0: none.
     pub prefetch_pages: u32,
 
-    /// Cells to page register, in ns.
+    /// Time to read a page from the cells into the page register, in ns.
     pub read_ns: u64,
-    /// Page register to cells, in ns.
+    /// Time to program a page from the page register into the cells, in ns.
     pub program_ns: u64,
-    /// Erasing a block, in ns.
+    /// Time to erase a block, in ns.
     pub erase_ns: u64,
-    /// Reading a page of the SLC buffer, in ns.
+    /// Time to read a page of the SLC buffer, in ns.
     pub slc_read_ns: u64,
-    /// Programming a page of the SLC buffer, in ns.
+    /// Time to program a page of the SLC buffer, in ns.
     pub slc_program_ns: u64,
     /// Rate of one channel.
     pub channel_rate_bytes_per_s: u64,
     /// Whether copies stay within their die.
     pub copy_back: bool,
-    /// Whether reads of the host go before what else waits for a die.
+    /// Whether reads of the host overtake other operations that wait for a die.
     pub reads_first: bool,
-    /// Fixed time of every command, in ns.
+    /// Fixed part of every command, in ns.
     pub command_ns: u64,
     /// Rate of the interface to the host, shared by all commands.
     pub interface_rate_bytes_per_s: u64,
-    /// A flush after everything before it is programmed; also added to a FUA write, in ns.
+    /// Time of a flush after everything before it is programmed; also added to a FUA write; in ns.
     pub flush_ns: u64,
     /// Whether write-zeroes only deallocates.
     pub zeroes_deallocate: bool,
 
-    /// Share of the pages that are written, in order, before time begins; without unit, 0..=1.
+    /// Share of the pages that are written sequentially before simulated time begins; without unit,
+    /// 0..=1.
     pub filled_share: f64,
-    /// How many times as many of them are then overwritten at random.
+    /// Number of random overwrites before simulated time begins, as a multiple of the filled pages.
     pub overwritten_times: f64,
 }
 
-/// Most times that the pages may be overwritten before time begins.
+/// Maximum of `overwritten_times`.
 const OVERWRITTEN_MAX: f64 = 100.0;
 
-/// Fewest log blocks of BAST and FAST.
+/// Minimum number of log blocks of BAST and FAST.
 const LOG_BLOCKS_MIN: u32 = 4;
 
 impl FlashParameters {
-    /// Refuses values that no device can have, naming the field. What depends on the capacity is
-    /// refused when the device is made.
+    /// Refuses values that no device can have, naming the field. Values that depend on the capacity
+    /// are checked when the device is created.
     pub fn validate(&self) -> Result<(), ModelError> {
         require_time("read_ns", self.read_ns)?;
         require_time("program_ns", self.program_ns)?;
@@ -166,7 +169,7 @@ impl FlashParameters {
         )?;
         let overwritten = (0.0..=OVERWRITTEN_MAX).contains(&self.overwritten_times);
         require("overwritten_times", overwritten, "from 0 to 100")?;
-        // A drive of one page has everything else that can be out of range.
+        // A drive of one page checks every other value that can be out of range.
         let smallest = DriveConfig {
             buffer: BufferConfig::None,
             ..self.drive_config(1, 0)?
@@ -203,7 +206,7 @@ impl FlashParameters {
             },
             separate_copies: true,
             cached_map_entries: self.cached_map_entries,
-            // Power is not cut here, so nothing needs saving.
+            // The model has no power cuts, so the table need not be saved.
             volatile_map: false,
             background_free_blocks: self.background_free_blocks,
         }
@@ -231,7 +234,7 @@ impl FlashParameters {
         }
         config.prefetch_pages = self.prefetch_pages;
         config.seed = seed;
-        // Only the share of the operations counts here, not the sum of their times.
+        // The model uses its own times, so the drive's cost accounting is not needed.
         config.costs = Costs::default();
         Ok(config)
     }
@@ -255,50 +258,51 @@ impl FlashParameters {
 struct InFlight {
     command: Command,
     arrival_seq: u64,
-    /// Operations it waits for.
+    /// Number of operations that the command still waits for.
     operations_left: u32,
-    /// Time that it takes after the last of them.
+    /// Time from the last operation to the completion.
     tail_ns: u64,
 }
 
-/// What an operation of the schedule means to the host, in the bits of its tag: whether a command
-/// waits for it, whether it empties a page of the write cache, and which command.
+/// Bit of an operation's tag: a command waits for the operation. The tag also says whether the
+/// operation empties a page of the write cache, and from `KEY_SHIFT` up it holds the key of the
+/// command.
 const WAITS: u64 = 1;
 const EMPTIES: u64 = 2;
 const KEY_SHIFT: u32 = 2;
 
-/// A flash drive. See the module head.
+/// A flash drive; see the module head.
 #[derive(Debug)]
 pub struct Flash {
     parameters: FlashParameters,
     drive: Drive,
     schedule: Schedule,
-    /// What the drive had done before time began.
+    /// Counters of the drive when simulated time began.
     before: Counters,
     clock_ns: u64,
-    /// The last instant at which something happened.
+    /// Time of the last event.
     instant_ns: u64,
     arrivals: u64,
-    /// Waiting commands, reads not among them.
+    /// Waiting commands other than reads.
     others: VecDeque<Queued>,
     in_flight: Slab<InFlight>,
-    /// Commands on their way over the interface, as (arrival, key), in order.
+    /// Commands in transfer over the interface, as (arrival, key), in order.
     arriving: VecDeque<(u64, usize)>,
     interface_free_ns: u64,
-    /// Pages in the write cache, and pages on their way into it.
+    /// Number of pages in the write cache or in transfer to it.
     cached_pages: u64,
     ending: Agenda,
     unreported: Unreported,
     quiet_since_ns: Option<u64>,
-    /// There is nothing to do in the background until the host comes again.
+    /// True when there is no background work until the next command of the host.
     is_rested: bool,
     lpns: Vec<u32>,
     counters: ModelCounters,
 }
 
 impl Flash {
-    /// A drive of `capacity_bytes`, filled and overwritten as its parameters say. Errors: a
-    /// parameter out of its range, a capacity of 0 or of too many pages.
+    /// Creates a drive of `capacity_bytes`, filled and overwritten as its parameters say. Errors: a
+    /// parameter out of range, or a capacity of 0 or of too many pages.
     pub fn new(
         parameters: FlashParameters,
         capacity_bytes: u64,
@@ -335,7 +339,7 @@ impl Flash {
         })
     }
 
-    /// The pages that a command touches. Beyond the end it is the last page.
+    /// Returns the pages that a command touches. A range beyond the end is mapped to the last page.
     fn pages_of(&self, command: &Command) -> std::ops::Range<u32> {
         let page_bytes = u64::from(self.parameters.page_bytes);
         let all = self.drive.logical_pages();
@@ -348,7 +352,7 @@ impl Flash {
         first as u32..end as u32
     }
 
-    /// The pages that lie in a command as a whole.
+    /// Returns the pages that lie entirely inside a command's range.
     fn whole_pages_of(&self, command: &Command) -> std::ops::Range<u32> {
         let page_bytes = u64::from(self.parameters.page_bytes);
         let all = u64::from(self.drive.logical_pages());
@@ -367,7 +371,7 @@ impl Flash {
         candidates.into_iter().flatten().min()
     }
 
-    /// When background work goes on, if there is any.
+    /// Returns when background work continues, if there is any.
     fn background_ns(&self) -> Option<u64> {
         let quiet_since_ns = self.quiet_since_ns?;
         let waits = self.is_rested || self.schedule.pending() > 0;
@@ -387,12 +391,12 @@ impl Flash {
         self.clock_ns = self.clock_ns.max(now_ns);
     }
 
-    /// Whether every command has been answered.
+    /// Returns whether every command has been answered.
     fn is_quiet(&self) -> bool {
         self.in_flight.is_empty() && self.others.is_empty() && self.ending.is_empty()
     }
 
-    /// Does one thing that happens at this instant; the caller comes back for the next.
+    /// Processes one event of this instant; the caller repeats the call for the next one.
     fn run_instant(&mut self, now_ns: u64) {
         if let Some(completion) = self.ending.pop_due(now_ns) {
             self.unreported.push_back(completion);
@@ -424,7 +428,7 @@ impl Flash {
         self.start_commands(now_ns);
     }
 
-    /// The command's operations are done, or it had none.
+    /// Ends a command whose operations are complete, or that had none.
     fn end_command(&mut self, now_ns: u64, key: usize) {
         let ended = self.in_flight.remove(key);
         let mut done_ns = now_ns + ended.tail_ns;
@@ -436,7 +440,7 @@ impl Flash {
         self.start_commands(now_ns);
     }
 
-    /// Reserves the interface. Returns when the transfer ends.
+    /// Reserves the interface and returns when the transfer ends.
     fn pass_interface(&mut self, now_ns: u64, len: u64) -> u64 {
         let moving_ns = transfer_ns(len, self.parameters.interface_rate_bytes_per_s);
         self.interface_free_ns = self.interface_free_ns.max(now_ns) + moving_ns;
@@ -487,8 +491,8 @@ impl Flash {
         true
     }
 
-    /// Puts a write onto the interface once its pages fit into the cache. One larger than the cache
-    /// waits for it to be empty.
+    /// Starts the transfer of a write over the interface once its pages fit into the cache. A write
+    /// larger than the cache waits until the cache is empty.
     fn start_write(&mut self, now_ns: u64, queued: &Queued) -> bool {
         let cache_pages = u64::from(self.parameters.write_cache_pages);
         let pages = self.pages_of(&queued.command).len() as u64;
@@ -508,7 +512,7 @@ impl Flash {
         true
     }
 
-    /// The write's data is in the drive: its pages are translated and their operations given out.
+    /// Handles a write whose data has arrived: translates its pages and issues their operations.
     fn write_arrived(&mut self, now_ns: u64, key: usize) {
         let command = self.in_flight[key].command;
         let pages = self.pages_of(&command);
@@ -523,14 +527,14 @@ impl Flash {
             self.in_flight[key].tail_ns += self.parameters.flush_ns;
         }
         self.add_operations(now_ns, waits.then_some(key), true);
-        // On its way the write counted as its pages; from now on its programs count.
+        // In transfer the write counted as its pages; from here on, its program operations count.
         self.cached_pages -= self.lpns.len() as u64;
         if self.in_flight[key].operations_left == 0 {
             self.end_command(now_ns, key);
         }
     }
 
-    /// A page that is only partly written is read first.
+    /// Reads the first and the last page of a write if the write covers them only partly.
     fn read_edges(&mut self, command: &Command, pages: &std::ops::Range<u32>) {
         let whole = self.whole_pages_of(command);
         let first = Some(pages.start);
@@ -543,7 +547,8 @@ impl Flash {
         }
     }
 
-    /// Counts a write that found cleaning to be done first, and how long that takes in all.
+    /// Counts a write that had to wait for cleaning, and the total time of that cleaning in the
+    /// cells.
     fn count_freeze(&mut self) {
         let times = self.parameters.times();
         let cleaning = |o: &&Operation| o.purpose == Purpose::Copy || o.action == Action::Erase;
@@ -554,8 +559,9 @@ impl Flash {
         self.counters.frozen_ns += frozen_ns;
     }
 
-    /// Hands what the drive recorded to the dies, for the command that waits for it, if one does.
-    /// Programs of a write count as pages in the cache until they are done.
+    /// Passes the operations that the drive recorded to the dies, on behalf of the command `key`,
+    /// if there is one. Program operations of a write count as pages in the cache until they
+    /// complete.
     fn add_operations(&mut self, now_ns: u64, key: Option<usize>, is_write: bool) {
         for operation in self.drive.recorder().operations() {
             let mut tag = 0;
@@ -573,7 +579,8 @@ impl Flash {
     }
 
     fn work_in_background(&mut self, now_ns: u64) {
-        // A drive that worked before time began has no errors to come; one that had any rests.
+        // A drive that worked before simulated time began reports no errors; after an error the
+        // model rests.
         let worked = self.drive.work_in_background().unwrap_or(false);
         self.is_rested = !worked || !self.drive.wants_background_work();
         self.add_operations(now_ns, None, false);
@@ -597,14 +604,14 @@ impl Flash {
     }
 }
 
-/// Whether an operation takes a page of the host out of the write cache.
+/// Returns whether an operation removes a page of the host from the write cache.
 fn empties_cache(operation: &Operation) -> bool {
     operation.action == Action::Program
         && matches!(operation.purpose, Purpose::Host | Purpose::Buffer)
 }
 
-/// Whether the command that caused an operation waits for it itself. Cleaning and table pages hold
-/// it up only where they stand before its pages on a die.
+/// Returns whether the command that caused an operation waits for that operation. Cleaning and
+/// table writes delay the command only by occupying a die ahead of the command's own pages.
 fn holds_up(operation: &Operation) -> bool {
     match operation.action {
         Action::Read => matches!(
@@ -616,7 +623,7 @@ fn holds_up(operation: &Operation) -> bool {
     }
 }
 
-/// Brings a new drive into the state in which its parameters let time begin.
+/// Brings a new drive into the initial state that its parameters describe.
 fn age(drive: &mut Drive, parameters: &FlashParameters, seed: u64) -> Result<(), ModelError> {
     let filled = (f64::from(drive.logical_pages()) * parameters.filled_share) as u32;
     for lpn in 0..filled {

@@ -1,13 +1,13 @@
-//! Hard disks: one arm, a queue it chooses from, an optional volatile write cache, optionally
-//! shingled.
+//! Hard disks: one arm, a queue from which it chooses, an optional volatile write cache, and
+//! optional shingling.
 //!
-//! The disk takes commands from the host in order of arrival into its queue (NCQ); among those it
-//! holds, the arm serves the next one upwards from where it is and returns to the lowest when there
-//! is none (C-LOOK). An access costs seek, rotation and transfer at the rate of its zone; one that
-//! continues the access before costs the transfer alone. With the write cache on, a write is done
-//! when its bytes crossed the bus, and the arm writes it back when nothing else waits. A flush is
-//! not a queued command (as in ATA): it waits for everything before it, writes the cache back, and
-//! holds up everything after it.
+//! The disk moves commands from the host into its queue (NCQ) in order of arrival. Among the queued
+//! commands the arm serves the next one upwards from its position, and returns to the lowest one
+//! when there is none (C-LOOK). An access costs seek, rotation and transfer at the rate of its
+//! zone; an access that continues the previous one costs only the transfer. With the write cache
+//! on, a write completes when its bytes have crossed the bus, and the arm destages it when no other
+//! command waits. A flush is not a queued command (as in ATA): it waits for everything before it,
+//! empties the cache, and blocks everything after it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,52 +21,55 @@ use super::{
     transfer_ns,
 };
 
-/// Past this depth a longer queue no longer shortens the rotation: 1 + 0.13 log2 d reaches 1 / 0.6
-/// at d = 35.
+/// Queue depth from which a longer queue no longer shortens the rotation: 1 + 0.13 log2 d reaches 1
+/// / 0.6 at d = 35.
 const ROTATION_DEPTHS: usize = 64;
 
-/// Parameters of a hard disk. docs/models.md says where each default is from.
+/// Parameters of a hard disk. docs/models.md gives the source of each default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HddParameters {
-    /// Capacity of the whole disk, where the device is only its first (outer) part, as when a
-    /// small SSD is mirrored on a large disk. 0: the device is the whole disk.
+    /// Capacity of the whole disk, if the device is only its first (outer) part, as when a small
+    /// SSD is mirrored on a large disk. 0: the device is the whole disk.
     pub disk_bytes: u64,
     /// Fixed part of every seek, in ns.
     pub seek_base_ns: u64,
-    /// Part of the seek that grows with the square root of the distance, full stroke, in ns.
+    /// Coefficient of the seek time that grows with the square root of the distance, at full
+    /// stroke, in ns.
     pub seek_sqrt_ns: u64,
-    /// Part of the seek that grows with the distance, full stroke, in ns.
+    /// Coefficient of the seek time that grows linearly with the distance, at full stroke, in ns.
     pub seek_linear_ns: u64,
-    /// Settling after every seek, in ns.
+    /// Settling time after every seek, in ns.
     pub settle_ns: u64,
-    /// More settling before a write, in ns.
+    /// Additional settling time before a write, in ns.
     pub write_settle_ns: u64,
-    /// One revolution, in ns.
+    /// Time of one revolution, in ns.
     pub revolution_ns: u64,
-    /// Zones of equal capacity, each with one rate.
+    /// Number of zones of equal capacity, each with one rate.
     pub zones: u32,
     /// Rate of the first (outer) zone.
     pub outer_rate_bytes_per_s: u64,
     /// Rate of the last (inner) zone; between them the rate falls linearly.
     pub inner_rate_bytes_per_s: u64,
-    /// Commands the disk holds and chooses from.
+    /// Number of commands in the disk's queue, from which the arm chooses.
     pub queue_commands: u32,
-    /// Whether a continuing write that arrives after the one before has ended finds its sector
-    /// gone by and waits for it to come round. Reads never do while the disk reads ahead.
+    /// Whether a sequential write that arrives after the previous write has ended misses its sector
+    /// and waits for the sector to come round. Sequential reads never miss while the disk reads
+    /// ahead.
     pub misses_revolution: bool,
-    /// Whether the disk reads on behind a read, so that a continuing one finds its data in the
-    /// buffer. Without, it waits for its sector to come round, as soon as it arrives late.
+    /// Whether the disk reads ahead after a read, so that a sequential read finds its data in the
+    /// buffer. Without read-ahead, a sequential read that arrives late waits for its sector to come
+    /// round.
     pub looks_ahead: bool,
-    /// Fixed part of a continuing read, whose data is in the buffer, in ns.
+    /// Fixed part of a sequential read, whose data is in the buffer, in ns.
     pub continued_read_ns: u64,
-    /// Volatile write cache. 0: off, every write goes to the medium.
+    /// Size of the volatile write cache. 0: off, every write goes to the medium.
     pub write_cache_bytes: u64,
-    /// Rate of the bus, for what the write cache takes and gives.
+    /// Rate of the bus, for transfers to and from the write cache.
     pub bus_rate_bytes_per_s: u64,
     /// Fixed part of a flush, a discard and an access to the write cache, in ns.
     pub command_ns: u64,
-    /// Media cache of a shingled disk. 0: not shingled.
+    /// Size of the media cache of a shingled disk. 0: not shingled.
     pub media_cache_bytes: u64,
     /// Size of a shingled band.
     pub band_bytes: u64,
@@ -117,18 +120,18 @@ impl HddParameters {
     }
 }
 
-/// What the arm is doing.
+/// Current work of the arm.
 #[derive(Debug, Clone, Copy)]
 enum Work {
-    /// A command of the host; it completes at the end.
+    /// Serving a command of the host, which completes at the end.
     Host(Queued),
-    /// An extent from the write cache: its length.
+    /// Destaging an extent of this length from the write cache.
     Destage(u64),
     /// Cleaning a band.
     Clean,
 }
 
-/// What an access would have to continue to need no positioning.
+/// Position and kind of the next access that needs no positioning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stream {
     None,
@@ -137,7 +140,7 @@ enum Stream {
     MediaCache,
 }
 
-/// A transfer between host and write cache; `write` is the extent to keep.
+/// A transfer between host and write cache; `write` is the extent that enters the cache.
 #[derive(Debug, Clone, Copy)]
 struct BusTransfer {
     done_ns: u64,
@@ -145,49 +148,49 @@ struct BusTransfer {
     write: Option<(u64, u64)>,
 }
 
-/// A hard disk. See the module head.
+/// A hard disk; see the module head.
 #[derive(Debug)]
 pub struct Hdd {
     parameters: HddParameters,
-    /// Of the whole disk.
+    /// Capacity of the whole disk.
     capacity_bytes: u64,
     zone_rates: Vec<u64>,
-    /// Largest rotational wait by the number of accesses to choose from, in ns.
+    /// Largest rotational delay by the number of accesses to choose from, in ns.
     rotation_limits_ns: Vec<u64>,
     draws: Draws,
     clock_ns: u64,
     arrivals: u64,
-    /// Commands the host has sent that the disk has not taken yet.
+    /// Commands that the host has sent and that are not yet in the disk's queue.
     waiting: VecDeque<Queued>,
-    /// Commands the arm can choose from.
+    /// Commands from which the arm can choose.
     queue: Vec<Queued>,
     /// Writes that wait for room in the write cache.
     cache_waiting: VecDeque<Queued>,
     bus: VecDeque<BusTransfer>,
     bus_free_ns: u64,
-    /// Bytes in the write cache, on their way into it, or on their way to the medium.
+    /// Bytes in the write cache, in transfer into it, or in transfer to the medium.
     cached_bytes: u64,
     /// Extents in the write cache: (offset, order of arrival) to length.
     dirty: BTreeMap<(u64, u64), u64>,
     dirty_seq: u64,
-    /// The arm's work and when it ends.
+    /// Work of the arm, and when it ends.
     arm: Option<(Work, u64)>,
-    /// The flush that holds up the rest, and its end once the cache is empty.
+    /// The flush that blocks other commands, and its end, once the cache is empty.
     flush: Option<(u64, Option<u64>)>,
     shingles: Option<Shingles>,
     head: u64,
     stream: Stream,
-    /// When the last access ended.
+    /// End of the last access.
     arm_free_ns: u64,
-    /// Since when nothing was left to do for the host.
+    /// Time since which no work for the host remains.
     idle_since_ns: u64,
     unreported: Unreported,
     counters: ModelCounters,
 }
 
 impl Hdd {
-    /// An idle disk of `capacity_bytes`, its arm over the first byte. Errors: a parameter out of
-    /// its range.
+    /// Creates an idle disk of `capacity_bytes` with its arm over the first byte. Errors: a
+    /// parameter out of range.
     pub fn new(
         parameters: HddParameters,
         capacity_bytes: u64,
@@ -225,7 +228,7 @@ impl Hdd {
         })
     }
 
-    /// Bytes the write cache holds that are not on the medium yet.
+    /// Returns the number of bytes in the write cache that are not yet on the medium.
     pub fn cached_bytes(&self) -> u64 {
         self.cached_bytes
     }
@@ -240,7 +243,7 @@ impl Hdd {
             .min()
     }
 
-    /// When an idle shingled disk begins to clean a band.
+    /// Returns when an idle shingled disk begins to clean a band.
     fn next_clean_ns(&self) -> Option<u64> {
         let dirty = self
             .shingles
@@ -261,7 +264,7 @@ impl Hdd {
             && self.flush.is_none()
     }
 
-    /// Commands that occupy a place in the disk's queue.
+    /// Returns the number of commands that occupy a slot of the disk's queue.
     fn held_commands(&self) -> usize {
         let on_arm = usize::from(matches!(self.arm, Some((Work::Host(_), _))));
         self.queue.len() + self.cache_waiting.len() + self.bus.len() + on_arm
@@ -292,7 +295,7 @@ impl Hdd {
         self.clock_ns = self.clock_ns.max(now_ns);
     }
 
-    /// Reports a completion; the last one begins the idle time.
+    /// Reports a completion; the last completion starts the idle time.
     fn finish(&mut self, id: u64, done_ns: u64) {
         self.unreported.push_back((id, done_ns));
         self.idle_since_ns = done_ns;
@@ -323,12 +326,12 @@ impl Hdd {
                 self.cached_bytes -= len;
                 self.idle_since_ns = done_ns;
             }
-            // An idle disk goes on cleaning without another wait, so the idle time stays.
+            // An idle disk continues cleaning without another wait, so `idle_since_ns` stays.
             Work::Clean => {}
         }
     }
 
-    /// Takes commands in, moves data over the bus and gives the arm something to do.
+    /// Moves commands into the queue, starts bus transfers, and gives the arm its next work.
     fn dispatch(&mut self, now_ns: u64) {
         self.take_in(now_ns);
         self.fill_cache(now_ns);
@@ -375,7 +378,7 @@ impl Hdd {
         }
     }
 
-    /// Lets writes into the cache, in order of arrival, as far as there is room.
+    /// Admits writes to the cache, in order of arrival, while there is room.
     fn fill_cache(&mut self, now_ns: u64) {
         while let Some(queued) = self.cache_waiting.front().copied() {
             let command = queued.command;
@@ -404,7 +407,7 @@ impl Hdd {
         });
     }
 
-    /// Whether one extent of the write cache holds the whole read.
+    /// Returns whether a single extent of the write cache contains the whole read.
     fn is_cached(&self, read: &Command) -> bool {
         let before = self.dirty.range(..=(read.offset, u64::MAX)).next_back();
         before.is_some_and(|((offset, _), len)| {
@@ -412,8 +415,9 @@ impl Hdd {
         })
     }
 
-    /// Chooses the arm's next work. Commands go before the write cache unless a write waits for
-    /// room in it or a flush wants it empty; then the arm takes both as they come.
+    /// Chooses the arm's next work. Commands take precedence over destaging unless a write waits
+    /// for room in the cache or a flush waits for it to be empty; then the arm serves both in the
+    /// order of the sweep.
     fn start_arm(&mut self, now_ns: u64) {
         let pressed = !self.cache_waiting.is_empty() || self.flush.is_some();
         let command = self.nearest_command();
@@ -461,7 +465,7 @@ impl Hdd {
         }
     }
 
-    /// C-LOOK among the commands: the next upwards from the head, else the lowest.
+    /// Chooses a command by C-LOOK: the next one upwards from the head, else the lowest.
     fn nearest_command(&self) -> Option<usize> {
         let sweep = |queued: &Queued| {
             let offset = queued.command.offset;
@@ -470,7 +474,7 @@ impl Hdd {
         (0..self.queue.len()).min_by_key(|index| sweep(&self.queue[*index]))
     }
 
-    /// C-LOOK among the extents of the write cache.
+    /// Chooses an extent of the write cache by C-LOOK.
     fn nearest_extent(&self) -> Option<(u64, u64)> {
         let above = self.dirty.range((self.head, 0)..).next();
         above
@@ -478,8 +482,8 @@ impl Hdd {
             .map(|(key, _)| *key)
     }
 
-    /// Moves the arm and the data. Returns the end of the access; None when a shingled disk must
-    /// clean a band before it can take the write.
+    /// Performs an access and returns its end. Returns `None` when a shingled disk must clean a
+    /// band before it can accept the write.
     fn access(
         &mut self,
         now_ns: u64,
@@ -511,7 +515,7 @@ impl Hdd {
             }
             shingles.record(offset, len, placement);
             if placement == Placement::MediaCache {
-                // The media cache is a log at the outer edge: appending to it again needs no seek.
+                // The media cache is a log at the outer edge: the next append to it needs no seek.
                 target = 0;
                 wanted = Stream::MediaCache;
                 leaves = (Stream::MediaCache, 0);
@@ -528,8 +532,8 @@ impl Hdd {
         Some(now_ns + positioning_ns + transfer_ns(len, self.rate_at(target)))
     }
 
-    /// What an access takes before its transfer that continues the one before: the disk's buffer,
-    /// or the wait for a sector that has gone by.
+    /// Returns the time before the transfer of an access that continues the previous one: the time
+    /// of the disk's buffer, or the wait for a missed sector.
     fn continuing_ns(&self, now_ns: u64, is_write: bool) -> u64 {
         let p = &self.parameters;
         let misses = match is_write {
@@ -583,7 +587,7 @@ impl Hdd {
     }
 }
 
-/// The rate of each zone, outermost first.
+/// Returns the rate of each zone, outermost first.
 fn zone_rates(parameters: &HddParameters) -> Vec<u64> {
     let (outer, inner) = (
         parameters.outer_rate_bytes_per_s,
@@ -596,8 +600,8 @@ fn zone_rates(parameters: &HddParameters) -> Vec<u64> {
         .collect()
 }
 
-/// Upper ends of the uniform rotational wait for 1, 2, ... accesses to choose from: the revolution
-/// times max(0.6, 1 / (1 + 0.13 log2 depth)).
+/// Returns the upper bounds of the uniform rotational delay for 1, 2, ... accesses to choose from:
+/// the revolution times max(0.6, 1 / (1 + 0.13 log2 depth)).
 fn rotation_limits_ns(revolution_ns: u64) -> Vec<u64> {
     (1..=ROTATION_DEPTHS)
         .map(|depth| {

@@ -1,5 +1,4 @@
-//! What every model and every profile is held to: the types of device there are, and the values
-//! that a parameter may have.
+//! Types of modelled devices, and limits on parameters that every model and profile obeys.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,51 +7,51 @@ use super::draw::Lognormal;
 /// Longest fixed time and longest cap that a parameter may have: an hour.
 const TIME_LIMIT_NS: u64 = 3_600_000_000_000;
 
-/// Why a model cannot be made.
+/// Reason why a model cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// No profile has this name.
     #[error("unknown profile {name:?}; known profiles of type {of}: {known}")]
     UnknownProfile {
-        /// The name asked for.
+        /// Requested profile name.
         name: String,
-        /// The type it was asked for.
+        /// Device type for which the profile was requested.
         of: ModelType,
-        /// The names there are, separated by commas.
+        /// Existing profile names, separated by commas.
         known: String,
     },
     /// The profile describes a device of another type.
     #[error("profile {name:?} is of type {is}, not {wanted}")]
     WrongType {
-        /// The profile.
+        /// Name of the profile.
         name: String,
-        /// Its type.
+        /// Device type of the profile.
         is: ModelType,
-        /// The type asked for.
+        /// Requested device type.
         wanted: ModelType,
     },
     /// An override names no parameter, or its value has the wrong type.
     #[error("override of profile {name:?}: {reason}")]
     Override {
-        /// The profile.
+        /// Name of the profile.
         name: String,
-        /// What is wrong, as the TOML reader says it.
+        /// Message of the TOML reader.
         reason: String,
     },
-    /// A parameter that no device can have.
+    /// A parameter has a value that no device can have.
     #[error("model parameter {field} must be {allowed}")]
     OutOfRange {
-        /// The parameter.
+        /// Name of the parameter.
         field: &'static str,
-        /// The values allowed.
+        /// Allowed values.
         allowed: &'static str,
     },
-    /// A flash drive that cannot be made.
+    /// A flash drive with these parameters cannot be created.
     #[error("flash drive: {0}")]
     Flash(#[from] bimetal_flash::FlashError),
 }
 
-/// The kinds of device there are models for, as `type = "..."` in a configuration names them.
+/// The types of modelled devices, named by `type = "..."` in a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelType {
@@ -62,12 +61,12 @@ pub enum ModelType {
     Hdd,
     /// A disk behind a network.
     Network,
-    /// A drive of flash with its translation layer.
+    /// A flash drive with its translation layer.
     Flash,
 }
 
 impl ModelType {
-    /// The name in configurations.
+    /// Returns the name in configurations.
     pub fn name(self) -> &'static str {
         match self {
             ModelType::Ssd => "ssd",
@@ -77,7 +76,7 @@ impl ModelType {
         }
     }
 
-    /// The profile used where the configuration names none.
+    /// Returns the name of the profile used if the configuration names none.
     pub fn default_profile(self) -> &'static str {
         match self {
             ModelType::Ssd => "sata-2009",
@@ -110,7 +109,8 @@ pub(super) fn require_probability(field: &'static str, value: f64) -> Result<(),
     require(field, (0.0..=1.0).contains(&value), "from 0 to 1")
 }
 
-/// A lower rate than 1 kB/s would let the sum of queued transfer times leave 64 bits.
+/// Requires at least 1 kB/s: with a lower rate the sum of queued transfer times could overflow 64
+/// bits.
 pub(super) fn require_rate(field: &'static str, bytes_per_s: u64) -> Result<(), ModelError> {
     require(field, bytes_per_s >= 1_000, "at least 1000 bytes/s")
 }

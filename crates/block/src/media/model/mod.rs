@@ -5,9 +5,9 @@
 //! every call and completes its own requests when the model says so. The same code therefore runs
 //! in virtual time and as a real-time emulation over a file.
 //!
-//! What a model must never do: depend on how often or how late it is called. Completions carry the
-//! modelled time; a late [`TimingModel::advance`] reports the same commands in the same order as
-//! an early one, and a command submitted meanwhile finds the device as it would have been.
+//! A model must never depend on how often or how late it is called. Completions carry the modelled
+//! time; a late [`TimingModel::advance`] reports the same commands in the same order as an early
+//! one, and a command submitted in between meets the same device state.
 //!
 //! All times are integer nanoseconds. Random durations are drawn once, by arithmetic that is
 //! bit-identical on every platform (see `draw`), rounded to nanoseconds and never recomputed, so
@@ -33,11 +33,11 @@ pub use network::{NetworkDisk, NetworkParameters};
 pub use profile::{Parameters, Profile, profiles};
 pub use ssd::{Ssd, SsdParameters};
 
-/// Commands a model accepts before the earlier ones have finished. The layer above bounds its depth
-/// far below this; more is a defect there, and `submit` asserts it.
+/// Maximum number of unfinished commands that a model accepts. The layer above bounds its depth far
+/// below this; exceeding it is a defect there, and `submit` asserts it.
 pub const MAX_OUTSTANDING: usize = 65_536;
 
-/// What a command asks the device to do.
+/// The operation of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CommandKind {
     /// Read `len` bytes.
@@ -52,16 +52,18 @@ pub enum CommandKind {
     WriteZeroes,
 }
 
-/// What a model is asked to time.
+/// A command whose completion a model computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Command {
-    /// The caller's name for the command, returned on completion. Unique among those outstanding.
+    /// Identifier chosen by the caller and returned on completion; unique among outstanding
+    /// commands.
     pub id: u64,
-    /// What to do.
+    /// Operation.
     pub kind: CommandKind,
-    /// First byte. Beyond the capacity it is taken as the last byte: the bounds check is not here.
+    /// Offset of the first byte. An offset beyond the capacity counts as the last byte, because a
+    /// model does not check bounds.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// Forced unit access: a write completes only when it is on the medium.
     pub fua: bool,
@@ -69,30 +71,31 @@ pub struct Command {
 
 /// A device's timing, as a state machine on the caller's clock.
 ///
-/// Times are nanoseconds from any fixed origin and never decrease: an earlier time than one already
-/// given counts as that one.
+/// Times are nanoseconds from any fixed origin and never decrease: a time earlier than the latest
+/// one given counts as the latest one.
 pub trait TimingModel {
-    /// The command reached the device at `now_ns`.
+    /// Submits a command that reaches the device at `now_ns`.
     fn submit(&mut self, now_ns: u64, command: Command);
 
-    /// Moves the device to `now_ns` and appends to `done` the id of every command that finished by
-    /// then and was not reported before, in order of completion.
+    /// Advances the device to `now_ns` and appends to `done` the id of every command that has
+    /// finished by then and was not reported before, in order of completion.
     fn advance(&mut self, now_ns: u64, done: &mut Vec<u64>);
 
-    /// As [`advance`](Self::advance), with the modelled time of every completion, in ns. A layer
-    /// that was called late still knows how long the device took.
+    /// Advances the device like [`advance`](Self::advance), and also reports the modelled time of
+    /// every completion, in ns. So a layer that is called late still knows how long the device
+    /// took.
     fn advance_timed(&mut self, now_ns: u64, done: &mut Vec<(u64, u64)>);
 
-    /// When the device next has something to do (a completion or an internal event), in ns. None
-    /// when it is idle with nothing pending. It may lie before the last time given when completions
-    /// wait to be reported.
+    /// Returns the time in ns of the device's next event (a completion or an internal event), or
+    /// `None` if the device is idle with nothing pending. The time may lie before the last time
+    /// given if completions are still to be reported.
     fn next_event_ns(&self) -> Option<u64>;
 
-    /// What the device has done since it was made.
+    /// Returns the counters since the device was created.
     fn counters(&self) -> ModelCounters;
 }
 
-/// What a device has done since it was made. Counters that mean nothing for a model stay 0.
+/// Counters of a device since it was created. Counters that do not apply to a model stay 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModelCounters {
     /// Read commands received.
@@ -105,19 +108,19 @@ pub struct ModelCounters {
     pub discards: u64,
     /// Write-zeroes commands received.
     pub write_zeroes: u64,
-    /// Bytes asked for by reads.
+    /// Bytes requested by reads.
     pub read_bytes: u64,
-    /// Bytes given by writes.
+    /// Bytes written by write commands.
     pub written_bytes: u64,
-    /// SSD: times the pre-erased pool ran empty and the device froze. Flash: writes before which
-    /// flash had to be cleaned.
+    /// SSD: number of times the pre-erased pool ran empty and the device froze. Flash: number of
+    /// writes that had to wait for cleaning.
     pub freezes: u64,
-    /// SSD: modelled length of those freezes, in ns. Flash: the sum of the times in the cells of
-    /// that cleaning, on all dies.
+    /// SSD: modelled length of the freezes, in ns. Flash: sum of the cell times of the cleaning
+    /// that delayed writes, on all dies.
     pub frozen_ns: u64,
-    /// SSD: single writes that stalled.
+    /// SSD: number of single writes that stalled.
     pub stalls: u64,
-    /// SSD: modelled length of those stalls, in ns.
+    /// SSD: modelled length of the stalls, in ns.
     pub stalled_ns: u64,
     /// SSD: bytes the background reclaim added to the pre-erased pool.
     pub reclaimed_bytes: u64,
@@ -127,19 +130,19 @@ pub struct ModelCounters {
     pub slc_folded_bytes: u64,
     /// Flash: pages programmed, for whatever reason.
     pub flash_programs: u64,
-    /// Flash: of these, pages that cleaning and merging moved.
+    /// Flash: programmed pages that cleaning and merging copied.
     pub flash_copied_pages: u64,
-    /// Flash: of these, pages without content.
+    /// Flash: programmed pages without content (padding).
     pub flash_padded_pages: u64,
-    /// Flash: of these, pages of the translation table.
+    /// Flash: programmed pages of the translation table.
     pub flash_map_programs: u64,
     /// Flash: blocks erased.
     pub flash_erases: u64,
     /// Flash: merges of log blocks, of all kinds.
     pub flash_merges: u64,
-    /// Flash: blocks cleaned while the host was quiet.
+    /// Flash: blocks cleaned while the host was idle.
     pub flash_background_cleanings: u64,
-    /// SSD, HDD: accesses that continued the one before.
+    /// SSD, HDD: accesses that continued the previous access.
     pub sequential: u64,
     /// HDD: accesses that moved the head.
     pub seeks: u64,
@@ -159,7 +162,7 @@ pub struct ModelCounters {
     pub cleaning_ns: u64,
     /// Network disk: commands that waited for tokens.
     pub token_waits: u64,
-    /// Network disk: sum of those waits, in ns.
+    /// Network disk: total time spent waiting for tokens, in ns.
     pub token_wait_ns: u64,
     /// Network disk: latency spikes.
     pub spikes: u64,
@@ -183,14 +186,14 @@ impl ModelCounters {
     }
 }
 
-/// A command with its place in the order of arrival.
+/// A command with its sequence number of arrival.
 #[derive(Debug, Clone, Copy)]
 struct Queued {
     command: Command,
     arrival_seq: u64,
 }
 
-/// Completions that lie ahead, earliest first; at one instant, in order of arrival.
+/// Future completions, earliest first; completions of one instant are in order of arrival.
 #[derive(Debug, Default)]
 struct Agenda {
     heap: BinaryHeap<Reverse<(u64, u64, u64)>>,
@@ -205,7 +208,8 @@ impl Agenda {
         self.heap.peek().map(|Reverse((done_ns, _, _))| *done_ns)
     }
 
-    /// The earliest completion if it lies at or before `now_ns`, as (id, time).
+    /// Removes the earliest completion if it lies at or before `now_ns`, and returns it as (id,
+    /// time).
     fn pop_due(&mut self, now_ns: u64) -> Option<(u64, u64)> {
         if self.next_ns()? > now_ns {
             return None;
@@ -224,12 +228,12 @@ impl Agenda {
     }
 }
 
-/// Completions that happened and were not reported yet, as (id, time), in order.
+/// Completions that are not yet reported, as (id, time), in order.
 type Unreported = VecDeque<(u64, u64)>;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// Time to move `bytes` at `rate_bytes_per_s`, in ns, rounded up.
+/// Returns the time to transfer `bytes` at `rate_bytes_per_s`, in ns, rounded up.
 fn transfer_ns(bytes: u64, rate_bytes_per_s: u64) -> u64 {
     // The usual case fits 64 bits; the wide division is several times slower.
     match bytes.checked_mul(NS_PER_S) {
@@ -241,7 +245,8 @@ fn transfer_ns(bytes: u64, rate_bytes_per_s: u64) -> u64 {
     }
 }
 
-/// Bytes moved in `ns` at `rate_bytes_per_s`, rounded down, at most `limit_bytes`.
+/// Returns the bytes transferred in `ns` at `rate_bytes_per_s`, rounded down, at most
+/// `limit_bytes`.
 fn moved_bytes(ns: u64, rate_bytes_per_s: u64, limit_bytes: u64) -> u64 {
     let wide = u128::from(ns) * u128::from(rate_bytes_per_s) / u128::from(NS_PER_S);
     u64::try_from(wide).unwrap_or(u64::MAX).min(limit_bytes)

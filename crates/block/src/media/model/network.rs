@@ -1,8 +1,8 @@
 //! Network disks: a volume behind token buckets, with a latency that varies and sometimes spikes.
 //!
-//! Commands pass the buckets in order of arrival and are then served in parallel. A bucket may go
-//! into debt for one command larger than itself, so a large command waits for a full bucket and
-//! not for ever.
+//! Commands pass the buckets in order of arrival and are then served in parallel. A command for
+//! more tokens than a bucket holds waits for a full bucket and leaves it in debt, so that it does
+//! not wait forever.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,23 +13,23 @@ use super::{
 };
 use crate::token_bucket::TokenBucket;
 
-/// Parameters of a network disk. docs/models.md says where each default is from.
+/// Parameters of a network disk. docs/models.md gives the source of each default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkParameters {
     /// Sustained commands per second.
     pub rate_commands_per_s: u64,
-    /// Commands that an unused volume may take at once.
+    /// Number of commands that an idle volume accepts in one burst.
     pub burst_commands: u64,
     /// Sustained payload rate, reads and writes together.
     pub rate_bytes_per_s: u64,
-    /// Payload that an unused volume may take at once.
+    /// Payload in bytes that an idle volume accepts in one burst.
     pub burst_bytes: u64,
-    /// Time of every command once it has its tokens.
+    /// Service time of a command after it has its tokens.
     pub latency: Lognormal,
-    /// Probability that a command meets a spike.
+    /// Probability of a latency spike for a command.
     pub spike_probability: f64,
-    /// What a spike adds.
+    /// Additional latency of a spike.
     pub spike: Lognormal,
 }
 
@@ -50,7 +50,7 @@ impl NetworkParameters {
     }
 }
 
-/// A network disk. See the module head.
+/// A network disk; see the module head.
 #[derive(Debug)]
 pub struct NetworkDisk {
     parameters: NetworkParameters,
@@ -59,7 +59,7 @@ pub struct NetworkDisk {
     arrivals: u64,
     commands: TokenBucket,
     bytes: TokenBucket,
-    /// When the last command passed the buckets; the next passes no earlier.
+    /// Time at which the last command passed the buckets; the next command passes no earlier.
     passed_ns: u64,
     in_service: Agenda,
     counters: ModelCounters,
@@ -67,7 +67,7 @@ pub struct NetworkDisk {
 }
 
 impl NetworkDisk {
-    /// A volume with full buckets. Errors: a parameter out of its range.
+    /// Creates a volume with full buckets. Errors: a parameter out of range.
     pub fn new(parameters: NetworkParameters, seed: u64) -> Result<Self, ModelError> {
         parameters.validate()?;
         Ok(NetworkDisk {
@@ -84,7 +84,7 @@ impl NetworkDisk {
         })
     }
 
-    /// When the command has its tokens. They are taken.
+    /// Takes the command's tokens and returns when they are available.
     fn pass_buckets(&mut self, now_ns: u64, command: &Command) -> u64 {
         let payload_bytes = match command.kind {
             CommandKind::Read | CommandKind::Write => command.len,
@@ -115,7 +115,8 @@ impl NetworkDisk {
 
 impl TimingModel for NetworkDisk {
     fn submit(&mut self, now_ns: u64, command: Command) {
-        // Whatever is due must leave first: a command of no latency could otherwise overtake it.
+        // Due completions are reported first; otherwise a command without latency could overtake
+        // them.
         self.run_until(now_ns);
         assert!(
             self.in_service.len() < MAX_OUTSTANDING,

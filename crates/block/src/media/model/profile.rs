@@ -1,7 +1,8 @@
-//! Named devices: every parameter of every shipped profile, and how a configuration changes them.
+//! Named device profiles: every parameter of every shipped profile, and how a configuration
+//! overrides them.
 //!
-//! docs/models.md gives the source and the reasoning for each value. The values are frozen: results
-//! in the documentation were obtained with them, so a better fit gets a new name.
+//! docs/models.md gives the source and the reasoning for each value. The values are frozen, because
+//! the results in the documentation were obtained with them; a better fit gets a new name.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,25 +22,26 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 const S: u64 = 1_000 * MS;
 
-/// Everything that makes a model, apart from its capacity and its seed.
+/// All parameters of a model except its capacity and its seed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Parameters {
-    /// Of an SSD.
+    /// Parameters of an SSD.
     Ssd(SsdParameters),
-    /// Of a hard disk.
+    /// Parameters of a hard disk.
     Hdd(HddParameters),
-    /// Of a network disk.
+    /// Parameters of a network disk.
     Network(NetworkParameters),
-    /// Of a flash drive.
+    /// Parameters of a flash drive.
     Flash(Box<FlashParameters>),
 }
 
 impl Parameters {
-    /// The parameters of the profile `name` with `overrides` put over them, table by table.
-    /// A time or size may be a number or a text with a unit.
+    /// Returns the parameters of the profile `name` with `overrides` applied, table by table. A
+    /// time or size may be a number or a text with a unit.
     ///
-    /// Errors: no such profile (the message lists those of the type), a profile of another type, an
-    /// override that is no parameter or has the wrong type, a value out of range.
+    /// Errors: an unknown profile (the message lists the profiles of the type), a profile of
+    /// another type, an override that is no parameter or has the wrong type, or a value out of
+    /// range.
     pub fn from_profile(
         wanted: ModelType,
         name: &str,
@@ -90,8 +92,8 @@ impl Parameters {
         }
     }
 
-    /// The device: `capacity_bytes` large, its random durations drawn from `seed`. Errors: a value
-    /// out of range, a capacity of 0.
+    /// Creates a device of `capacity_bytes`, whose random durations are drawn from `seed`. Errors:
+    /// a value out of range, or a capacity of 0.
     pub fn build(
         &self,
         capacity_bytes: u64,
@@ -111,19 +113,19 @@ impl Parameters {
 /// A named set of parameters.
 #[derive(Debug)]
 pub struct Profile {
-    /// What `profile = "..."` in a configuration says.
+    /// Name in `profile = "..."` of a configuration.
     pub name: &'static str,
-    /// The type of device it describes.
+    /// Type of the described device.
     pub of: ModelType,
-    /// One line about the device.
+    /// Description of the device in one line.
     pub about: &'static str,
-    /// For the profiles fitted as a pair: the profile of the other side.
+    /// Profile of the other side, for profiles that were fitted as a pair.
     pub partner: Option<&'static str>,
-    /// Its parameters.
+    /// Function that returns the parameters.
     pub parameters: fn() -> Parameters,
 }
 
-/// All profiles, in the order in which they are to be listed.
+/// Returns all profiles, in the order for listings.
 pub fn profiles() -> &'static [Profile] {
     PROFILES
 }
@@ -248,7 +250,7 @@ fn sata_2009(write_rate_bytes_per_s: u64, freeze_median_ns: u64) -> SsdParameter
     }
 }
 
-/// The features that a profile does not use, switched off.
+/// Returns parameters with all optional features switched off.
 fn never_stumbles() -> SsdParameters {
     let none = Lognormal {
         median_ns: 0,
@@ -458,7 +460,7 @@ fn flash_2009() -> FlashParameters {
     }
 }
 
-/// `base` with `overrides` put over it.
+/// Returns `base` with `overrides` applied.
 fn with_overrides<P: Serialize + DeserializeOwned>(
     name: &str,
     base: &P,
@@ -490,8 +492,8 @@ fn merge(base: &mut toml::Table, overrides: toml::Table) -> Result<(), String> {
     Ok(())
 }
 
-/// The number that a text with a unit stands for, in the unit that the parameter's name ends with:
-/// "400ms" for a time, "64MB" for a size, and "68MB" for a rate, without the "per second".
+/// Parses a text with a unit into a number in the unit that the parameter's name ends with: "400ms"
+/// for a time, "64MB" for a size, and "68MB" for a rate, without the "per second".
 fn with_unit(key: &str, text: &str) -> Result<i64, String> {
     let number = if key.ends_with("_ns") {
         u64::try_from(parse_time(text)?.0.as_nanos()).ok()

@@ -1,20 +1,20 @@
-//! The shingled part of a drive-managed SMR disk: which writes go to the media cache, and which
-//! band is cleaned next.
+//! The shingled part of a drive-managed SMR disk: it decides which writes go to the media cache,
+//! and which band is cleaned next.
 //!
-//! A shingled band can only be rewritten whole. Random writes are therefore appended to a
-//! persistent cache area on the same platters, and the drive later merges them into their bands:
-//! read the band, rewrite it (Aghayev and Desnoyers, Skylight, FAST 2015).
+//! A shingled band can only be rewritten as a whole. Random writes are therefore appended to a
+//! persistent cache area on the same platters, and the drive later merges them into their bands by
+//! reading and rewriting each band (Aghayev and Desnoyers, Skylight, FAST 2015).
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Where a write goes.
+/// Destination of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// Into its band: part of a stream that writes the band from its start.
+    /// The write's own band: the write is part of a stream that writes the band from its start.
     Band,
-    /// Appended to the media cache.
+    /// The media cache, by appending.
     MediaCache,
-    /// Nowhere yet: the media cache is full and a band must be cleaned first.
+    /// Undecided: the media cache is full and a band must be cleaned first.
     AfterCleaning,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Shingles {
     dirty: BTreeMap<u64, u64>,
     /// The dirty bands, in the order in which they became dirty.
     order: VecDeque<u64>,
-    /// Where the current run of contiguous writes began, and where it ends.
+    /// Start of the current run of contiguous writes; `run_end` is its end.
     run_start: u64,
     run_end: u64,
 }
@@ -46,7 +46,7 @@ impl Shingles {
         }
     }
 
-    /// Where a write of `len` bytes at `offset` goes. Changes nothing.
+    /// Returns the destination of a write of `len` bytes at `offset`, without changing the state.
     pub(super) fn placement(&self, offset: u64, len: u64) -> Placement {
         let run_start = if offset == self.run_end {
             self.run_start
@@ -54,7 +54,7 @@ impl Shingles {
             offset
         };
         let band_start = offset - offset % self.band_bytes;
-        // A run that covers its band from the start needs no merge. One larger than the whole
+        // A run that covers its band from the start needs no merge. A write larger than the whole
         // media cache has to go to its bands in any case.
         if run_start <= band_start || len > self.cache_bytes {
             Placement::Band
@@ -65,7 +65,7 @@ impl Shingles {
         }
     }
 
-    /// Records a write with the placement that [`placement`](Self::placement) gave.
+    /// Records a write with the placement returned by [`placement`](Self::placement).
     pub(super) fn record(&mut self, offset: u64, len: u64, placement: Placement) {
         assert!(
             placement != Placement::AfterCleaning,
@@ -97,8 +97,8 @@ impl Shingles {
         self.order.is_empty()
     }
 
-    /// Merges the band that has been dirty longest; its cached bytes are free again. Returns the
-    /// band's first byte, None when no band is dirty.
+    /// Merges the band that has been dirty longest and frees its bytes in the media cache. Returns
+    /// the band's first byte, or `None` when no band is dirty.
     pub(super) fn clean_oldest(&mut self) -> Option<u64> {
         let band = self.order.pop_front()?;
         let freed = self.dirty.remove(&band).unwrap_or(0);

@@ -1,13 +1,14 @@
-//! SSDs: a device with service slots, a shared data path, and three ways to stumble.
+//! SSDs: a device with service slots, a shared data path, and three causes of slow writes.
 //!
 //! - The pre-erased pool (SATA drives of 2009): writes consume it, idle time refills it, and an
-//!   empty pool freezes the device until garbage collection has freed some more.
-//! - The SLC cache (QLC drives): fast until it is full, then the rate of the QLC cells.
-//! - Single stalls: a write now and then takes much longer, more often once the cache is exhausted.
+//!   empty pool freezes the device until garbage collection has freed more blocks.
+//! - The SLC cache (QLC drives): writes are fast until it is full, and then have the rate of the
+//!   QLC cells.
+//! - Single stalls: an occasional write takes much longer, more often once the cache is exhausted.
 //!
-//! A freeze belongs to the device: no write, flush or discard starts, and reads pass or wait by
-//! parameter. A stall belongs to one command and its service slot; on a device with one slot
-//! everything behind it waits.
+//! A freeze affects the whole device: no write, flush or discard starts, and a parameter decides
+//! whether reads pass or wait. A stall affects one command and its service slot; on a device with
+//! one slot everything behind that command waits.
 
 use std::collections::VecDeque;
 
@@ -22,15 +23,16 @@ use super::{
     moved_bytes, transfer_ns,
 };
 
-/// Bytes in the terabyte that SLC cache sizes refer to.
+/// Bytes per terabyte, the unit of capacity for SLC cache sizes.
 const TERABYTE: u64 = 1_000_000_000_000;
 
-/// Parameters of an SSD. The defaults are the profiles'; docs/models.md says where each is from.
+/// Parameters of an SSD. The defaults are in the profiles; docs/models.md gives the source of each.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SsdParameters {
-    /// Commands in service at once: 1 for the drives of 2009 (the measured fits are serial), the
-    /// number of independent flash channels x dies that a queue can keep busy for NVMe.
+    /// Number of commands in service at once: 1 for the drives of 2009 (the measured fits are
+    /// serial), and for NVMe the number of independent flash channels x dies that a queue can keep
+    /// busy.
     pub channels_commands: u32,
     /// Fixed part of a read, in ns.
     pub read_latency_ns: u64,
@@ -38,45 +40,46 @@ pub struct SsdParameters {
     pub read_rate_bytes_per_s: u64,
     /// Fixed part of a write, in ns.
     pub write_latency_ns: u64,
-    /// Rate of the data path for writes (past the SLC cache where there is one); shared by all
+    /// Rate of the data path for writes (beyond the SLC cache if there is one); shared by all
     /// channels.
     pub write_rate_bytes_per_s: u64,
-    /// A flush, once everything before it has finished; also added to a FUA write, in ns.
+    /// Time of a flush after everything before it has finished; also added to a FUA write; in ns.
     pub flush_latency_ns: u64,
-    /// A discard, and a write-zeroes where `zeroes_deallocate` is set, in ns.
+    /// Time of a discard, and of a write-zeroes if `zeroes_deallocate` is set, in ns.
     pub discard_latency_ns: u64,
     /// Whether write-zeroes only deallocates (NVMe) or programs its bytes like a write (SATA).
     pub zeroes_deallocate: bool,
 
-    /// Pre-erased bytes when the device has rested. 0: the device never freezes.
+    /// Pre-erased bytes of a fully rested device. 0: the device never freezes.
     pub pool_bytes: u64,
     /// Rate at which an idle device refills the pool.
     pub pool_reclaim_bytes_per_s: u64,
     /// Idle time before reclaim begins, in ns.
     pub pool_reclaim_idle_ns: u64,
-    /// Share of its size that a sequential write takes from the pool, without unit, 0..=1.
+    /// Share of its size that a sequential write consumes from the pool, without unit, 0..=1.
     pub sequential_pool_share: f64,
     /// Length of a freeze.
     pub freeze: Lognormal,
-    /// What a freeze adds to the pool.
+    /// Bytes that a freeze adds to the pool.
     pub freeze_frees_bytes: u64,
     /// Whether reads wait for the end of a freeze.
     pub freeze_holds_reads: bool,
 
-    /// SLC cache for each terabyte (10^12 bytes) of capacity. 0: no such cache.
+    /// Size of the SLC cache for each terabyte (10^12 bytes) of capacity. 0: no such cache.
     pub slc_cache_bytes_per_tb: u64,
     /// Write rate while the cache has room.
     pub slc_rate_bytes_per_s: u64,
     /// Rate at which an idle device empties the cache.
     pub slc_fold_bytes_per_s: u64,
-    /// Idle time before folding begins, in ns.
+    /// Idle time before the SLC cache is emptied, in ns.
     pub slc_fold_idle_ns: u64,
 
-    /// Probability that a write stalls, while the SLC cache has room or where there is none.
+    /// Probability that a write stalls while the SLC cache has room, or on a device without an SLC
+    /// cache.
     pub stall_probability: f64,
-    /// Probability that a write stalls that found the SLC cache full.
+    /// Probability that a write that finds the SLC cache full stalls.
     pub stall_exhausted_probability: f64,
-    /// What a stall adds to the write.
+    /// Additional time of a stalled write.
     pub stall: Lognormal,
 }
 
@@ -108,7 +111,7 @@ impl SsdParameters {
     }
 }
 
-/// An SSD. See the module head.
+/// An SSD; see the module head.
 #[derive(Debug)]
 pub struct Ssd {
     parameters: SsdParameters,
@@ -116,16 +119,16 @@ pub struct Ssd {
     draws: Draws,
     clock_ns: u64,
     arrivals: u64,
-    /// Waiting reads, apart from the rest because they may pass a freeze.
+    /// Waiting reads, kept separately because they may pass a freeze.
     reads: VecDeque<Queued>,
     others: VecDeque<Queued>,
     in_service: Agenda,
     unreported: Unreported,
-    /// When the shared data path is free.
+    /// Time at which the shared data path becomes free.
     path_free_ns: u64,
     frozen_until_ns: Option<u64>,
-    /// Pool bytes that the write at the head of `others` still has to find. None until it was
-    /// looked at for the first time.
+    /// Pool bytes that the write at the head of `others` still needs; `None` until that write is
+    /// first considered.
     head_needs_bytes: Option<u64>,
     idle_since_ns: u64,
     pool_bytes: u64,
@@ -136,7 +139,7 @@ pub struct Ssd {
 }
 
 impl Ssd {
-    /// A rested device of `capacity_bytes`. Errors: a parameter out of its range.
+    /// Creates a rested device of `capacity_bytes`. Errors: a parameter out of range.
     pub fn new(
         parameters: SsdParameters,
         capacity_bytes: u64,
@@ -161,7 +164,7 @@ impl Ssd {
             idle_since_ns: 0,
             pool_bytes: parameters.pool_bytes,
             slc_used_bytes: 0,
-            // No command starts here, so the first access counts as random.
+            // No command starts at this offset, so the first access counts as random.
             last_write_end: u64::MAX,
             last_read_end: u64::MAX,
             counters: ModelCounters::default(),
@@ -169,8 +172,8 @@ impl Ssd {
         })
     }
 
-    /// Bytes in the pre-erased pool as of the last activity (idle reclaim is added when the device
-    /// is next used).
+    /// Returns the bytes in the pre-erased pool as of the last activity. Idle reclaim is added only
+    /// when the device is next used.
     pub fn pool_bytes(&self) -> u64 {
         self.pool_bytes
     }
@@ -182,7 +185,7 @@ impl Ssd {
             && self.frozen_until_ns.is_none()
     }
 
-    /// The device's own next instant: a completion or the end of a freeze.
+    /// Returns the device's own next event: a completion or the end of a freeze.
     fn next_instant_ns(&self) -> Option<u64> {
         match (self.in_service.next_ns(), self.frozen_until_ns) {
             (Some(done_ns), Some(thaw_ns)) => Some(done_ns.min(thaw_ns)),
@@ -251,7 +254,7 @@ impl Ssd {
             .push(done_ns, queued.arrival_seq, command.id);
     }
 
-    /// Starts the oldest command that is not a read. False when it must wait.
+    /// Starts the oldest command that is not a read. Returns false if it must wait.
     fn start_other(&mut self, now_ns: u64) -> bool {
         let Some(queued) = self.others.front().copied() else {
             return false;
@@ -270,7 +273,7 @@ impl Ssd {
             }
             CommandKind::Read | CommandKind::Write | CommandKind::WriteZeroes => {
                 if !self.take_from_pool(now_ns, &command) {
-                    // A freeze began; reads may still pass it, so the loop above goes on.
+                    // A freeze began; reads may still pass it, so the caller's loop continues.
                     return true;
                 }
                 self.write_done_ns(now_ns, &command)
@@ -282,8 +285,8 @@ impl Ssd {
         true
     }
 
-    /// Takes a write's share from the pool. Begins a freeze and returns false when the pool runs
-    /// empty first; what was there is used up, so the erased bytes and the written ones balance.
+    /// Takes a write's share from the pool. If the pool is too small, uses up its content, begins a
+    /// freeze and returns false; so the erased and the written bytes balance.
     fn take_from_pool(&mut self, now_ns: u64, command: &Command) -> bool {
         if self.parameters.pool_bytes == 0 {
             return true;
@@ -337,13 +340,13 @@ impl Ssd {
         self.occupy_path(now_ns, moving_ns) + latency_ns
     }
 
-    /// Reserves the shared data path. Returns when the transfer ends.
+    /// Reserves the shared data path and returns when the transfer ends.
     fn occupy_path(&mut self, now_ns: u64, moving_ns: u64) -> u64 {
         self.path_free_ns = self.path_free_ns.max(now_ns) + moving_ns;
         self.path_free_ns
     }
 
-    /// Accounts for what the device did while it was idle up to `now_ns`.
+    /// Accounts for the background work of the device while it was idle up to `now_ns`.
     fn wake(&mut self, now_ns: u64) {
         let idle_ns = now_ns.saturating_sub(self.idle_since_ns);
         let p = &self.parameters;

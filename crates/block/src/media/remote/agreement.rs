@@ -1,5 +1,5 @@
-//! What a server offers after a reconnection, held against what the layers above were told when the
-//! device was opened.
+//! Compares a server's offer after a reconnection with the properties reported to the layers above
+//! when the device was opened.
 
 use bimetal_proto::nbd::wire::{command_flag, transmission_flag as offer};
 use bimetal_proto::nbd::{ClientSession, Command, Request};
@@ -7,11 +7,11 @@ use bimetal_proto::nbd::{ClientSession, Command, Request};
 use crate::geometry::Geometry;
 use crate::units::show_size;
 
-/// What differs from `before` in what a server offers `now`, in words; nothing when it is the same.
-/// `told` is what the layers above count on.
+/// Describes the differences between the server's offers `before` and `now`; empty if there are
+/// none. The layers above rely on the geometry `told`.
 ///
 /// # Errors
-/// Why the server cannot be used any more without opening the device anew.
+/// A message that says why the server cannot be used without opening the device again.
 pub(super) fn changes(
     told: &Geometry,
     before: &ClientSession,
@@ -56,7 +56,7 @@ pub(super) fn changes(
     Ok(found)
 }
 
-/// What can be done without.
+/// Optional features: flag, name, and effect of their absence.
 const OFFERS: [(u16, &str, &str); 4] = [
     (
         offer::CAN_MULTI_CONN,
@@ -72,7 +72,7 @@ const OFFERS: [(u16, &str, &str); 4] = [
     ),
 ];
 
-/// True when a request that was made for another server can be sent to this one.
+/// Returns true if this server accepts a request that was made for another one.
 pub(super) fn takes(session: &ClientSession, request: &Request) -> bool {
     let offers = |flag| session.info.offers(flag);
     let command = match request.command() {

@@ -1,4 +1,4 @@
-//! One connection at a time, and the requests that go over it and over the ones after it.
+//! A channel: one connection at a time, and the requests that use it and its successors.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -23,36 +23,36 @@ use super::{Shared, agreement, from_wire};
 use crate::error::IoError;
 use crate::request::{Extent, IoResult, Reply};
 
-/// Requests in flight on one connection; further ones wait.
+/// Maximum number of requests in flight on one connection; further requests wait.
 const REQUESTS_MAX: u64 = 128;
-/// Received at a time.
+/// Size of the receive buffer.
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
-/// The pause before the second attempt to connect, doubled up to the maximum.
+/// Pause before the second attempt to connect; it doubles up to `PAUSE_MAX`.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// A request that was under way when this many connections broke fails: it may well be what breaks
-/// them.
+/// Number of broken connections after which a request in flight fails, because the request itself
+/// may break them.
 const BREAKS_MAX: u32 = 8;
 
-/// A request until its reply is complete. It outlives the future that waits for it: the server may
-/// still carry it out.
+/// A request until its reply is complete. It outlives the future that waits for it, because the
+/// server may still execute the request.
 struct Call {
     request: nbd::Request,
     payload: Payload,
-    /// What has arrived of the reply.
+    /// Received part of the reply.
     data: Option<BufMut>,
     coverage: ReadCoverage,
     runs: Vec<Extent>,
     error: Option<Errno>,
-    /// Connections that broke under this request.
+    /// Number of connections that broke while this request was in flight.
     breaks: u32,
     outcome: Rc<OnceValue<IoResult>>,
     _place: Permit,
 }
 
 impl Call {
-    /// Forgets what has arrived: the request is sent again.
+    /// Discards the received part of the reply, because the request is sent again.
     fn restart(&mut self) {
         self.coverage = ReadCoverage::new(self.request);
         self.runs.clear();
@@ -74,7 +74,7 @@ impl Call {
     }
 }
 
-/// What a server's error number means to a layer.
+/// Maps a server's error number to an error for the layers above.
 fn error_of(error: Errno) -> IoError {
     match error {
         Errno::Perm => IoError::ReadOnly,
@@ -87,12 +87,12 @@ fn error_of(error: Errno) -> IoError {
     }
 }
 
-/// Why a conversation ended.
+/// Reason why a connection ended.
 #[derive(Debug)]
 enum End {
-    /// The device is closed and everything is done.
+    /// The device is closed and all requests are complete.
     Closed,
-    /// The connection broke, or the server breached the protocol: another connection may do.
+    /// The connection broke, or the server violated the protocol; another connection may work.
     Broken(String),
 }
 
@@ -116,19 +116,19 @@ impl From<ProtocolError> for End {
 enum Condition {
     Online,
     Connecting,
-    /// Not come back in time: requests fail at once, and attempts go on.
+    /// Not restored before the deadline: requests fail at once, and attempts to connect continue.
     Offline,
 }
 
-/// See the module.
+/// A channel of a remote device; see the module.
 pub(super) struct Channel {
-    /// Its place among the channels of the device.
+    /// Index among the channels of the device.
     pub(super) index: usize,
     calls: RefCell<bimetal_rt::collections::Map<u64, Call>>,
-    /// Cookies of calls that are to be sent.
+    /// Cookies of calls that wait to be sent.
     unsent: RefCell<Vec<u64>>,
     next_cookie: Cell<u64>,
-    /// Replies that were complete.
+    /// Number of complete replies.
     replies: Cell<u64>,
     places: Rc<Semaphore>,
     condition: Cell<Condition>,
@@ -157,17 +157,17 @@ impl Channel {
         self.condition.get() == Condition::Online
     }
 
-    /// Requests in flight.
+    /// Returns the number of requests in flight.
     pub(super) fn requests(&self) -> usize {
         self.calls.borrow().len()
     }
 
-    /// Makes the channel look at the device's state again.
+    /// Wakes the channel to reevaluate the state of the device.
     pub(super) fn wake(&self) {
         self.changed.notify();
     }
 
-    /// Carries out one request of the wire.
+    /// Sends one NBD request and waits for its reply.
     pub(super) async fn call(
         &self,
         shared: &Shared,
@@ -203,7 +203,8 @@ impl Channel {
         outcome.wait().await
     }
 
-    /// Notes a break for everything in flight, and fails what has seen too many.
+    /// Counts a break for every request in flight, and fails requests that have reached
+    /// [`BREAKS_MAX`].
     fn note_break(&self) {
         self.calls.borrow_mut().retain(|_, call| {
             call.breaks += 1;
@@ -214,8 +215,8 @@ impl Channel {
         });
     }
 
-    /// Everything in flight is to be sent again, oldest first. What the server does not know any
-    /// more fails.
+    /// Queues all requests in flight to be sent again, oldest first. Fails requests that the server
+    /// no longer supports.
     fn restart(&self, session: &ClientSession) {
         let mut calls = self.calls.borrow_mut();
         calls.retain(|_, call| {
@@ -231,7 +232,7 @@ impl Channel {
         *self.unsent.borrow_mut() = cookies;
     }
 
-    /// Gives what is in flight to another channel, which sends it again.
+    /// Moves the requests in flight to another channel, which sends them again.
     fn hand_over(&self, to: &Channel) {
         if to.is_offline() {
             return self.fail_all(IoError::Transport);
@@ -262,7 +263,8 @@ impl Channel {
         }
     }
 
-    /// What is to be sent now, as one payload: heads from one buffer, data by reference.
+    /// Collects the requests to be sent now into one payload: headers from one buffer, data by
+    /// reference.
     fn gather(&self, pool: &BufPool) -> Payload {
         let cookies = std::mem::take(&mut *self.unsent.borrow_mut());
         let calls = self.calls.borrow();
@@ -316,13 +318,14 @@ pub(super) async fn run(shared: Rc<Shared>, channel: Rc<Channel>, first: Option<
             shared.tell("connection-lost", waits);
         }
         if channel.replies.get() == replies && channel.requests() > 0 {
-            // A server that takes connections and serves nothing is not asked in a tight loop.
+            // A server that accepts connections and serves no request is not retried in a tight
+            // loop.
             shared.rt.sleep(PAUSE_MAX).await;
         }
     }
 }
 
-/// Does without a connection, as long as only the first channel may have one.
+/// Waits without a connection while only the first channel may have one.
 async fn stand_by(shared: &Shared, channel: &Channel) {
     while shared.is_spare(channel) && !shared.closing.get() {
         channel.hand_over(&shared.channels[0]);
@@ -333,8 +336,8 @@ async fn stand_by(shared: &Shared, channel: &Channel) {
     channel.hand_over(&shared.channels[0]);
 }
 
-/// Tries to connect until it succeeds; `None` when the device is closed. `broke_at` is when the
-/// connection before broke; without it this is the first one.
+/// Tries to connect until it succeeds; returns `None` when the device is closed. `broke_at` is the
+/// time at which the previous connection broke; `None` means that this is the first connection.
 async fn reconnect(
     shared: &Shared,
     channel: &Channel,
@@ -372,7 +375,7 @@ async fn reconnect(
             shared.tell("connection-offline", offline);
         }
         let closing = channel.changed.until(|| shared.closing.get());
-        // Only the pause is cut short; whether to go on is decided above.
+        // Closing only cuts the pause short; the loop above decides whether to continue.
         if shared.rt.timeout(pause, closing).await.is_ok() && channel.requests() > 0 {
             shared.rt.sleep(pause).await;
         }
@@ -380,10 +383,10 @@ async fn reconnect(
     }
 }
 
-/// One attempt to connect to a server that can still be used. Says what is different about it.
+/// Attempts once to connect to a server that is still usable, and reports differences in its offer.
 ///
 /// # Errors
-/// Why there is no connection, in words.
+/// A message that says why there is no connection.
 async fn attempt(shared: &Shared, within: Duration) -> Result<Established, String> {
     let (connector, secure) = (&shared.connector, shared.secure.as_ref());
     let attempt = establish(&shared.rt, connector, secure, &shared.export, within).await;
@@ -448,7 +451,7 @@ async fn send(shared: &Shared, channel: &Channel, stream: &Stream) -> End {
                 length_bytes: 0,
             };
             let bye = shared.rt.pool().copy_of(&encode_request(&bye));
-            // Whether the server hears it or not, nothing is left to be done.
+            // The device is closed, so it does not matter whether the server receives the farewell.
             let _ = stream.send(bye.into()).await;
             return End::Closed;
         }
@@ -459,7 +462,7 @@ async fn send(shared: &Shared, channel: &Channel, stream: &Stream) -> End {
     }
 }
 
-/// Received bytes that have not been taken.
+/// Received bytes that have not been consumed.
 struct Input<'s> {
     stream: &'s Stream,
     buf: Option<BufMut>,
@@ -496,7 +499,7 @@ impl Input<'_> {
         }
     }
 
-    /// Hands `len` bytes of the stream to `take`, as they come.
+    /// Passes `len` bytes of the stream to `take` as they arrive.
     async fn each(&mut self, len: usize, mut take: impl FnMut(&[u8])) -> Result<(), End> {
         let mut left = len;
         while left > 0 {
@@ -512,7 +515,7 @@ impl Input<'_> {
     }
 }
 
-/// A conversation is never over from the receiving end.
+/// Uninhabited: the receiving side ends only with an error.
 enum Never {}
 
 async fn receive(
@@ -542,7 +545,7 @@ async fn receive(
     }
 }
 
-/// Takes one message of a reply.
+/// Receives one message of a reply.
 async fn reply(
     shared: &Shared,
     channel: &Channel,
@@ -556,7 +559,8 @@ async fn reply(
     message(session, call, input, header).await?;
     if header.done {
         if call.error == Some(Errno::Shutdown) {
-            // The server is going away without having done this: the next one is asked again.
+            // The server is shutting down and has not executed the request, so the next server gets
+            // it again.
             return Err(broken("the server is shutting down"));
         }
         channel.replies.set(channel.replies.get() + 1);
@@ -574,8 +578,8 @@ async fn reply(
     Ok(())
 }
 
-/// A call that is out of the table while its bytes arrive. It goes back when this is dropped,
-/// wherever the conversation is given up, and is then sent again over the next connection.
+/// A call that is out of the table while its reply arrives. On drop, an unfinished call returns to
+/// the table, so that it is sent again over the next connection.
 struct Taken<'c> {
     channel: &'c Channel,
     call: Option<Call>,
@@ -654,7 +658,8 @@ async fn message(
     Ok(())
 }
 
-/// Takes content of a read; that it lies inside the request has been checked.
+/// Receives content of a read into the call's buffer. The caller has checked that the content lies
+/// inside the request.
 async fn content(
     call: &mut Call,
     input: &mut Input<'_>,

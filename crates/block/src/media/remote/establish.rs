@@ -1,4 +1,4 @@
-//! From nothing to the transmission phase: a connection and its handshake.
+//! Establishes a connection: connects and completes the handshake up to the transmission phase.
 
 use std::io;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use bimetal_rt::net::Stream;
 
 use super::{Connector, Secure};
 
-/// Received at a time during the handshake.
+/// Size of the receive buffer during the handshake.
 const BUFFER_BYTES: usize = 4096;
-/// The longest that one attempt may take.
+/// Time limit of one attempt.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 
 /// A connection in the transmission phase.
 pub(super) struct Established {
     pub(super) stream: Stream,
     pub(super) session: ClientSession,
-    /// What came behind the handshake: nothing, from a server that waits for requests.
+    /// Bytes received after the handshake: none from a server that waits for requests.
     pub(super) early: Vec<u8>,
 }
 
-/// Why there is no connection, for the operator.
+/// Reason why there is no connection, for the operator.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("{0}")]
@@ -53,7 +53,7 @@ fn words(refusal: &Refusal) -> String {
         .to_owned()
 }
 
-/// One attempt, at most as long as `within`.
+/// Attempts once to establish a connection, for at most `within`.
 pub(super) async fn establish(
     rt: &Rt,
     connector: &Connector,
@@ -65,7 +65,7 @@ pub(super) async fn establish(
         let stream = connector().await?;
         negotiate(rt, stream, secure, export).await
     };
-    // Dropping an attempt leaves nothing undone: no request has been sent yet.
+    // Dropping an attempt is safe, because no request has been sent yet.
     match rt.timeout(within.min(ATTEMPT_MAX), attempt).await {
         Ok(result) => result,
         Err(_elapsed) => Err(Failure::Silent),
@@ -104,7 +104,7 @@ async fn negotiate(
         if !out.is_empty() {
             let sent = stream.send(rt.pool().copy_of(&out).into()).await;
             out.clear();
-            // A server that refused may close before it hears the farewell.
+            // A server that refused may close the connection before it receives the farewell.
             if !matches!(progress, ClientProgress::Refused(_)) {
                 sent?;
             }

@@ -4,15 +4,15 @@
 
 use super::*;
 
-/// The bytes of hexadecimal digits; blanks are for the eye.
+/// Converts hexadecimal digits to bytes; blanks only make the text readable.
 fn from_hex(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
     let bytes = digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8);
     bytes.collect()
 }
 
-/// `fuse_in_header` of operation `opcode` on inode 2 with number 0x0807060504030201, and `rest`
-/// behind it.
+/// Encodes a message: `fuse_in_header` of operation `opcode` on inode 2 with number
+/// 0x0807060504030201, followed by `rest`.
 fn message(opcode: u32, rest: &str) -> Vec<u8> {
     let rest = from_hex(rest);
     let len = 40 + rest.len() as u32;
@@ -26,7 +26,7 @@ fn message(opcode: u32, rest: &str) -> Vec<u8> {
     bytes
 }
 
-/// What a message asks for, read as it comes: cut behind the longest head.
+/// Decodes the request of a message, split after the longest head as it is when read.
 fn decoded(bytes: &[u8]) -> Option<Asked> {
     let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES));
     let header = decode_header(head, bytes.len())?;
@@ -47,7 +47,7 @@ fn a_header_lies_as_in_the_kernels() {
         node: 2,
     };
     assert_eq!(decode_header(&bytes, 56), Some(header));
-    // Another length than the one that came, and less than a header.
+    // A length that differs from the received one, and a message shorter than a header.
     assert_eq!(decode_header(&bytes, 55), None);
     assert_eq!(decode_header(&bytes[..56], 57), None);
     let mut short = message(38, "");
@@ -97,14 +97,14 @@ fn the_first_answer_names_the_limits() {
         transfer_bytes_max: 1 << 20,
         background_max: 64,
     };
-    // The kernel's own version, read-ahead and what both have of the flags; 64 and 64; max_write 1
-    // MiB, time_gran 1; 256 pages; nothing else in 64 bytes.
+    // The kernel's own version, its read-ahead and the flags that both sides support; 64 and 64;
+    // max_write 1 MiB, time_gran 1; 256 pages; zeroes in the rest of 64 bytes.
     let expected =
         "07000000 1f000000 00000200 21804400  4000 4000 00001000 01000000  0001 0000 00000000";
     let expected = [from_hex(expected), vec![0; 28]].concat();
     assert_eq!(expected.len(), 64);
     assert_eq!(init_answer(&init, &limits), expected);
-    // A newer kernel is told no newer version than is spoken, 38.
+    // A newer kernel gets the newest version that is spoken, 38.
     let newer = Init { minor: 45, ..init };
     assert_eq!(init_answer(&newer, &limits)[4..8], [38, 0, 0, 0]);
     let other = [from_hex("07000000 26000000"), vec![0; 56]].concat();
@@ -127,7 +127,7 @@ fn reads_and_writes_name_a_range() {
         decoded(&message(16, &format!("{text}{data}"))),
         Some(Asked::Write(place))
     );
-    // Data of another length than the one that is named.
+    // Data whose length differs from the announced one.
     assert_eq!(decoded(&message(16, &format!("{text}{data}ab"))), None);
     assert_eq!(decoded(&message(16, text)), None);
 }
@@ -141,7 +141,7 @@ fn names_end_with_a_zero() {
     assert_eq!(decoded(&message(1, "00")), Some(Asked::Lookup(Vec::new())));
     assert_eq!(decoded(&message(1, "766f6c")), None);
     assert_eq!(decoded(&message(1, "")), None);
-    // Longer than the head: 40 bytes of the name and its end come behind it.
+    // A name longer than the head: 40 bytes of it and its terminator follow the head.
     let long = message(1, &format!("{}00", "61".repeat(80)));
     assert_eq!(decoded(&long), Some(Asked::Lookup(vec![b'a'; 80])));
 }
@@ -149,7 +149,7 @@ fn names_end_with_a_zero() {
 #[test]
 fn attributes_to_set_are_told_apart() {
     let set = |valid: &str| {
-        // valid, padding; fh; size 0x1000; what follows is not looked at.
+        // valid, padding; fh; size 0x1000; the remaining fields are ignored.
         let text = format!(
             "{valid} 00000000 0000000000000000 0010000000000000 {}",
             "00".repeat(64)
@@ -216,7 +216,7 @@ fn operations_have_the_kernels_numbers() {
         (29, Asked::Release),
         (38, Asked::Destroy),
         (42, Asked::Forget),
-        // GETXATTR, FLUSH, INTERRUPT, IOCTL, SYNCFS and one that there is not.
+        // GETXATTR, FLUSH, INTERRUPT, IOCTL, SYNCFS and an undefined operation.
         (22, Asked::Other),
         (25, Asked::Other),
         (36, Asked::Other),
@@ -235,7 +235,7 @@ fn an_answer_begins_with_its_length_and_its_number() {
         out_header(0x0807_0605_0403_0201, Ok(8)).to_vec(),
         from_hex(done)
     );
-    // EIO is 5, told as -5.
+    // EIO is 5, encoded as -5.
     let failed = "10000000 fbffffff 0102030405060708";
     assert_eq!(
         out_header(0x0807_0605_0403_0201, Err(5)).to_vec(),
@@ -268,7 +268,7 @@ fn attributes_lie_as_in_the_kernels() {
     let expected = from_hex(&expected);
     assert_eq!(expected.len(), 16 + 88);
     assert_eq!(facts().attributes_answer(2), Some(expected.clone()));
-    // The mode stands behind 16 + 60 bytes: 0100600; read-only 0100400; the folder 040500.
+    // The mode follows 16 + 60 bytes: 0100600; read-only 0100400; the folder 040500.
     assert_eq!(expected[76..80], [0x80, 0x81, 0, 0]);
     let read_only = Facts {
         read_only: true,

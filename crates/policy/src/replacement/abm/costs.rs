@@ -1,38 +1,39 @@
-//! What the device was last seen to take: for a page read, for a page of a flush, and for a flush
-//! beside its pages.
+//! Recent costs of the device: of a page read, of a page of a flush, and of a flush beside its
+//! pages.
 //!
-//! A flash translation layer does its own work later, on account of another flush, and in lumps. So
-//! a single time says nothing of what its flush brought about; means over many do. The cheapest
-//! flushes show what a page takes alone, and the mean of what the others took above that is the
-//! price of flushing once more. It must never let an impossible figure in.
+//! A flash translation layer does its internal work later, during another flush, and in bursts. So
+//! a single time does not show the work that its flush caused; means over many flushes do. The
+//! cheapest flushes show the cost of a page alone, and the mean excess of the others is the fixed
+//! cost of one more flush. Invalid values must never enter the means.
 
 use crate::replacement::DeviceCost;
 
-/// How fast means follow the device: the weight of one page, or of one flush.
+/// Weight of one page, or of one flush, in the moving means.
 const WEIGHT: f64 = 1.0 / 256.0;
-/// How fast the cheapest page of a flush is forgotten: the weight of one flush above it.
+/// Weight by which one more expensive flush raises the cost of the cheapest page.
 const CHEAPEST_WEIGHT: f64 = 1.0 / 1024.0;
-/// No cost is taken for less, in microseconds, since others are divided by it.
+/// Minimum of a cost in microseconds, since others are divided by it.
 const COST_US_MIN: f64 = 1e-3;
 
-/// Means of what the device took, in microseconds.
+/// Means of the device's costs, in microseconds.
 #[derive(Clone, Debug)]
 pub(super) struct Costs {
-    /// Pages of a whole cluster.
+    /// Number of pages of a whole cluster.
     cluster_pages: u32,
     read_us: f64,
     flush_us: f64,
     cheapest_us: f64,
-    /// Time and pages of a flush of less than a cluster, and of how many these are the means.
+    /// Means of the time and of the pages of a flush of less than a cluster, and the number of such
+    /// flushes.
     partial_us: f64,
     partial_pages: f64,
     partial_flushes: f64,
-    /// A page in the flush of a whole cluster, once there was one.
+    /// Mean time of a page in the flush of a whole cluster; `None` before the first one.
     whole_us: Option<f64>,
 }
 
 impl Costs {
-    /// Costs of a page until measured ones come.
+    /// Creates costs that hold until measured ones arrive.
     pub(super) fn new(cluster_pages: u32, read_us: f64, flush_us: f64) -> Costs {
         Costs {
             cluster_pages,
@@ -46,7 +47,7 @@ impl Costs {
         }
     }
 
-    /// The device took this.
+    /// Records a measured cost.
     pub(super) fn learn(&mut self, cost: DeviceCost) {
         let (DeviceCost::Read { pages, time_us } | DeviceCost::Flush { pages, time_us }) = cost;
         if pages == 0 || !time_us.is_finite() || time_us < 0.0 {
@@ -79,28 +80,28 @@ impl Costs {
         }
     }
 
-    /// A page read.
+    /// Returns the cost of a page read.
     pub(super) fn read_us(&self) -> f64 {
         self.read_us.max(COST_US_MIN)
     }
 
-    /// A page of a flush, with its share of what the flush took beside its pages.
+    /// Returns the cost of a page of a flush, including its share of the flush's fixed cost.
     pub(super) fn flush_us(&self) -> f64 {
         self.flush_us
     }
 
-    /// A page of a flush alone.
+    /// Returns the cost of a page of a flush, without the fixed cost.
     pub(super) fn page_us(&self) -> f64 {
         self.cheapest_us
     }
 
-    /// A flush of less than a cluster, beside its pages.
+    /// Returns the fixed cost of a flush of less than a cluster.
     pub(super) fn beside_us(&self) -> f64 {
         (self.partial_us - self.partial_pages * self.cheapest_us).max(0.0)
     }
 
-    /// True if a cluster of which `pages` leave takes less when what is missing is read and all of
-    /// it is written.
+    /// Returns true if evicting `pages` pages of a cluster costs less when the missing pages are
+    /// read and the whole cluster is written.
     pub(super) fn padding_pays(&self, pages: usize) -> bool {
         let missing = f64::from(self.cluster_pages) - pages as f64;
         let whole_us = self.whole_us.unwrap_or(self.cheapest_us);
@@ -129,10 +130,10 @@ mod tests {
 
     #[test]
     fn work_that_comes_in_lumps_is_spread_over_all_flushes() {
-        // A log of 8 flushes: the eighth pays for 8 merges of 8 ms. So each costs 8 ms beside its
-        // two pages. A whole block, which needs no merge, takes 12.8 ms, and 25 us for each page
-        // that is missing: with k pages, 14.4 ms - 25 us k is less than 8 ms + 200 us k from k = 29
-        // on.
+        // The log takes 8 flushes; the eighth pays for 8 merges of 8 ms. So each flush costs 8 ms
+        // beside its two pages. A whole block, which needs no merge, takes 12.8 ms, plus 25 us for
+        // each missing page: with k pages, 14.4 ms - 25 us k is less than 8 ms + 200 us k from k =
+        // 29 on.
         let mut costs = Costs::new(64, 25.0, 200.0);
         for number in 0..4096 {
             let merges = if number % 8 == 7 { 8.0 } else { 0.0 };
@@ -147,7 +148,8 @@ mod tests {
 
     #[test]
     fn whole_blocks_that_turn_out_dear_end_the_padding() {
-        // Cleaning that takes as much for each page whatever is written with it: nothing to gain.
+        // Here cleaning costs the same for each page, whatever is written with it: padding gains
+        // nothing.
         let mut costs = Costs::new(64, 25.0, 200.0);
         flush(&mut costs, 60, 60.0 * 200.0);
         flush(&mut costs, 60, 60.0 * 400.0);

@@ -1,20 +1,21 @@
-//! Asymmetric buffer management: clean pages in a read buffer that leaves page by page in any
-//! order, dirty pages in a write buffer that leaves cluster by cluster, and a pointer that says how
-//! many pages each may hold.
+//! Asymmetric buffer management: clean pages in a read buffer that evicts single pages by any
+//! order, dirty pages in a write buffer that evicts clusters, and a pointer that divides the pages
+//! between the two.
 //!
-//! Source: Jung, Kang and Cha, 2011. A full buffer gives up a page of the side that is above its
-//! size (3.1, borrowing both ways); a clean page that is written moves to the write buffer (3.2,
-//! A); of a cluster that is written only one frame is freed (B) and the other pages, now clean,
-//! stay at the end of the read buffer that leaves first (C); remembered pages move the pointer
-//! (3.3). Left open by the paper and chosen here: of a written cluster the least recently used page
-//! is freed; each side remembers as many pages as make it as large as the whole buffer; a page that
-//! left after C is remembered on the write side unless it was read meanwhile.
+//! Source: Jung, Kang and Cha, 2011. A full buffer evicts a page of the side that is above its size
+//! (3.1, borrowing both ways); a clean page that is written moves to the write buffer (3.2, A);
+//! when a cluster is written, only one frame is freed (B), and the other pages, now clean, stay at
+//! the end of the read buffer that is evicted first (C); remembered pages move the pointer (3.3).
+//! The paper leaves three points open, which are chosen here: the freed page of a written cluster
+//! is the least recently used one; each side remembers as many pages as it lacks to the size of the
+//! whole buffer; a page that is evicted after C is remembered on the write side unless it was read
+//! meanwhile.
 //!
-//! Padding is ours, after BPLRU (Kim and Ahn, FAST 2008), but only where it pays: a log-block layer
-//! merges an erase block sooner or later once a part of it was written, and copies the rest then; a
-//! block that is written whole just takes the place of the old one.
+//! Padding is an addition, after BPLRU (Kim and Ahn, FAST 2008), but only where it pays: a
+//! log-block layer eventually merges an erase block of which a part was written, and then copies
+//! the rest; a block that is written whole just replaces the old one.
 //!
-//! A page is dirty exactly while it is in the write buffer. That is the only place that knows it.
+//! A page is dirty exactly while it is in the write buffer. No other code stores dirtiness.
 
 mod costs;
 pub(super) mod pointer;
@@ -28,15 +29,15 @@ use super::{
 use crate::lists::{Links, List, grow};
 use pointer::Side;
 
-/// What is known of a page beside the two buffers.
+/// State of a page beside its presence in the two buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
     Nothing,
-    /// Held clean since it was written, and not read since (C).
+    /// The page was written, is held clean, and has not been read since (C).
     Delayed,
-    /// Not held; it was in the read buffer.
+    /// The page is not held; it was in the read buffer.
     ReadGhost,
-    /// Not held; it was in the write buffer.
+    /// The page is not held; it was in the write buffer.
     WriteGhost,
 }
 
@@ -47,13 +48,13 @@ pub(super) struct Abm<R> {
     read_capacity: usize,
     write: Clusters,
     pointer: Pointer,
-    /// A cluster is filled up with clean pages and written whole where that takes less.
+    /// True when a cluster is padded with clean pages and written whole where that costs less.
     pads: bool,
     memory: Vec<Memory>,
     ghost_links: Links,
     read_ghosts: List,
     write_ghosts: List,
-    /// The read side holds clean pages only; orders that ask are shown this empty set.
+    /// An empty set for orders that ask for dirty pages: the read side holds only clean ones.
     none_dirty: Dirty,
     leaving: Vec<PageId>,
     cluster: Vec<PageId>,
@@ -88,7 +89,7 @@ impl<R: Order> Abm<R> {
         self.read.len() + self.write.len()
     }
 
-    /// Forgets that `page` is a ghost, and says of which side it was.
+    /// Forgets that `page` is a ghost, and returns the side it was remembered on.
     fn unghost(&mut self, page: PageId) -> Option<Side> {
         let side = match self.memory[page as usize] {
             Memory::ReadGhost => Side::Read,
@@ -103,7 +104,7 @@ impl<R: Order> Abm<R> {
         Some(side)
     }
 
-    /// `page` has left the cache: it is remembered on the side it counts for.
+    /// Remembers `page`, which has been evicted from the cache, on the given side.
     fn remember(&mut self, page: PageId, side: Side) {
         let (ghosts, held, memory) = match side {
             Side::Read => (&mut self.read_ghosts, self.read.len(), Memory::ReadGhost),
@@ -119,7 +120,7 @@ impl<R: Order> Abm<R> {
         }
     }
 
-    /// Pages that the read side gave up leave the cache.
+    /// Hands out the pages that the read side has evicted.
     fn hand_out_read(&mut self, out: &mut Evictions) {
         while let Some(page) = self.leaving.pop() {
             let side = match self.memory[page as usize] {
@@ -132,7 +133,7 @@ impl<R: Order> Abm<R> {
         }
     }
 
-    /// Gives the read side room for `more` pages beside its own, and its share if that is larger.
+    /// Gives the read side room for `more` pages beside its own, or its share if that is larger.
     fn size_read(&mut self, more: usize) {
         let share = self.capacity - (self.pointer.write_target() as usize).min(self.capacity);
         let capacity = share.max(self.read.len() + more).max(1);
@@ -147,7 +148,8 @@ impl<R: Order> Abm<R> {
         self.hand_out_read(out);
     }
 
-    /// Writes a cluster: its least recently used page leaves, the others stay clean (B and C).
+    /// Writes a cluster: its least recently used page is evicted, the others stay and are clean (B
+    /// and C).
     fn evict_write(&mut self, out: &mut Evictions) {
         let mut cluster = std::mem::take(&mut self.cluster);
         self.write.evict(&mut cluster);
@@ -167,7 +169,7 @@ impl<R: Order> Abm<R> {
         self.cluster = cluster;
     }
 
-    /// One page leaves the side that is above its size, the side of the request if neither is.
+    /// Evicts from the side that is above its size, or from the side of the request if neither is.
     fn make_room(&mut self, access: Access, out: &mut Evictions) {
         let (held, target) = (self.write.len() as f64, self.pointer.write_target());
         let from_write = match access {
@@ -199,7 +201,7 @@ impl<R: Order> Abm<R> {
         }
     }
 
-    /// A page that is not in the write buffer comes into it.
+    /// Inserts a page into the write buffer that is not in it.
     fn insert_write(&mut self, page: PageId) {
         if let Some(left_since) = self.write.take_left_since(page) {
             self.pointer.cluster_again(left_since);
@@ -221,7 +223,7 @@ impl<R: Order> Abm<R> {
                 self.hand_out_read(out);
             }
             Access::Write => {
-                // What the read side remembers of a page in the write buffer is of no use.
+                // The read side's memory of a page in the write buffer is of no use.
                 self.read.remove(page);
                 self.insert_write(page);
             }
@@ -261,7 +263,7 @@ impl<R: Order> Replacement for Abm<R> {
         }
     }
 
-    /// The page moves to the read buffer as one that was just used.
+    /// Moves the page to the read buffer, as one that was just used.
     fn cleaned(&mut self, page: PageId) {
         if self.write.holds(page) {
             self.write.remove(page);

@@ -1,41 +1,44 @@
-//! The pointer of asymmetric buffer management: how many pages the write buffer may hold.
+//! The pointer of asymmetric buffer management: the number of pages that the write buffer may hold.
 //!
-//! Source: section 3.3 of the ABM paper, which says only in which direction a ghost hit moves it.
-//! The paper's rule counts every ghost hit as one page. The others weigh what the hit would have
-//! saved, at what the device was last seen to take: a page read again, a read; a page flushed and
-//! written again, a page of a flush. `Marginal` tells apart what a flush takes for its pages and
-//! beside them, and counts the latter where a cluster is flushed again, whichever of its pages
-//! come. It must never move the pointer past the capacity.
+//! Source: section 3.3 of the ABM paper, which only says in which direction a ghost hit moves the
+//! pointer. The paper's rule counts every ghost hit as one page. The other rules weigh the time
+//! that a longer residence would have saved, by recent costs of the device: a read for a page that
+//! is read again, one page of a flush for a page that was flushed and is written again. `Marginal`
+//! separates the cost of a flush per page from its fixed cost, and counts the latter once when a
+//! cluster is flushed again, whichever of its pages are written. The pointer must never exceed the
+//! capacity.
 
 use super::costs::Costs;
 use crate::replacement::{Access, DeviceCost};
 
-/// What moves the pointer.
+/// The rule that moves the pointer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PointerRule {
-    /// Nothing: the write buffer has this share of the pages.
+    /// The pointer stays: the write buffer has this share of the pages.
     Fixed(f64),
     /// A ghost hit counts as one page (the paper).
     Ghost,
-    /// A ghost hit counts as many pages as reads it would have saved the time of.
+    /// A ghost hit counts as the number of reads that take the time it would have saved.
     Cost,
-    /// The same, with what a flush takes beside its pages counted once for each cluster, and ghosts
-    /// of half the buffer on either side, so that hits among as many pages are compared.
+    /// The rule of [`PointerRule::Cost`], with the fixed cost of a flush counted once per cluster,
+    /// and with ghosts of half the buffer on either side, so that hits among equal numbers of pages
+    /// are compared.
     Marginal,
 }
 
-/// Which buffer a page was in.
+/// The buffer that a page was in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Read,
     Write,
 }
 
-/// [`PointerRule::Marginal`] crosses the buffer in no fewer steps than this, in proportion for
-/// cheaper ones: a step that is cut off at the end would count for less than it is worth.
+/// Minimum number of the most expensive steps with which [`PointerRule::Marginal`] crosses the
+/// buffer; cheaper steps are scaled in proportion. A step that is cut off at the end would count
+/// for less than it is worth.
 const STEPS_MIN: f64 = 32.0;
 
-/// The pointer and what it knows of the device.
+/// The pointer and its measured costs of the device.
 #[derive(Clone, Debug)]
 pub struct Pointer {
     rule: PointerRule,
@@ -45,8 +48,9 @@ pub struct Pointer {
 }
 
 impl Pointer {
-    /// A pointer in the middle of `capacity` pages, or where the fixed split says, over clusters of
-    /// `cluster_pages`; `read_us` and `flush_us` are the costs of a page until measured ones come.
+    /// Creates a pointer in the middle of `capacity` pages, or at the fixed split, over clusters of
+    /// `cluster_pages`; `read_us` and `flush_us` are the costs of a page until measured ones
+    /// arrive.
     pub fn new(
         rule: PointerRule,
         capacity: usize,
@@ -66,27 +70,27 @@ impl Pointer {
         }
     }
 
-    /// Pages that the write buffer may hold.
+    /// Returns the number of pages that the write buffer may hold.
     pub fn write_target(&self) -> f64 {
         self.write_target
     }
 
-    /// True if costs move it.
+    /// Returns true if costs move the pointer.
     pub fn weighs_costs(&self) -> bool {
         matches!(self.rule, PointerRule::Cost | PointerRule::Marginal)
     }
 
-    /// The device took this.
+    /// Records a cost of the device.
     pub(super) fn learn(&mut self, cost: DeviceCost) {
         self.costs.learn(cost);
     }
 
-    /// What the device takes.
+    /// Returns the costs of the device.
     pub(super) fn costs(&self) -> &Costs {
         &self.costs
     }
 
-    /// How many pages a side remembers that holds `held`.
+    /// Returns the number of evicted pages that a side remembers which holds `held` pages.
     pub(super) fn ghosts_max(&self, held: usize) -> usize {
         let capacity = self.capacity as usize;
         match self.rule {
@@ -95,13 +99,15 @@ impl Pointer {
         }
     }
 
-    /// Pages after which what left is forgotten, of the rule that compares like with like.
+    /// Returns the number of evictions after which an evicted page or cluster is forgotten under
+    /// `Marginal`. It is the same for both sides, so that their hits are comparable.
     fn window(&self) -> usize {
         (self.capacity as usize / 2).max(1)
     }
 
-    /// Moves by what it would have saved to hold a page longer, in units of a read or of what
-    /// crosses the buffer in [`STEPS_MIN`] steps.
+    /// Moves the pointer by the time that a longer residence would have saved, in units of a read
+    /// or, in a small buffer, of a larger unit, so that the largest step needs at least
+    /// [`STEPS_MIN`] steps to cross the buffer.
     fn step(&mut self, towards: f64, saved_us: f64) {
         let unit_us = match self.rule {
             PointerRule::Marginal => {
@@ -118,7 +124,7 @@ impl Pointer {
         self.write_target = (self.write_target + pages).clamp(0.0, self.capacity);
     }
 
-    /// A page is asked for that the buffer of `side` gave up.
+    /// Records an access to a page that the buffer of `side` evicted.
     pub(super) fn ghost_hit(&mut self, side: Side, access: Access) {
         let towards = match side {
             Side::Read => -1.0,
@@ -128,23 +134,24 @@ impl Pointer {
             (PointerRule::Fixed(_), _) => {}
             (PointerRule::Ghost, _) => self.go(towards),
             (_, Access::Read) => self.step(towards, self.costs.read_us()),
-            // A clean page that is overwritten saves nothing by being there.
+            // A clean page that is overwritten would have saved nothing by being held.
             (_, Access::Write) if side == Side::Read => {}
             (PointerRule::Cost, Access::Write) => self.step(towards, self.costs.flush_us()),
             (PointerRule::Marginal, Access::Write) => self.step(towards, self.costs.page_us()),
         }
     }
 
-    /// A page that was flushed and is still held is written again, which a larger write buffer
-    /// would have saved; the paper's rule knows pages that left only.
+    /// Records a write to a page that was flushed and is still held, which a larger write buffer
+    /// would have saved. The paper's rule considers only pages that were evicted.
     pub(super) fn flushed_too_early(&mut self) {
         if self.weighs_costs() {
             self.ghost_hit(Side::Write, Access::Write);
         }
     }
 
-    /// A page is written of a cluster of which nothing is held dirty, and since the flush of which
-    /// so many pages have left the write buffer: a larger one would have saved a flush.
+    /// Records a write to a cluster of which no page is held dirty. `left_since` pages have been
+    /// evicted from the write buffer since the flush of the cluster: a larger buffer would have
+    /// saved a flush.
     pub(super) fn cluster_again(&mut self, left_since: u64) {
         if self.rule == PointerRule::Marginal && left_since <= self.window() as u64 {
             self.step(1.0, self.costs.beside_us());
@@ -176,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_cost_rule_counts_a_flush_for_the_reads_it_is_worth() {
-        // 200 us a flushed page against 25 us a read: 8 pages.
+        // A flushed page costs 200 us and a read 25 us: 8 pages.
         let mut pointer = pointer(PointerRule::Cost, 100);
         pointer.ghost_hit(Side::Write, Access::Write);
         assert_eq!(pointer.write_target(), 58.0);
@@ -199,14 +206,15 @@ mod tests {
                 time_us: 64.0 * 1000.0,
             });
         }
-        // 1000 us against 25: 40 pages.
+        // 1000 us against 25 us: 40 pages.
         pointer.ghost_hit(Side::Write, Access::Write);
         assert!((pointer.write_target() - 540.0).abs() < 1e-6);
     }
 
     #[test]
     fn the_marginal_rule_counts_what_a_flush_takes_beside_once_for_a_cluster() {
-        // Flushes of one page take 200 us, or 1000 us every second time: 400 us beside the page.
+        // Flushes of one page alternately take 200 us and 1000 us: a mean of 400 us beside the
+        // page.
         let mut pointer = pointer(PointerRule::Marginal, 3200);
         for number in 0..2000 {
             let time_us = if number % 2 == 0 { 200.0 } else { 1000.0 };
@@ -229,8 +237,8 @@ mod tests {
 
     #[test]
     fn the_marginal_rule_keeps_proportions_in_a_small_buffer() {
-        // 200 us would be 8 of 64 pages; in 32 steps it is 2, and a read, an eighth of it, a
-        // quarter.
+        // 200 us would be 8 of 64 pages; with 32 steps it is 2 pages, and a read, an eighth of it,
+        // a quarter of a page.
         let mut pointer = pointer(PointerRule::Marginal, 64);
         pointer.ghost_hit(Side::Write, Access::Write);
         assert_eq!(pointer.write_target(), 34.0);

@@ -1,4 +1,4 @@
-//! Small examples worked by hand. Pages are 0, 1, 2 ..; an erase block has 4 of them.
+//! Small examples computed by hand. Pages are 0, 1, 2 ...; an erase block has 4 of them.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn driven(name: &str, capacity: usize) -> Driven {
     Driven::new(built(name, capacity, 64, &[]))
 }
 
-/// The pages that leave when `page` is read.
+/// Returns the pages that are evicted when `page` is read.
 fn left_by_reading(driven: &mut Driven, page: PageId) -> Vec<PageId> {
     let (_, groups) = driven.access(page, Access::Read);
     groups
@@ -24,21 +24,23 @@ fn read_all(driven: &mut Driven, pages: &[PageId]) {
 
 #[test]
 fn sieve_spares_a_used_page_where_it_stands() {
-    // Queue 2 1 0 (newest first), 0 used. For 3 the hand clears 0 and takes 1; 0 stays the oldest.
+    // The queue is 2 1 0 (newest first), and 0 is used. For 3 the hand clears 0 and evicts 1; 0
+    // stays the oldest.
     let mut sieve = driven("sieve", 3);
     read_all(&mut sieve, &[0, 1, 2, 0]);
     assert_eq!(left_by_reading(&mut sieve, 3), [1]);
-    // The hand goes on at 2, which is unused, and does not come back to 0.
+    // The hand continues at 2, which is unused, and does not return to 0.
     assert_eq!(left_by_reading(&mut sieve, 4), [2]);
 }
 
 #[test]
 fn two_q_lets_in_what_comes_back_after_it_left() {
-    // 4 frames: FIFO of 1, memory of 2. 0..3 fill the FIFO; 4 pushes 0 out into the memory.
+    // 4 frames: a FIFO of 1 and a memory of 2. 0..3 fill the FIFO; 4 moves 0 into the memory.
     let mut two_q = driven("2q", 4);
     read_all(&mut two_q, &[0, 1, 2, 3]);
     assert_eq!(left_by_reading(&mut two_q, 4), [0]);
-    // 0 comes back: 1 leaves the FIFO, and 0 is in the LRU, so a scan does not push it out.
+    // 0 is used again: 1 is evicted from the FIFO, and 0 is in the LRU, so a scan does not evict
+    // it.
     assert_eq!(left_by_reading(&mut two_q, 0), [1]);
     read_all(&mut two_q, &[10, 11, 12, 13]);
     assert_eq!(two_q.read(0), Outcome::Hit);
@@ -46,7 +48,7 @@ fn two_q_lets_in_what_comes_back_after_it_left() {
 
 #[test]
 fn arc_keeps_a_page_used_twice_from_a_scan() {
-    // 0 is in T2; a scan of pages used once only turns over T1.
+    // 0 is in T2; a scan of pages used once only replaces pages of T1.
     let mut arc = driven("arc", 3);
     read_all(&mut arc, &[0, 0, 10, 11, 12, 13, 14, 15]);
     assert_eq!(arc.read(0), Outcome::Hit);
@@ -69,9 +71,9 @@ fn lirs_keeps_a_loop_larger_than_the_cache() {
 
 #[test]
 fn s3_fifo_drops_pages_used_once_first() {
-    // 10 frames: a small queue of 1 and a main queue of 9. While it fills, page 0 enters the small
-    // queue and 1..9 the main one. 10 pushes out 0, unused in the small queue; 0 is remembered, so
-    // it comes back into the main queue, and 10 leaves.
+    // 10 frames: a small queue of 1 and a main queue of 9. While the cache fills, page 0 enters the
+    // small queue and 1..9 the main one. 10 evicts 0, which is unused in the small queue; 0 is
+    // remembered, so its next read puts it into the main queue and evicts 10.
     let mut s3 = driven("s3-fifo", 10);
     read_all(&mut s3, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(left_by_reading(&mut s3, 10), [0]);
@@ -80,15 +82,15 @@ fn s3_fifo_drops_pages_used_once_first() {
 
 #[test]
 fn w_tinylfu_admits_by_frequency() {
-    // 100 frames, 99 of them the main area. When 100 finds the cache full, pages 0 to 98 pass into
-    // the free main area, which counts as a second time; 0 is the oldest of probation. 99 was
-    // counted once and does not beat it.
+    // 100 frames, 99 of them in the main area. When 100 finds the cache full, pages 0 to 98 move
+    // into the free main area, which counts them a second time; 0 is the oldest of probation. 99
+    // was counted once and does not beat it.
     let mut tiny = Driven::new(built("w-tinylfu", 100, 128, &[]));
     for page in 0..100 {
         tiny.read(page);
     }
     assert_eq!(left_by_reading(&mut tiny, 100), [99]);
-    // Nor does 100. 99, which was weighed once and came in twice, does.
+    // Nor does 100. 99, which was compared once and inserted twice, does.
     assert_eq!(left_by_reading(&mut tiny, 99), [100]);
     assert_eq!(left_by_reading(&mut tiny, 101), [0]);
     assert_eq!(tiny.read(99), Outcome::Hit);
@@ -96,7 +98,7 @@ fn w_tinylfu_admits_by_frequency() {
 
 #[test]
 fn lru_2_drops_pages_used_once_before_those_used_twice() {
-    // Uses: 0 at 1 and 2, 1 at 3, 2 at 4. 1 and 2 lack a last but one use; 1 is the older.
+    // Uses: 0 at 1 and 2, 1 at 3, 2 at 4. Pages 1 and 2 have no second-to-last use; 1 is the older.
     let mut lru2 = driven("lru-k", 3);
     read_all(&mut lru2, &[0, 0, 1, 2]);
     assert_eq!(left_by_reading(&mut lru2, 3), [1]);
@@ -113,7 +115,7 @@ fn lrfu_counts_uses_and_forgets_slowly() {
 
 #[test]
 fn clock_pro_keeps_hot_pages_through_a_scan() {
-    // 4 frames. 0..2 are the first and hot; they are used while a scan passes, so they stay.
+    // 4 frames. 0..2 are the first pages and hot; they are used while a scan passes, so they stay.
     let mut pro = driven("clock-pro", 4);
     read_all(&mut pro, &[0, 1, 2, 3, 0, 1, 2]);
     for page in 10..20 {
@@ -124,7 +126,8 @@ fn clock_pro_keeps_hot_pages_through_a_scan() {
 
 #[test]
 fn the_optimum_drops_what_is_used_last() {
-    // With 2 frames over 0 1 2 0 1: for 2, page 1 is used after page 0, so 1 leaves.
+    // 2 frames over 0 1 2 0 1: when 2 is inserted, page 1 is used later than page 0, so 1 is
+    // evicted.
     let future = [0, 1, 2, 0, 1];
     let mut optimum = Driven::new(built("belady", 2, 8, &future));
     read_all(&mut optimum, &future[..2]);
@@ -134,8 +137,8 @@ fn the_optimum_drops_what_is_used_last() {
 
 #[test]
 fn cf_lru_drops_clean_pages_of_its_window_first() {
-    // 6 frames, a window of 1 (33 % rounded down): with 0 dirty in the window the next oldest pages
-    // stay, since they are not in it; with 12 frames the window of 3 holds clean page 1.
+    // 6 frames, a window of 1 (33 % rounded down): with 0 dirty in the window, the next oldest
+    // pages stay, since they are not in it. With 12 frames the window of 3 holds clean page 1.
     let mut narrow = driven("cf-lru", 6);
     narrow.write(0);
     read_all(&mut narrow, &[1, 2, 3, 4, 5]);
@@ -148,7 +151,7 @@ fn cf_lru_drops_clean_pages_of_its_window_first() {
 
 #[test]
 fn lru_wsr_spares_a_dirty_page_once() {
-    // 0 is dirty and spared, 1 leaves. When 0 is the oldest again it is cold and leaves.
+    // 0 is dirty and spared, 1 is evicted. When 0 is the oldest again, it is cold and evicted.
     let mut wsr = driven("lru-wsr", 3);
     wsr.write(0);
     read_all(&mut wsr, &[1, 2]);
@@ -160,8 +163,8 @@ fn lru_wsr_spares_a_dirty_page_once() {
 #[test]
 fn ref_goes_on_with_the_block_it_evicted_from() {
     // 9 frames, a window of 3. Pages 0, 4, 1 are the oldest and in the window: block 0 has two of
-    // them and becomes the victim, its oldest page first. After 0 left, 8 comes into the window;
-    // block 0 is still the victim, so 1 leaves before the older 4.
+    // them and becomes the victim block, its oldest page first. After the eviction of 0, 8 enters
+    // the window; block 0 is still the victim block, so 1 is evicted before the older 4.
     let mut policy = driven("ref", 9);
     read_all(&mut policy, &[0, 4, 1, 8, 12, 16, 20, 24, 28]);
     assert_eq!(left_by_reading(&mut policy, 32), [0]);
@@ -171,7 +174,7 @@ fn ref_goes_on_with_the_block_it_evicted_from() {
 
 #[test]
 fn fab_drops_the_block_with_most_pages() {
-    // Block 0 has pages 0 and 1, block 1 only 4, block 2 two but used later.
+    // Block 0 has pages 0 and 1, block 1 only 4, block 2 two pages used later.
     let mut fab = driven("fab", 5);
     read_all(&mut fab, &[0, 4]);
     fab.write(1);
@@ -186,7 +189,7 @@ fn fab_drops_the_block_with_most_pages() {
 
 #[test]
 fn clc_spares_the_recent_block_even_if_it_is_large() {
-    // The hot tenth is one block: block 2, the largest, used last. Of the cold ones block 0 is
+    // The hot tenth is one block: block 2, the largest, used last. Of the cold blocks block 0 is
     // larger.
     let mut clc = driven("clc", 6);
     read_all(&mut clc, &[0, 1, 4, 8, 9, 10]);
@@ -199,7 +202,8 @@ fn clc_spares_the_recent_block_even_if_it_is_large() {
 
 #[test]
 fn bplru_gives_up_a_sequential_block_first_and_pads() {
-    // Block 1 is written from its first to its last page, so it leaves before the older block 0.
+    // Block 1 is written from its first to its last page, so it is evicted before the older
+    // block 0.
     let mut bplru = driven("bplru", 6);
     for page in [0, 1, 4, 5, 6, 7] {
         bplru.write(page);
@@ -208,7 +212,7 @@ fn bplru_gives_up_a_sequential_block_first_and_pads() {
     let mut pages: Vec<PageId> = groups[0].iter().map(|l| l.page).collect();
     pages.sort_unstable();
     assert_eq!(pages, [4, 5, 6, 7]);
-    // Block 0 has two of its four pages: it is padded. A clean block is not.
+    // Block 0 has two of its four pages and is padded. A clean block is not padded.
     let mut out = Evictions::new();
     let mut policy = built("bplru", 2, 64, &[]);
     policy.access(0, Access::Write, &mut out);
@@ -224,10 +228,10 @@ fn bplru_gives_up_a_sequential_block_first_and_pads() {
 
 #[test]
 fn abm_moves_a_written_page_and_delays_write_eviction() {
-    // The paper's figure 4. 4 frames, 2 of them for writes. 0, 1 and 2 are written into one block,
-    // 3 of another is read and then written (A: it moves to the write buffer). The write buffer is
-    // past its 2 pages, so a read makes it write block 0: three pages in one group (C: two of them
-    // stay, clean), and one frame is free (B), that of the page used least recently.
+    // The paper's figure 4. 4 frames, 2 of them for writes. 0, 1 and 2 are written into one block;
+    // 3 of another block is read and then written (A: it moves to the write buffer). The write
+    // buffer exceeds its 2 pages, so a read makes it write block 0: three pages in one group (C:
+    // two of them stay, clean), and one frame is free (B), that of the least recently used page.
     let mut abm = driven("abm-lru-fab", 4);
     for page in [0, 1, 2] {
         abm.write(page);
@@ -241,7 +245,7 @@ fn abm_moves_a_written_page_and_delays_write_eviction() {
     group.sort_by_key(|leaving| leaving.page);
     let told: Vec<_> = group.iter().map(|l| (l.page, l.write, l.stays)).collect();
     assert_eq!(told, [(0, true, false), (1, true, true), (2, true, true)]);
-    // The pages that stayed are the first to leave, the older one ahead, and cost no write.
+    // The pages that stayed are evicted first, the older one before the other, and cost no write.
     let (_, groups) = abm.access(12, Access::Read);
     assert_eq!(
         groups,
@@ -255,7 +259,7 @@ fn abm_moves_a_written_page_and_delays_write_eviction() {
 
 #[test]
 fn abm_borrows_free_frames_both_ways() {
-    // Nothing is written: reads fill all 4 frames. Then writes take them back one by one, from the
+    // Without writes, reads fill all 4 frames. Then writes take frames back one by one, from the
     // read side as long as the write side is below its 2 pages.
     let mut abm = driven("abm-lru-clc-fixed50", 4);
     read_all(&mut abm, &[0, 1, 2, 3]);
@@ -273,7 +277,8 @@ fn abm_borrows_free_frames_both_ways() {
 
 #[test]
 fn abm_remembers_and_moves_its_pointer() {
-    // A read of a page that the read buffer gave up gives it a page of the write buffer.
+    // A read of a page that the read buffer evicted moves one page of capacity from the write
+    // buffer to the read buffer.
     let mut abm = driven("abm-lru-clc", 4);
     read_all(&mut abm, &[0, 1, 2, 3, 4]);
     assert_eq!(abm.policy.occupancy().write_target, Some(2.0));
@@ -286,9 +291,9 @@ fn abm_remembers_and_moves_its_pointer() {
 
 #[test]
 fn a_page_flushed_too_early_moves_only_the_pointer_that_weighs_costs() {
-    // 4 frames, 2 for writes. 0, 1, 2 of one block are flushed together when 8 comes and 0 leaves;
-    // 1 stays clean. Written again it would have saved a flush, 200 us against 25: 8 pages, more
-    // than the 2 that are left to give.
+    // 4 frames, 2 for writes. 0, 1, 2 of one block are flushed together when 8 is accessed, and 0
+    // is evicted; 1 stays clean. Held dirty until it is written again, it would have saved a flush,
+    // 200 us against 25: 8 pages, more than the remaining 2.
     for (name, target) in [("abm-lru-fab", 2.0), ("abm-lru-fab-cost", 4.0)] {
         let mut abm = driven(name, 4);
         for page in [0, 1, 2, 4, 8] {
@@ -302,9 +307,10 @@ fn a_page_flushed_too_early_moves_only_the_pointer_that_weighs_costs() {
 
 #[test]
 fn a_cold_page_takes_the_cold_ones_of_its_block_along() {
-    // 6 frames, all for writes. Page 0 is used at 1, 1 at 2, and 2, of the same block, at 6; when
-    // room is needed the last access was 6. A quarter of the 5 accesses since page 0 was used is 1,
-    // and 3 of them put the limit at 4: 1 is cold and goes along, 2 is warm and stays dirty.
+    // 6 frames, all for writes. Page 0 is used at 1, page 1 at 2, and page 2, of the same block, at
+    // 6; the last access before room is needed is 6. A quarter of the 5 accesses since the use of
+    // page 0 is 1, and three times that puts the limit at 4: 1 is cold and evicted too, 2 is warm
+    // and stays dirty.
     let mut policy = driven("abm-lru-cold-fixed100", 6);
     for page in [0, 1, 4, 8, 12, 2] {
         policy.write(page);
@@ -319,8 +325,8 @@ fn a_cold_page_takes_the_cold_ones_of_its_block_along() {
 
 #[test]
 fn a_cluster_that_is_flushed_again_moves_the_pointer_that_counts_flushes() {
-    // 4 frames, 2 for writes. 0, 1, 2 are flushed when 8 comes. Page 3 of that block is new, so no
-    // page is flushed again; but a larger write buffer would have flushed the block once, not
+    // 4 frames, 2 for writes. 0, 1, 2 are flushed when 8 is accessed. Page 3 of that block is new,
+    // so no page is flushed again; but a larger write buffer would have flushed the block once, not
     // twice.
     for (name, moves) in [("abm-lru-fab-cost", false), ("abm-lru-fab-marginal", true)] {
         let mut abm = driven(name, 4);
@@ -339,13 +345,14 @@ fn a_cluster_that_is_flushed_again_moves_the_pointer_that_counts_flushes() {
 
 #[test]
 fn a_block_is_written_whole_only_where_parts_were_seen_to_cost_more() {
-    // Blocks of 4. Filling up half of one takes 2 reads and 2 pages more, 450 us.
+    // Blocks of 4. Padding half a block takes 2 reads and 2 more pages, 450 us.
     for (parts_us, padded) in [(200.0, false), (600.0, false), (1000.0, true)] {
         let mut policy = built("abm-lru-clc+pad-fixed100", 3, 12, &[]);
         for time_us in [200.0, parts_us] {
             policy.cost(DeviceCost::Flush { pages: 1, time_us });
         }
-        // Of 11 flushes of a page all but the first took 0, 400 and 800 us beside it.
+        // All of the 11 flushes of a page, except the first, took 0, 400 and 800 us beside the
+        // page.
         for _ in 0..9 {
             let time_us = parts_us;
             policy.cost(DeviceCost::Flush { pages: 1, time_us });

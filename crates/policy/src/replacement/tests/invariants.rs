@@ -1,4 +1,4 @@
-//! What must hold for every policy under any sequence of accesses, flushes, discards and costs.
+//! Invariants of every policy under any sequence of accesses, flushes, discards and costs.
 
 use super::*;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    // Half of the accesses fall on a few pages, so that hits, ghosts and second uses happen.
+    // Half of the accesses go to a few pages, so that hits, ghosts and second uses happen.
     let page = prop_oneof![0..8u32, 0..PAGES];
     prop_oneof![
         20 => (page, any::<bool>()).prop_map(|(page, write)| Event::Access(page, write)),
@@ -42,7 +42,8 @@ fn apply(driven: &mut Driven, event: Event) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// No page beyond the frames, no dirty page lost, no page twice, for every policy at once.
+    /// Checks that every policy holds no more pages than frames, loses no dirty page, and holds no
+    /// page twice.
     #[test]
     fn every_policy_keeps_the_contract(
         events in proptest::collection::vec(event(), 1..300),
@@ -59,7 +60,7 @@ proptest! {
                 prop_assert!(driven.held.len() <= capacity, "{name}");
             }
             driven.check(PAGES);
-            // After everything was discarded, nothing is left and ids may be used again.
+            // After all pages were discarded, none is held and ids may be reused.
             for page in 0..PAGES {
                 driven.remove(page);
                 prop_assert!(!driven.policy.remembers(page), "{name}: {page}");
@@ -70,7 +71,7 @@ proptest! {
         }
     }
 
-    /// The optimum misses least.
+    /// Checks that no policy misses less than the optimum.
     #[test]
     fn nothing_beats_the_optimum(
         accesses in proptest::collection::vec((prop_oneof![0..8u32, 0..PAGES], any::<bool>()), 1..300),
@@ -94,7 +95,8 @@ proptest! {
 
 #[test]
 fn ids_that_grow_one_by_one_are_like_ids_known_before() {
-    // The live cache meets pages as they come; a simulator knows them all.
+    // The live cache introduces pages as they are accessed; a simulator knows all of them in
+    // advance.
     for name in all_names() {
         let spec: Spec = name.parse().expect("a known policy");
         let build = Build {

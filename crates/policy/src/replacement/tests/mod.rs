@@ -1,4 +1,4 @@
-//! The policies against examples worked by hand, textbook models, and what must hold for all.
+//! Tests of the policies against examples computed by hand, textbook models, and common invariants.
 
 mod examples;
 mod invariants;
@@ -7,10 +7,10 @@ mod textbook;
 use super::*;
 use std::collections::BTreeSet;
 
-/// Pages in an erase block here.
+/// Number of pages in an erase block in these tests.
 pub(super) const BLOCK: u32 = 4;
 
-/// Every plain policy and pairs of every kind.
+/// Returns the names of every plain policy and of pairs of every kind.
 pub(super) fn all_names() -> Vec<String> {
     let mut names: Vec<String> = catalogue().map(|(name, _)| name.to_owned()).collect();
     for read in [
@@ -26,8 +26,8 @@ pub(super) fn all_names() -> Vec<String> {
     names
 }
 
-/// A policy of `capacity` pages over pages below `pages`, introduced in order. `future` is what
-/// will be accessed, for the optimum.
+/// Builds a policy of `capacity` pages over pages below `pages`, introduced in order. `future`
+/// lists the accesses to come, for the optimum.
 pub(super) fn built(
     name: &str,
     capacity: usize,
@@ -51,7 +51,7 @@ pub(super) fn built(
     policy
 }
 
-/// A policy under test, with what it has said so far.
+/// A policy under test, with the state that its results imply.
 pub(super) struct Driven {
     pub(super) policy: Box<dyn Replacement>,
     pub(super) held: BTreeSet<PageId>,
@@ -69,7 +69,7 @@ impl Driven {
         }
     }
 
-    /// Accesses a page, follows what the policy says, and checks that it makes sense.
+    /// Accesses a page, follows the policy's decisions, and checks that they are consistent.
     pub(super) fn access(&mut self, page: PageId, access: Access) -> (Outcome, Vec<Vec<Leaving>>) {
         let outcome = self.policy.access(page, access, &mut self.out);
         let was_held = self.held.contains(&page);
@@ -122,7 +122,7 @@ impl Driven {
         self.dirty.remove(&page);
     }
 
-    /// What the policy says of itself is what it has told.
+    /// Checks that the policy's state agrees with its decisions so far.
     pub(super) fn check(&self, pages: u32) {
         assert!(
             self.held.len() <= self.policy.capacity(),

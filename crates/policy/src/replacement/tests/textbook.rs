@@ -1,9 +1,9 @@
-//! FIFO, LRU and CLOCK as a textbook has them, written without a thought to speed.
+//! FIFO, LRU and CLOCK as in a textbook, written without regard to speed.
 
 use super::*;
 use proptest::prelude::*;
 
-/// A queue of pages, the next to leave in front, each with a used bit.
+/// A queue of pages, the next victim in front, each with a used bit.
 struct Naive {
     kind: &'static str,
     capacity: usize,
@@ -11,7 +11,7 @@ struct Naive {
 }
 
 impl Naive {
-    /// Whether `page` was there, and which page left.
+    /// Returns whether `page` was held, and the page that was evicted.
     fn access(&mut self, page: PageId) -> (bool, Option<PageId>) {
         if let Some(at) = self.queue.iter().position(|(held, _)| *held == page) {
             match self.kind {

@@ -1,5 +1,5 @@
-//! Which queues want service, as far as decisions ask: how many, of which classes and weights.
-//! Counted and not looked through, since every request asks.
+//! Counters of the queues that want service, by class and weight, for the scheduler's decisions.
+//! They are kept as counters and not computed by a scan, since every request reads them.
 
 use super::super::queues::Rank;
 use super::flow::Flow;
@@ -11,12 +11,12 @@ pub(super) struct Busy {
     count: usize,
     raised: usize,
     ranks: [usize; 3],
-    /// How many there are of each weight, the least first.
+    /// Number of queues of each weight, the smallest weight first.
     weights: Vec<(u64, usize)>,
 }
 
 impl Busy {
-    /// Counts a queue, as it is now. It must be counted out before its class, weight or raise
+    /// Counts a queue with its current state. It must be removed before its class, weight or raise
     /// changes.
     pub(super) fn add(&mut self, flow: &Flow) {
         self.count += 1;
@@ -28,7 +28,7 @@ impl Busy {
         }
     }
 
-    /// Counts a queue out, as it was when it was counted.
+    /// Removes a queue from the counts, with the state it had when it was counted.
     pub(super) fn remove(&mut self, flow: &Flow) {
         self.count -= 1;
         self.raised -= usize::from(flow.raise.is_up());
@@ -45,12 +45,13 @@ impl Busy {
         self.count
     }
 
-    /// Those whose weight is raised.
+    /// Returns the number of queues whose weight is raised.
     pub(super) fn raised(&self) -> usize {
         self.raised
     }
 
-    /// True if they differ in class, or in weight with `of` not having the least.
+    /// Returns true if the queues differ in class, or in weight while `of` does not have the
+    /// smallest one.
     pub(super) fn is_uneven(&self, of: Option<&Flow>) -> bool {
         let least = self.weights.first().map(|of| of.0);
         let has_least = of.is_some_and(|flow| Some(flow.weight()) == least);

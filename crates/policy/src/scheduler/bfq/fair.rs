@@ -1,35 +1,37 @@
-//! B-WF2Q+: who is served next, so that each queue has its share of the sectors by its weight.
+//! B-WF2Q+: the choice of the next queue to serve, so that each queue gets its share of the sectors
+//! by weight.
 //!
-//! Virtual time goes on by what is served, divided by the weights of all that are here. A queue
-//! starts where virtual time is, or where its last service ended, and would finish when it has used
-//! its budget. Of those that have started the first to finish is next, so none waits longer than
-//! its share by more than one budget. A queue that is gone keeps its weight here until virtual time
-//! has passed its end, since what it was served beyond that is still owed.
+//! Virtual time advances by the sectors served, divided by the weights of all present queues. A
+//! queue starts at the current virtual time, or where its last service ended, and finishes when it
+//! has used its budget. Of the queues that have started, the first to finish is served next, so a
+//! queue never waits longer than its share by more than one budget. A queue without requests keeps
+//! its weight here until virtual time has passed its end, since the service it got beyond that is
+//! still owed.
 //!
 //! Source: `block/bfq-wf2q.c` of Linux 6.1, for one group.
 
 use super::super::queues::Rank;
 use crate::lists::take_at;
 
-/// Virtual time is sectors times this by weight.
+/// Virtual time is sectors divided by weight, shifted left by this number of bits.
 const SHIFT: u32 = 22;
 
-/// A queue as seen from here.
+/// The state of a queue in this algorithm.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share {
     start: u128,
     finish: u128,
-    /// Its weight while it counts here, else 0.
+    /// The queue's weight while it counts here, otherwise 0.
     weight: u64,
     rank: Rank,
-    /// Sectors that it may have before it starts anew.
+    /// Number of sectors that the queue may get before it must start again.
     pub(super) budget: u64,
-    /// Sectors that it has had of them.
+    /// Number of sectors of the budget that the queue has got.
     pub(super) service: u64,
 }
 
 impl Share {
-    /// Sectors that are left of the budget.
+    /// Returns the number of sectors left of the budget.
     pub(super) fn left(&self) -> u64 {
         self.budget.saturating_sub(self.service)
     }
@@ -42,7 +44,7 @@ impl Share {
 fn span(sectors: u64, weight: u64) -> u128 {
     let weight = weight.max(1);
     if sectors.leading_zeros() >= SHIFT {
-        // What is served at a time, and dividing 128 bits takes many times as long.
+        // All usual services take this path; a division of 128 bits takes many times as long.
         return u128::from((sectors << SHIFT) / weight);
     }
     (u128::from(sectors) << SHIFT) / u128::from(weight)
@@ -53,9 +55,9 @@ fn span(sectors: u64, weight: u64) -> u128 {
 struct Class {
     vtime: u128,
     weights: u64,
-    /// Those that have requests, but for the one that is served, by where they finish.
+    /// Queues with requests, except the served one, by finish time.
     active: Vec<(u128, usize)>,
-    /// Those that have none and have not been forgotten, likewise.
+    /// Queues without requests that have not been forgotten, by finish time.
     idle: Vec<(u128, usize)>,
 }
 
@@ -69,7 +71,7 @@ fn take(list: &mut Vec<(u128, usize)>, finish: u128, at: usize) -> bool {
     found.map(|place| take_at(list, place)).is_ok()
 }
 
-/// All classes.
+/// The state of all classes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fair {
     classes: [Class; 3],
@@ -77,7 +79,7 @@ pub(super) struct Fair {
 }
 
 impl Fair {
-    /// Makes a place for the queue `at`.
+    /// Allocates the state of the queue `at`.
     pub(super) fn know(&mut self, at: usize) {
         crate::lists::grow(&mut self.shares, at + 1, Share::default());
     }
@@ -86,24 +88,25 @@ impl Fair {
         &mut self.shares[at]
     }
 
-    /// The budget of the queue `at`.
+    /// Returns the budget of the queue `at`.
     pub(super) fn budget(&self, at: usize) -> u64 {
         self.shares[at].budget
     }
 
-    /// Sectors that are left of the budget of the queue `at`.
+    /// Returns the number of sectors left of the budget of the queue `at`.
     pub(super) fn left(&self, at: usize) -> u64 {
         self.shares[at].left()
     }
 
-    /// True if the queue `at`, which is not served, has requests of a class.
+    /// Returns true if a queue of the class, other than the served one, has requests.
     pub(super) fn has(&self, rank: Rank) -> bool {
         !self.classes[rank as usize].active.is_empty()
     }
 
-    /// The queue `at` has requests again. With `shifted` it lost its turn only because its requests
-    /// come one after another, and so may start where it ended; but not so far back that it would
-    /// have finished already, but for what its `raise` allows.
+    /// Activates the queue `at`, which has requests again. With `shifted` (the raise factor) it
+    /// lost its turn only because its requests come one after another, and so may start where it
+    /// ended. If it would then have finished already, its times are shifted towards the current
+    /// time, by less the higher the raise.
     pub(super) fn activate(&mut self, at: usize, rank: Rank, weight: u64, shifted: Option<u64>) {
         self.forget_if(at, |share| share.rank != rank);
         let class = &mut self.classes[rank as usize];
@@ -126,15 +129,15 @@ impl Fair {
         put(&mut class.active, share.finish, at);
     }
 
-    /// Takes out the queue that is to be served: of `rank` if that is given, else of the first
-    /// class that has one.
+    /// Removes and returns the queue to be served: of `rank` if that is given and has one,
+    /// otherwise of the first class that has one.
     pub(super) fn next(&mut self, rank: Option<Rank>) -> Option<usize> {
         let all = [Rank::RealTime, Rank::BestEffort, Rank::Idle];
         let mut ranks = rank.into_iter().chain(all);
         let rank = ranks.find(|rank| self.has(*rank))?;
         let class = &mut self.classes[rank as usize];
         let starts = class.active.iter().map(|(_, at)| self.shares[*at].start);
-        // If none has started, time jumps to where one does.
+        // If no queue has started, virtual time jumps to the first start.
         class.vtime = class.vtime.max(starts.min()?);
         let vtime = class.vtime;
         let mut places = class.active.iter();
@@ -143,7 +146,7 @@ impl Fair {
         Some(at)
     }
 
-    /// The queue `at` is served so many sectors.
+    /// Records that the queue `at` is served `sectors` sectors.
     pub(super) fn serve(&mut self, at: usize, sectors: u64) {
         let share = &mut self.shares[at];
         share.service += sectors;
@@ -152,7 +155,7 @@ impl Fair {
         self.forget_passed(at);
     }
 
-    /// The queue `at`, which was served, goes on waiting, with a new budget.
+    /// Puts the queue `at`, which was served, back among the waiting ones, with a new budget.
     pub(super) fn requeue(&mut self, at: usize, weight: u64, budget: u64) {
         let share = &mut self.shares[at];
         share.finish_after(share.service);
@@ -165,7 +168,7 @@ impl Fair {
         put(&mut class.active, share.finish, at);
     }
 
-    /// The queue `at`, which was served, has no more requests.
+    /// Retires the queue `at`, which was served and has no more requests.
     pub(super) fn retire(&mut self, at: usize) {
         let share = &mut self.shares[at];
         share.finish_after(share.service);
@@ -177,7 +180,7 @@ impl Fair {
         }
     }
 
-    /// Forgets what virtual time has passed of the class of the queue `at`.
+    /// Forgets idle queues whose end virtual time has passed, in the class of the queue `at`.
     fn forget_passed(&mut self, at: usize) {
         let class = &mut self.classes[self.shares[at].rank as usize];
         while let Some((finish, first)) = class.idle.first().copied() {
@@ -189,7 +192,7 @@ impl Fair {
         }
     }
 
-    /// Forgets the queue `at`, which has no requests, if that is so.
+    /// Forgets the queue `at`, which has no requests, if `condition` holds.
     fn forget_if(&mut self, at: usize, condition: impl Fn(&Share) -> bool) {
         let share = &mut self.shares[at];
         if !condition(share) {
@@ -217,7 +220,7 @@ mod tests {
         fair
     }
 
-    /// Serves whole budgets.
+    /// Serves the next queue a whole budget.
     fn serve_next(fair: &mut Fair, weight: impl Fn(usize) -> u64) -> usize {
         let at = fair.next(None).expect("somebody waits");
         let budget = fair.share(at).budget;
@@ -239,22 +242,23 @@ mod tests {
 
     #[test]
     fn service_is_by_weight() {
-        // Of three budgets the queue with twice the weight has two.
+        // The queue with twice the weight gets two of three budgets.
         let weight = |at| if at == 0 { 20 } else { 10 };
         let mut fair = with(&[(20, 100), (10, 100)]);
         let served: Vec<usize> = (0..9).map(|_| serve_next(&mut fair, weight)).collect();
         assert_eq!(served.iter().filter(|at| **at == 0).count(), 6);
-        // Spans are 5 and 10 of virtual time, which goes on by 100/30 a budget: 0 finishes first,
-        // is next eligible at 5 and time is at 3.3 then, so 1 is next, then 0 twice.
+        // Spans are 5 and 10 of virtual time, which advances by 100/30 per budget: 0 finishes first
+        // and is next eligible at 5, but the time is 3.3 then, so 1 is next, then 0 twice.
         assert_eq!(served[..6], [0, 1, 0, 0, 1, 0]);
     }
 
     #[test]
     fn who_was_served_beyond_its_share_waits_for_that_though_it_was_away() {
-        // 0 has 300 sectors at once while 1 waits with a budget of 100, goes and comes back: 1 has
-        // 100 three times first, since 0 starts where it ended.
+        // Queue 0 gets 300 sectors at once while 1 waits with a budget of 100, retires and is
+        // activated again: 1 gets 100 sectors three times before the times of 0 have caught up,
+        // since 0 starts where it ended.
         let mut fair = with(&[(10, 300), (10, 100)]);
-        // The first to finish is 1.
+        // Queue 1 finishes first.
         assert_eq!(serve_next(&mut fair, |_| 10), 1);
         assert_eq!(fair.next(None), Some(0));
         fair.serve(0, 300);

@@ -1,5 +1,5 @@
-//! One queue of BFQ: its requests, its budget, how its task behaves, and whether its weight is
-//! raised.
+//! One queue of BFQ: its requests, its budget, the behaviour of its task, and the raise of its
+//! weight.
 
 use super::super::lanes::{Expiries, Lane};
 use super::super::means::Mean;
@@ -7,67 +7,70 @@ use super::super::queues::{Rank, rank_of};
 use super::super::{Bio, MS_NS, Requests, Tag};
 use super::weight::Raise;
 
-/// Further than this from the request before it, a request is seeky.
+/// Distance from the previous request beyond which a request is seeky.
 const SEEK_SECTORS: u64 = 8 * 100;
-/// On a device that does not rotate only if it is also shorter than this.
+/// On a device that does not rotate, only requests shorter than this are seeky.
 const SHORT_SECTORS: u32 = 2 * 32;
-/// A queue is seeky if more of its last 32 requests were.
+/// A queue is seeky if more than this number of its last 32 requests were.
 const SEEKS: u32 = 19;
-/// A mean of thinking times is believed with more weight than this.
+/// Sample weight above which a mean of think times is valid.
 const VALID: u64 = 80;
-/// What a task did is looked at for so long, and half of it is forgotten then.
+/// Length of the window in which a task's activity is measured; after it, half of the measurement
+/// is forgotten.
 const WINDOW_NS: u64 = 200 * MS_NS;
 
-/// True if `start_sector` is far from where the request before it ended.
+/// Returns true if `bio` starts far from `from_sector`, where the previous request ended; without
+/// rotation, only if it is also short.
 pub(super) fn is_seeky(from_sector: u64, bio: &Bio, rotational: bool) -> bool {
     let is_far = bio.start_sector.abs_diff(from_sector) > SEEK_SECTORS;
     is_far && (rotational || bio.sectors < SHORT_SECTORS)
 }
 
-/// A queue.
+/// A queue of BFQ.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flow {
     pub(super) lane: Lane,
-    /// What it goes on with.
+    /// The next request to dispatch.
     pub(super) next: Option<Tag>,
     pub(super) sync: bool,
     pub(super) rank: Rank,
-    /// 0 is the most urgent, 7 the least.
+    /// The priority level: 0 is the most urgent, 7 the least.
     pub(super) level: u64,
-    /// Requests on the list or with the device.
+    /// Number of requests on the list or with the device.
     pub(super) under_way: usize,
-    /// It wants service: it has requests, or the device is kept for it.
+    /// True when the queue wants service: it has requests, or the device is kept for it.
     pub(super) is_busy: bool,
     /// The next budget, in sectors.
     pub(super) budget_next: u64,
-    /// Until when it may use its budget.
+    /// The time until which the queue may use its budget.
     pub(super) budget_until_ns: u64,
-    /// The oldest was looked at since it began to be served.
+    /// True when the oldest request was checked for expiry since the service began.
     pub(super) looked: bool,
-    /// It lost its turn because it had nothing to ask for, with budget left.
+    /// True when the queue lost its turn because it had no request, with budget left.
     pub(super) may_come_back: bool,
     pub(super) raise: Raise,
-    /// When all its requests were done; `None` before its first.
+    /// The time when all its requests had completed; `None` before its first request.
     pub(super) idle_since_ns: Option<u64>,
-    /// From then on a request would come as from a player.
+    /// The time after which a request counts as a player's.
     pub(super) soft_real_time_ns: u64,
-    /// `soft_real_time_ns` is to be reckoned when its last request is done.
+    /// True when `soft_real_time_ns` must be computed at the completion of the queue's last
+    /// request.
     pub(super) reckons_later: bool,
-    /// When it began to have requests, and sectors served since.
+    /// The time when the queue began to have requests, and the number of sectors served since.
     pub(super) busy_since_ns: u64,
     pub(super) busy_sectors: u64,
     exited: bool,
     known: bool,
-    /// When a request of its was done last.
+    /// The time of the last completion of one of its requests.
     pub(super) ended_ns: Option<u64>,
     think_ns: Mean,
     thinks_long: bool,
     end_sector: u64,
-    /// A bit for each of the last 32 requests: seeky.
+    /// One bit for each of the last 32 requests: 1 for a seeky one.
     seeks: u32,
     asks_since_ns: u64,
     paused_ns: u64,
-    /// It has requests four fifths of the time.
+    /// True when the queue has requests at least four fifths of the time.
     asks_always: bool,
     is_new: bool,
 }
@@ -77,7 +80,7 @@ impl Flow {
         self.lane.is_empty()
     }
 
-    /// Takes over the priority of who asks, as it is when the queue has nothing else.
+    /// Takes over the priority of the bio's task, if the queue is not busy.
     pub(super) fn set_owner(&mut self, bio: &Bio, budget: u64, now_ns: u64) {
         if self.is_busy {
             return;
@@ -96,17 +99,17 @@ impl Flow {
         self.seeks = 1;
     }
 
-    /// Its weight for the time being.
+    /// Returns the queue's current weight, including the raise.
     pub(super) fn weight(&self) -> u64 {
         self.plain_weight() * self.raise.factor()
     }
 
-    /// Its weight by its level.
+    /// Returns the queue's weight by its level.
     pub(super) fn plain_weight(&self) -> u64 {
         (8 - self.level) * 10
     }
 
-    /// Learns from a request that comes.
+    /// Learns from a request that arrives.
     pub(super) fn note_request(&mut self, bio: &Bio, rotational: bool, idle_ns: u64, now_ns: u64) {
         let since_end_ns = self.ended_ns.map_or(0, |ended_ns| now_ns - ended_ns);
         if self.under_way == 0 && !self.is_busy {
@@ -135,7 +138,7 @@ impl Flow {
         }
     }
 
-    /// It has begun to have requests.
+    /// Records that the queue has begun to have requests.
     pub(super) fn began(&mut self, now_ns: u64) {
         self.is_new = false;
         self.busy_since_ns = now_ns;
@@ -143,7 +146,7 @@ impl Flow {
         self.reckons_later = false;
     }
 
-    /// It will ask for nothing any more.
+    /// Records that the task has exited.
     pub(super) fn exit(&mut self) {
         self.exited = true;
     }
@@ -156,22 +159,23 @@ impl Flow {
         self.seeks.count_ones() > SEEKS
     }
 
-    /// All of its requests were seeks.
+    /// Returns true if all of its last 32 requests were seeky.
     pub(super) fn is_all_seeks(&self) -> bool {
         self.seeks == u32::MAX
     }
 
-    /// It thinks a short time between requests, as far as is known.
+    /// Returns true if the task's think times are short, as far as known.
     pub(super) fn thinks_short(&self) -> bool {
         !self.thinks_long && self.rank != Rank::Idle
     }
 
-    /// It asks all the time, and for what lies together.
+    /// Returns true if the task is always busy, and its requests are mostly sequential.
     pub(super) fn is_stream(&self) -> bool {
         !self.is_seeky() && self.asks_always && self.thinks_short()
     }
 
-    /// What its next request counts against its budget: more if nobody waits for it.
+    /// Returns the charge of the next request to the budget, which is larger if no task waits for
+    /// it.
     pub(super) fn charge(&self, r: &Requests, async_factor: impl Fn() -> u64) -> Option<u64> {
         let sectors = u64::from(r[self.next?].bio.sectors);
         let is_plain = self.sync || self.raise.is_up();
@@ -182,12 +186,12 @@ impl Flow {
         })
     }
 
-    /// The oldest if it has expired and is not `last`, asked about once.
+    /// Returns the oldest request if it has expired and is not `last`; checks once per service.
     pub(super) fn expired_once(&mut self, last: Tag, e: &Expiries, now_ns: u64) -> Option<Tag> {
         if std::mem::replace(&mut self.looked, true) {
             return None;
         }
-        // A request is due at the very time of its expiry here.
+        // A request is due exactly at its expiry here.
         let expired = self.lane.expired(e, now_ns.saturating_add(1));
         expired.filter(|tag| *tag != last)
     }

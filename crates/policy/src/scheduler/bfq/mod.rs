@@ -1,10 +1,11 @@
-//! BFQ: every task has a queue of its own for what it waits for, and the queues are served budgets
-//! of sectors, by weight, so that a share does not depend on how the requests of a task lie. What
-//! has just begun, or asks like a player, has a multiple of its weight for a while.
+//! BFQ: every task has a queue of its own for its sync requests, and the queues are served budgets
+//! of sectors, by weight, so that a task's share does not depend on the layout of its requests. The
+//! weight of a new queue, or of one with soft real-time requests like a media player's, is raised
+//! for a while.
 //!
-//! Source: `block/bfq-iosched.c` and `block/bfq-wf2q.c` of Linux 6.1, for one group. Not here:
-//! queues that merge because their requests interleave, bursts of new queues, requests let in
-//! during a pause, and queues that wake others.
+//! Source: `block/bfq-iosched.c` and `block/bfq-wf2q.c` of Linux 6.1, for one group. Not
+//! implemented: merging of queues whose requests interleave, bursts of new queues, request
+//! injection during a pause, and queues that wake others.
 
 mod busy;
 mod fair;
@@ -26,53 +27,55 @@ use weight::Raise;
 
 /// The largest budget before the device is known, in sectors.
 const BUDGET_SECTORS: u64 = 16 * 1024;
-/// The least budget is this part of the largest.
+/// Ratio of the largest to the smallest budget.
 const BUDGET_PARTS: u64 = 32;
-/// The largest budget is that of the device from so many budgets on, counted towards 256.
+/// Value of the budget counter, which approaches 256, from which on the measured largest budget is
+/// used.
 const BUDGETS_KNOWN: u64 = 194;
-/// A sector of an async request counts as so many.
+/// Factor by which a sector of an async request is charged.
 const ASYNC_CHARGE: u64 = 3;
-/// The pause of a queue that is seeky, and the least time that a queue is charged.
+/// The pause of a seeky queue, and the minimum time that a queue is charged.
 const SHORT_PAUSE_NS: u64 = 2 * MS_NS;
-/// The least pause of a queue whose weight is raised.
+/// The minimum pause of a queue whose weight is raised.
 const RAISED_PAUSE_NS: u64 = 20 * MS_NS;
-/// Nobody is called slow who was served for less than this, and nothing is known of who was for
-/// less than that.
+/// Minimum service time after which a queue can be slow by its throughput, and the time below which
+/// the length of a service says nothing.
 const SLOW_NS: u64 = 20 * MS_NS;
 const TOO_SHORT_NS: u64 = MS_NS;
-/// The idle class is served after so long without, though others want to be.
+/// Time after which the idle class is served, even though other classes have requests.
 const IDLE_CLASS_NS: u64 = 200 * MS_NS;
-/// More requests with the device than this, seen in so many, show that it has a queue of its own.
+/// More than this number of requests with the device, seen within the given number of samples,
+/// shows that the device has a queue of its own.
 const DEVICE_QUEUES: usize = 3;
 const DEVICE_SAMPLES: u64 = 32;
 
 /// Parameters of BFQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BfqParameters {
-    /// The longest pause through which a queue keeps the device; 0 for none.
+    /// The longest pause during which the device is kept for a queue; 0 for none.
     pub slice_idle_ns: u64,
-    /// A sync request that is as old goes first when its queue is served.
+    /// Age from which a sync request is dispatched first when its queue is served.
     pub fifo_expire_sync_ns: u64,
-    /// The same of an async one.
+    /// Age from which an async request is dispatched first when its queue is served.
     pub fifo_expire_async_ns: u64,
-    /// Further back than this is a new sweep.
+    /// Distance behind the head beyond which a request starts a new sweep.
     pub back_seek_sectors_max: u64,
-    /// A way back counts as so many times its distance.
+    /// Factor by which the cost of a backward seek is multiplied.
     pub back_seek_penalty: u64,
-    /// The time in which a budget has to be used.
+    /// Time within which a budget must be used.
     pub timeout_sync_ns: u64,
-    /// The largest budget; 0 for what the device serves in `timeout_sync_ns`.
+    /// The largest budget; 0 for the number of sectors that the device serves in `timeout_sync_ns`.
     pub max_budget_sectors: u64,
-    /// Weights are raised of queues that are new or ask like a player.
+    /// Raises the weights of queues that are new or soft real-time.
     pub low_latency: bool,
-    /// The device is kept for a queue through every pause.
+    /// Keeps the device for a queue through every pause.
     pub strict_guarantees: bool,
-    /// The device has heads that move. The kernel asks the device.
+    /// True for a device with moving heads. The kernel asks the device for this.
     pub rotational: bool,
 }
 
 impl Default for BfqParameters {
-    /// 8 ms; 125 and 250 ms; 16 MiB, 2; 124 ms, by the device; low latency on a disk.
+    /// Returns 8 ms; 125 and 250 ms; 16 MiB, 2; 124 ms, by the device; low latency on a disk.
     fn default() -> BfqParameters {
         BfqParameters {
             slice_idle_ns: 8 * MS_NS,
@@ -89,7 +92,7 @@ impl Default for BfqParameters {
     }
 }
 
-/// Why a queue is no longer served.
+/// The reason that the service of a queue ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     TooIdle,
@@ -99,20 +102,20 @@ enum Reason {
     Preempted,
 }
 
-/// What a queue that is served does next.
+/// The next step of the served queue.
 enum Step {
-    /// A request, for so many sectors of its budget.
+    /// Dispatches a request, and charges the given number of sectors to the budget.
     Dispatch(Tag, u64),
     Wait,
     End(Reason),
 }
 
-/// Whether the device was seen with a queue of its own.
+/// The detection whether the device has a queue of its own.
 #[derive(Clone, Copy, Debug, Default)]
 struct DeviceQueue {
     samples: u64,
     deepest: usize,
-    /// `None` until that is known.
+    /// The result; `None` until it is known.
     seen: Option<bool>,
 }
 
@@ -127,25 +130,26 @@ pub struct Bfq {
     expiries: Expiries,
     rate: Rate,
     budget_max: u64,
-    /// Budgets given out, counted towards 256.
+    /// Counter of the budgets granted, which approaches 256.
     budgets: u64,
-    /// The queue that is served, and since when.
+    /// The served queue, and the start of its service.
     served: Option<usize>,
     served_since_ns: u64,
-    /// The device is kept for that queue, which is empty, from when until when.
+    /// Start and end of the pause during which the device is kept for the served queue, which is
+    /// empty.
     pause_ns: Option<(u64, u64)>,
     idle_class_ns: u64,
     device: DeviceQueue,
-    /// Requests that wait.
+    /// Number of requests that wait.
     waiting: usize,
-    /// Requests on the list or with the device.
+    /// Number of requests on the list or with the device.
     under_way: usize,
-    /// The sector behind the request dispatched last.
+    /// The sector behind the last dispatched request.
     head_sector: u64,
 }
 
 impl Bfq {
-    /// For `tags` tags.
+    /// Creates the scheduler for `tags` tags.
     pub fn new(tags: usize, parameters: BfqParameters) -> Bfq {
         let mut bfq = Bfq {
             parameters,
@@ -173,14 +177,14 @@ impl Bfq {
     }
 
     fn know(&mut self, at: usize) {
-        // Every request asks, and a queue to grow with is not made for nothing.
+        // Every request calls this, so the default queue is created only when the array must grow.
         if at >= self.flows.len() {
             crate::lists::grow(&mut self.flows, at + 1, Flow::default());
             self.fair.know(at);
         }
     }
 
-    /// The weight that the queue of a task has; `None` before its first request.
+    /// Returns the current weight of a task's queue; `None` before its first request.
     #[cfg(test)]
     pub(super) fn weight_of_task(&self, task: Task) -> Option<u64> {
         let flow = self.flows.get(ASYNC_QUEUES + task as usize)?;
@@ -204,7 +208,8 @@ impl Bfq {
         (max / BUDGET_PARTS).max(1)
     }
 
-    /// A sector of an async request counts as more only where all queues are alike.
+    /// Returns the charge of an async sector, which exceeds 1 only while all queues have equal
+    /// class and weight.
     fn async_charge(&self) -> u64 {
         if self.busy.is_uneven(None) {
             1
@@ -217,7 +222,7 @@ impl Bfq {
         self.flows[at].charge(r, || self.async_charge())
     }
 
-    /// True if it is worth keeping the device for a queue through a pause.
+    /// Returns true if it is worthwhile to keep the device for a queue through a pause.
     fn is_better_to_pause(&self, at: usize) -> bool {
         let flow = &self.flows[at];
         if self.parameters.strict_guarantees {
@@ -246,7 +251,8 @@ impl Bfq {
             || self.busy.len() == 1
     }
 
-    /// True if the time for its budget is over, and it would not be served much of it in a pause.
+    /// Returns true if the time for the queue's budget is over, except in a pause when less than a
+    /// third of the budget is left.
     fn may_time_out(&self, at: usize, now_ns: u64) -> bool {
         let budget = self.fair.budget(at);
         let is_due = now_ns >= self.flows[at].budget_until_ns;
@@ -257,7 +263,7 @@ impl Bfq {
         self.flows[at].is_empty() && self.is_better_to_pause(at)
     }
 
-    /// The queue that may dispatch now, its request, and for how many sectors of its budget.
+    /// Returns the queue that may dispatch now, its request, and the charge to its budget.
     fn select(&mut self, r: &Requests, now_ns: u64) -> Option<(usize, Tag, u64)> {
         self.end_pause(r, now_ns);
         if let Some(at) = self.served
@@ -324,7 +330,8 @@ impl Bfq {
         self.budgets = (self.budgets * 7 + 256) / 8;
         self.served = Some(at);
         self.served_since_ns = now_ns;
-        // A merge may have made its next request longer than the budget that it was given.
+        // A merge may have made the queue's next request longer than the budget that it was
+        // granted.
         if let Some(charge) = self.charge(at, r) {
             let share = self.fair.share(at);
             share.budget = share.budget.max(charge);
@@ -339,8 +346,8 @@ impl Bfq {
         Some(at)
     }
 
-    /// Ends the service of the queue `at`. With `paused` it did not ask during a pause, which is
-    /// not counted.
+    /// Ends the service of the queue `at`. With `paused` it made no request during a pause, whose
+    /// time is not counted.
     fn end_service(&mut self, at: usize, reason: Reason, paused: bool, r: &Requests, now_ns: u64) {
         self.charge_time(at, reason, paused, now_ns);
         let low_latency = self.parameters.low_latency;
@@ -380,8 +387,8 @@ impl Bfq {
         }
     }
 
-    /// A queue that is slow, or has used little of its budget in the time for it, is charged for
-    /// the time: else it would have the device for longer than others.
+    /// Charges a queue for time if it is slow, or has used little of its budget in the time for it.
+    /// Otherwise such a queue would have the device for longer than others.
     fn charge_time(&mut self, at: usize, reason: Reason, paused: bool, now_ns: u64) {
         let flow = &self.flows[at];
         let end_ns = match self.pause_ns {
@@ -409,7 +416,7 @@ impl Bfq {
             _ => 0,
         };
         if charged_ns < MS_NS {
-            // Whole milliseconds count.
+            // Only whole milliseconds count.
             return;
         }
         let timeout_ms = (self.parameters.timeout_sync_ns / MS_NS).max(1);
@@ -422,7 +429,7 @@ impl Bfq {
         share.budget = share.budget.max(charged);
     }
 
-    /// The budget of the queue `at` after one that ended for a reason.
+    /// Returns the next budget of the queue `at`, whose last one ended for `reason`.
     fn next_budget(&mut self, at: usize, reason: Reason) -> u64 {
         let (min, max) = (self.budget_min(), self.budget_max);
         let service = self.fair.share(at).service;
@@ -438,7 +445,7 @@ impl Bfq {
             old
         } else {
             match reason {
-                // It waits for requests that are under way, so it would have asked for more.
+                // The queue waits for requests in flight, so it would have made more requests.
                 Reason::TooIdle if flow.under_way > 0 => max.min(old * 2),
                 Reason::TooIdle if old > 5 * min => old - 4 * min,
                 Reason::TooIdle => min,
@@ -452,7 +459,8 @@ impl Bfq {
         if is_known { budget.min(max) } else { budget }
     }
 
-    /// The queue `at` has a request again. True if it goes on with the budget that it had left.
+    /// Activates the queue `at`, which has a request again. Returns true if it continues with the
+    /// rest of its budget.
     fn begin_asking(&mut self, at: usize, r: &Requests, now_ns: u64) -> bool {
         let in_time_ns = 3 * self.parameters.slice_idle_ns;
         let charge = self.charge(at, r).unwrap_or(0);
@@ -478,7 +486,7 @@ impl Bfq {
         comes_back
     }
 
-    /// True if a queue that has just begun to ask takes the device from the one that is served.
+    /// Returns true if a queue that was just activated preempts the served one.
     fn preempts(&self, at: usize, comes_back: bool) -> bool {
         let Some(served) = self.served.filter(|served| *served != at) else {
             return false;
@@ -488,7 +496,7 @@ impl Bfq {
         comes_back || new.rank < old.rank || (new.rank == old.rank && new.weight() > old.weight())
     }
 
-    /// A request came for the queue that is served, in its pause.
+    /// Ends the pause of the served queue, for which a request arrived.
     fn resume(&mut self, at: usize, r: &Requests, now_ns: u64) {
         self.pause_ns = None;
         if now_ns >= self.flows[at].budget_until_ns {
@@ -496,7 +504,7 @@ impl Bfq {
         }
     }
 
-    /// Counts `tag` among what the queue `at` has under way; its budget has been charged.
+    /// Moves `tag` to the requests of the queue `at` in flight; its budget has been charged.
     fn send_out(&mut self, at: usize, tag: Tag, r: &Requests, now_ns: u64) {
         let bio = r[tag].bio;
         let sectors = u64::from(bio.sectors);
@@ -521,7 +529,7 @@ impl Bfq {
         }
     }
 
-    /// Counts `tag` out of its queue, in whose lane it still is.
+    /// Removes `tag` from the counters of its queue, in whose lane it still is.
     fn take_out(&mut self, tag: Tag, at: usize, r: &Requests, now_ns: u64) {
         let head = Head {
             sector: r[tag].bio.end_sector(),
@@ -535,14 +543,14 @@ impl Bfq {
         self.waiting -= 1;
     }
 
-    /// Looks at how many requests the device is given at once.
+    /// Samples the number of requests that the device has at once.
     fn note_depth(&mut self) {
         let device = &mut self.device;
         device.deepest = device.deepest.max(self.under_way);
         if device.seen == Some(true) || self.under_way + self.waiting <= DEVICE_QUEUES {
             return;
         }
-        // A queue for which the device is kept may be why it has few.
+        // If the device is kept for a queue, this may be why the device has few requests.
         if let Some(at) = self.served {
             let flow = &self.flows[at];
             let has_few = flow.under_way + flow.lane.len() < DEVICE_QUEUES;
@@ -557,7 +565,7 @@ impl Bfq {
         }
     }
 
-    /// Keeps the device for the queue that is served and has nothing more.
+    /// Keeps the device for the served queue, which has no more requests.
     fn begin_pause(&mut self, at: usize, now_ns: u64) {
         let flow = &self.flows[at];
         let idle_ns = self.parameters.slice_idle_ns;

@@ -1,28 +1,27 @@
-//! Raised weights: what has just begun to ask, or asks at times of its own like a player, has a
-//! multiple of its weight for a while, so that it answers at once beside others that ask all the
-//! time.
+//! Raised weights: a new queue, or a soft real-time one (a player), has a multiple of its weight
+//! for a while, so that it is served at once beside queues that are always busy.
 
 use super::super::MS_NS;
 use super::Bfq;
 use super::flow::Flow;
 use super::weight::Raise;
 
-/// A queue is new again after so long without a request.
+/// Time without a request after which a queue counts as new again.
 const NEW_NS: u64 = 2_000 * MS_NS;
-/// How many times the weight of a new queue counts, and how many times that of a player beside.
+/// Factor of the weight of a new queue, and the additional factor of a player's.
 const RAISE_TIMES: u64 = 30;
 const PLAYER_TIMES: u64 = 100;
-/// A player asks for no more sectors a second, and its weight is raised for so long from its last
-/// request on.
+/// Maximum rate of a player in sectors per second, and the time for which its weight is raised from
+/// its last request on.
 const PLAYER_SECTORS_PER_S: u64 = 7_000;
 const PLAYER_NS: u64 = 300 * MS_NS;
-/// Four ticks of a kernel of 250 a second: its clock is not finer.
+/// Four ticks of a kernel with 250 ticks per second, whose clock is not finer.
 const TICKS_NS: u64 = 16 * MS_NS;
-/// A new queue that is served more is no program that starts.
+/// Number of served sectors beyond which a new queue does not belong to a starting program.
 const RAISED_SECTORS_MAX: u64 = 120_000;
 
 impl Bfq {
-    /// Raises the weight of a queue that is new, has been away for long, or asks like a player.
+    /// Raises the weight of a queue that is new, has been idle for long, or behaves like a player.
     pub(super) fn raise_on_arrival(&mut self, at: usize, now_ns: u64) {
         let raised_ns = self.rate.raised_ns();
         let flow = &mut self.flows[at];
@@ -37,7 +36,7 @@ impl Bfq {
         let is_player = is_done && flow.soft_real_time_ns < now_ns && flow.plain_weight() == 40;
         let was_up = flow.raise.is_up();
         if !is_new && !is_player {
-            // As a rule it goes on as it was, and there is nothing to make anew.
+            // Usually the queue continues unchanged, and no raise needs to be recomputed.
             if !was_up {
                 flow.raise.began_ns = now_ns;
             }
@@ -69,7 +68,7 @@ impl Bfq {
         }
     }
 
-    /// Lowers the weight of a queue again when its time is over.
+    /// Ends the raise of a queue's weight when its time is over.
     pub(super) fn lower(&mut self, at: usize, now_ns: u64) {
         let raise = &self.flows[at].raise;
         if !raise.is_up() {
@@ -85,7 +84,7 @@ impl Bfq {
             began_ns: now_ns,
             ..Raise::default()
         };
-        // Of a player the time as a new queue may go on.
+        // The raise of a player as a new queue may continue.
         let before_ns = raise
             .before_ns
             .filter(|since_ns| now_ns <= since_ns + raised_ns);
@@ -103,7 +102,7 @@ impl Bfq {
         }
     }
 
-    /// Gives a queue another raise, also while it is counted among those that want service.
+    /// Sets the raise of a queue, also while the queue is counted among those that want service.
     pub(super) fn set_raise(&mut self, at: usize, raise: Raise) {
         let flow = &mut self.flows[at];
         if flow.is_busy {
@@ -116,8 +115,8 @@ impl Bfq {
     }
 }
 
-/// When a request would come as from a player: no sooner than a player would have used what was
-/// served.
+/// Returns the time from which on a request counts as a player's: the time by which a player would
+/// have consumed the data served.
 pub(super) fn player_ns(flow: &Flow, idle_ns: u64, now_ns: u64) -> u64 {
     let used_ns = flow.busy_sectors * 1_000 * MS_NS / PLAYER_SECTORS_PER_S;
     (flow.busy_since_ns + used_ns).max(now_ns + idle_ns + TICKS_NS)

@@ -1,33 +1,33 @@
-//! How many sectors a device serves at best, from what it was seen to do: by this the largest
-//! budget is reckoned, and how long a weight is raised.
+//! The measured peak rate of a device in sectors, from which the largest budget and the duration of
+//! raised weights are computed.
 //!
 //! Source: `bfq_update_peak_rate` and `bfq_update_rate_reset` of `block/bfq-iosched.c` in Linux
 //! 6.1.
 
 use super::super::MS_NS;
 
-/// Rates are sectors a microsecond times this power of two.
+/// Rates are sectors per microsecond, shifted left by this number of bits.
 const SHIFT: u32 = 16;
-/// A sample is a second long, or ends when the device has been without a request for so long.
+/// Length of a sample, and the time without a request after which a sample ends earlier.
 const INTERVAL_NS: u64 = 1_000 * MS_NS;
 const GAP_NS: u64 = 100 * MS_NS;
-/// A shorter sample, or one of fewer requests, says nothing.
+/// Minimum length of a valid sample, and its minimum number of requests.
 const INTERVAL_NS_MIN: u64 = 300 * MS_NS;
 const REQUESTS_MIN: u64 = 32;
-/// Faster than this is a mistake: 20 sectors a microsecond.
+/// Maximum valid rate: 20 sectors per microsecond.
 const RATE_MAX: u64 = 20 << SHIFT;
-/// A request that comes so soon after a completion finds the device busy, as good as.
+/// Time after a completion within which the device still counts as busy.
 const BUSY_NS: u64 = 2 * MS_NS;
 
-/// What is known of the device.
+/// The measurement of a device's rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     peak: u64,
     reference: u64,
-    /// For how long a weight is raised on a device of the reference rate.
+    /// Duration of a raised weight on a device of the reference rate.
     reference_ms: u64,
-    /// For how long it is on this one: reckoned when the rate changes and not when it is asked for,
-    /// since every request asks, and it is a division.
+    /// Duration of a raised weight on this device. It is computed when the rate changes, since
+    /// every request reads it and the computation is a division.
     raised_ns: u64,
     requests: u64,
     sequential: u64,
@@ -38,7 +38,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Of a device of which nothing is known but whether it rotates.
+    /// Creates the state for a device of which only `rotational` is known.
     pub(super) fn new(rotational: bool) -> Rate {
         let (reference, reference_ms) = if rotational {
             (14_000, 7_000)
@@ -61,8 +61,8 @@ impl Rate {
         rate
     }
 
-    /// A request is dispatched, `seeky` if far from the one before it, with `under_way` at the
-    /// device. True if the peak may have changed.
+    /// Records the dispatch of a request, which is `seeky` if far from the previous one, with
+    /// `under_way` requests at the device. Returns true if the peak may have changed.
     pub(super) fn dispatched(
         &mut self,
         sectors: u64,
@@ -111,7 +111,7 @@ impl Rate {
         if (mostly_seeky && rate <= self.peak) || rate > RATE_MAX {
             return false;
         }
-        // The more of it was sequential, and the longer it was, the more it counts.
+        // A sample counts more the longer it is, and the larger its sequential part is.
         let weight = 9 * self.sequential / self.requests;
         let divisor = 10 - (weight * length_ns / INTERVAL_NS).min(8);
         self.peak = (self.peak * (divisor - 1) / divisor + rate / divisor).max(1);
@@ -119,13 +119,13 @@ impl Rate {
         true
     }
 
-    /// Sectors that the device serves in a time, at best.
+    /// Returns the number of sectors that the device serves in `time_ns` at its peak rate.
     pub(super) fn sectors_in(&self, time_ns: u64) -> u64 {
         (self.peak * (time_ns / 1_000)) >> SHIFT
     }
 
-    /// How long the weight of a task stays raised: as long as the device needs for what a program
-    /// reads when it starts.
+    /// Returns the duration of a raised weight: the time in which the device serves the reads of a
+    /// starting program.
     pub(super) fn raised_ns(&self) -> u64 {
         self.raised_ns
     }
@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn a_pause_of_the_device_ends_a_sample() {
-        // 400 requests in 399 ms and then nothing for 101 ms: what was before counts, by 399/1000
-        // of its 8: 3, divisor 7.
+        // 400 requests in 399 ms, then none for 101 ms: the sample counts, by 399/1000 of its
+        // weight of 8, which is 3, so the divisor is 7.
         let mut rate = Rate::new(true);
         for ms in 0..400 {
             assert!(!rate.dispatched(512, false, 1, ms * MS_NS));

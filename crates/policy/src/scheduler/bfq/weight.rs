@@ -1,17 +1,17 @@
-//! The weight of a queue: by how much it is raised, since when and why.
+//! The raise of a queue's weight: its factor, its start and its reason.
 
-/// A weight that is raised for a while.
+/// A temporary raise of a weight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Raise {
-    /// How many times; 0 and 1 are not at all.
+    /// The factor; 0 and 1 mean no raise.
     pub(super) times: u64,
     pub(super) for_ns: u64,
     pub(super) began_ns: u64,
-    /// Sectors served since.
+    /// Number of sectors served since the start.
     pub(super) sectors: u64,
-    /// It is raised because it asks like a player, with short requests at times of its own.
+    /// True when the queue behaves like a player, with short requests at times of its own.
     pub(super) is_soft_real_time: bool,
-    /// When it was raised as that of a program that starts, and became one that plays.
+    /// Start of the raise as a starting program, for a queue that became a player during it.
     pub(super) before_ns: Option<u64>,
 }
 

@@ -1,36 +1,36 @@
-//! One queue of CFQ: its requests, its place among the others, and its slice of time.
+//! One queue of CFQ: its requests, its position among the others, and its time slice.
 
 use super::super::lanes::{Expiries, Lane};
 use super::super::queues::{Rank, rank_of};
 use super::super::{Bio, Tag};
 
-/// A queue.
+/// A queue of CFQ.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flow {
     pub(super) lane: Lane,
-    /// What it goes on with.
+    /// The next request to dispatch.
     pub(super) next: Option<Tag>,
     pub(super) sync: bool,
     pub(super) rank: Rank,
-    /// 0 is the most urgent, 7 the least.
+    /// The priority level: 0 is the most urgent, 7 the least.
     pub(super) level: u64,
-    /// Its place among queues of its rank, the lowest first.
+    /// The sort key among queues of the same rank, the lowest first.
     pub(super) key_ns: u64,
-    /// Time that it did not use of its last slice.
+    /// The unused time of the queue's last slice.
     pub(super) residual_ns: u64,
-    /// When its slice ends; `None` until the first request in it is done.
+    /// End of the slice; `None` until the first request in it has completed.
     pub(super) slice_end_ns: Option<u64>,
-    /// Requests dispatched in its slice.
+    /// Number of requests dispatched in the slice.
     pub(super) slice_dispatched: u64,
-    /// The oldest was looked at in its slice.
+    /// True when the oldest request was checked for expiry in this slice.
     looked: bool,
-    /// Its requests on the list or with the device.
+    /// Number of the queue's requests on the list or with the device.
     pub(super) under_way: usize,
-    /// Its waiting requests for metadata.
+    /// Number of the queue's waiting requests for metadata.
     pub(super) metadata: usize,
-    /// The device may be kept for it through a pause.
+    /// True when the device may be kept for the queue through a pause.
     pub(super) may_idle: bool,
-    /// It has had a request.
+    /// True when the queue has had a request.
     known: bool,
 }
 
@@ -39,7 +39,7 @@ impl Flow {
         self.lane.is_empty()
     }
 
-    /// Takes over the priority of who asks, as it is when the queue has nothing else.
+    /// Takes over the priority of the bio's task, if the queue is empty.
     pub(super) fn set_owner(&mut self, bio: &Bio) {
         if !self.is_empty() {
             return;
@@ -62,12 +62,12 @@ impl Flow {
         self.slice_end_ns.is_some_and(|end_ns| now_ns >= end_ns)
     }
 
-    /// The oldest if it has expired, asked about once in a slice.
+    /// Returns the oldest request if it has expired; checks once per slice.
     pub(super) fn expired_once(&mut self, expiries: &Expiries, now_ns: u64) -> Option<Tag> {
         if std::mem::replace(&mut self.looked, true) {
             return None;
         }
-        // A request is due at the very time of its expiry here.
+        // A request is due exactly at its expiry here.
         self.lane.expired(expiries, now_ns.saturating_add(1))
     }
 }

@@ -1,5 +1,5 @@
-//! CFQ: every task has a queue of its own for what it waits for, and the queues have the device in
-//! turn for a slice of time, which is kept through short pauses.
+//! CFQ: every task has a queue of its own for its sync requests, and the queues get the device in
+//! turn for a time slice, which is kept through short pauses.
 //!
 //! Source: `block/cfq-iosched.c` of Linux 2.6.26 (CFQ version 3).
 
@@ -12,15 +12,15 @@ use super::queues::{ASYNC_QUEUES, Queues, Rank, queue_of, share_queue};
 use super::{Bio, DispatchList, MS_NS, Requests, Scheduler, Tag, Task};
 use flow::Flow;
 
-/// Levels of a class.
+/// Number of priority levels of a class.
 const LEVELS: u64 = 8;
-/// A mean is believed with more weight than this, which is from the third sample on.
+/// Sample weight above which a mean is valid, which is reached with the third sample.
 const VALID: u64 = 80;
-/// A task whose mean seek is longer than this jumps about.
+/// Mean seek distance beyond which a task is seeky.
 const SEEKY_SECTORS: u64 = 8192;
-/// The longest pause of a task that jumps about.
+/// The longest pause of a seeky task.
 const SEEKY_IDLE_NS: u64 = 2 * MS_NS;
-/// The idle class comes so long after everything else.
+/// Delay of the idle class behind all other queues.
 const IDLE_DELAY_NS: u64 = 200 * MS_NS;
 /// More requests than this with the device show that it has a queue of its own.
 const DEVICE_QUEUES: usize = 4;
@@ -28,28 +28,28 @@ const DEVICE_QUEUES: usize = 4;
 /// Parameters of CFQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CfqParameters {
-    /// Requests of a queue dispatched at once, and under way while others wait.
+    /// Number of requests of a queue dispatched at once, and in flight while others wait.
     pub quantum: u64,
-    /// A sync request that is as old goes first in a slice.
+    /// Age from which a sync request is dispatched first in a slice.
     pub fifo_expire_sync_ns: u64,
-    /// The same of an async one.
+    /// Age from which an async request is dispatched first in a slice.
     pub fifo_expire_async_ns: u64,
-    /// Further back than this is a new sweep.
+    /// Distance behind the head beyond which a request starts a new sweep.
     pub back_seek_sectors_max: u64,
-    /// A way back counts as so many times its distance.
+    /// Factor by which the cost of a backward seek is multiplied.
     pub back_seek_penalty: u64,
     /// The slice of a sync queue at level 4.
     pub slice_sync_ns: u64,
-    /// The same of an async one.
+    /// The slice of an async queue at level 4.
     pub slice_async_ns: u64,
-    /// Requests of an async slice at level 7, halved.
+    /// Half of the number of requests in an async slice at level 7.
     pub slice_async_rq: u64,
-    /// The longest pause through which a sync queue keeps the device; 0 for none.
+    /// The longest pause during which the device is kept for a sync queue; 0 for none.
     pub slice_idle_ns: u64,
 }
 
 impl Default for CfqParameters {
-    /// 4; 125 and 250 ms; 16 MiB, 2; 100 and 40 ms, 2 requests; 8 ms.
+    /// Returns 4; 125 and 250 ms; 16 MiB, 2; 100 and 40 ms, 2 requests; 8 ms.
     fn default() -> CfqParameters {
         CfqParameters {
             quantum: 4,
@@ -66,7 +66,8 @@ impl Default for CfqParameters {
 }
 
 impl CfqParameters {
-    /// The slice of a queue: a fifth more for each level above 4, a fifth less below.
+    /// Returns the slice of a queue: the slice at level 4, plus a fifth of it for each more urgent
+    /// level, minus a fifth for each less urgent one.
     fn slice_ns(&self, sync: bool, level: u64) -> u64 {
         let base_ns = if sync {
             self.slice_sync_ns
@@ -77,13 +78,13 @@ impl CfqParameters {
     }
 }
 
-/// What is known of a task.
+/// The history of a task.
 #[derive(Clone, Copy, Debug, Default)]
 struct History {
     exited: bool,
-    /// When a sync request of its was done last.
+    /// The time of the last completion of a sync request of the task.
     ended_ns: Option<u64>,
-    /// The sector behind its last sync request.
+    /// The sector behind the task's last sync request.
     end_sector: Option<u64>,
     think_ns: Mean,
     seek_sectors: Mean,
@@ -101,28 +102,29 @@ impl History {
 pub struct Cfq {
     parameters: CfqParameters,
     flows: Vec<Flow>,
-    /// Queues that have requests, in the order in which they are to have slices.
+    /// Queues with requests, in the order in which they get slices.
     busy: Vec<(Rank, u64, usize)>,
     expiries: Expiries,
     tasks: Vec<History>,
     /// The queue that has the device.
     active: Option<usize>,
-    /// Until when the device is kept for the active queue, which is empty.
+    /// The time until which the device is kept for the active queue, which is empty.
     idle_until_ns: Option<u64>,
-    /// Requests that wait.
+    /// Number of requests that wait.
     waiting: usize,
-    /// Requests with the device.
+    /// Number of requests with the device.
     issued: usize,
-    /// Sync requests on the list or with the device.
+    /// Number of sync requests on the list or with the device.
     sync_under_way: usize,
-    /// The device was seen with more requests than it can do at once.
+    /// True when the device was seen with more than [`DEVICE_QUEUES`] requests, so it has a queue
+    /// of its own.
     device_queues: bool,
-    /// The sector behind the request issued last.
+    /// The sector behind the last issued request.
     head_sector: u64,
 }
 
 impl Cfq {
-    /// For `tags` tags.
+    /// Creates the scheduler for `tags` tags.
     pub fn new(tags: usize, parameters: CfqParameters) -> Cfq {
         Cfq {
             parameters,
@@ -148,14 +150,14 @@ impl Cfq {
         }
     }
 
-    /// Puts a queue among those that have requests.
+    /// Inserts a queue among those with requests.
     fn file(&mut self, at: usize) {
         let entry = self.entry(at);
         let place = self.busy.partition_point(|other| *other < entry);
         self.busy.insert(place, entry);
     }
 
-    /// Takes a queue out from among those that have requests.
+    /// Removes a queue from those with requests.
     fn unfile(&mut self, at: usize) {
         let place = self.busy.binary_search(&self.entry(at));
         self.busy
@@ -167,7 +169,7 @@ impl Cfq {
         (flow.rank, flow.key_ns, at)
     }
 
-    /// Gives a queue that has requests its place among those that wait for a slice.
+    /// Sets the position of a queue with requests among those that wait for a slice.
     fn place(&mut self, at: usize, in_front: bool, now_ns: u64) {
         let flow = &self.flows[at];
         let key_ns = if flow.rank == Rank::Idle {
@@ -192,7 +194,7 @@ impl Cfq {
         self.file(at);
     }
 
-    /// Ends the slice of the active queue; what is left of it is remembered if `early`.
+    /// Ends the slice of the active queue; if `early`, the rest of the slice is remembered.
     fn expire(&mut self, early: bool, now_ns: u64) {
         self.idle_until_ns = None;
         let Some(at) = self.active.take() else {
@@ -207,7 +209,7 @@ impl Cfq {
         }
     }
 
-    /// The queue that may dispatch now.
+    /// Returns the queue that may dispatch now.
     fn select(&mut self, now_ns: u64) -> Option<usize> {
         if let Some(at) = self.active {
             let flow = &self.flows[at];
@@ -229,7 +231,7 @@ impl Cfq {
         Some(at)
     }
 
-    /// True if the queue has enough under way, or must wait for sync requests.
+    /// Returns true if the queue has enough requests in flight, or must wait for sync requests.
     fn is_held(&self, at: usize, round: usize) -> bool {
         let flow = &self.flows[at];
         let alone = self.busy.len() <= 1;
@@ -237,7 +239,7 @@ impl Cfq {
         full || (self.sync_under_way > 0 && !flow.sync)
     }
 
-    /// One round of the queue.
+    /// Dispatches one round of the queue.
     fn dispatch_round(&mut self, at: usize, r: &Requests, now_ns: u64, list: &mut DispatchList) {
         let round = self.round(at);
         for _ in 0..round {
@@ -268,7 +270,7 @@ impl Cfq {
         }
     }
 
-    /// Requests that the queue may dispatch at once.
+    /// Returns the number of requests that the queue may dispatch at once.
     fn round(&self, at: usize) -> usize {
         let idle = self.flows[at].rank == Rank::Idle;
         if idle {
@@ -278,7 +280,7 @@ impl Cfq {
         }
     }
 
-    /// Counts `tag` out of its queue, in whose lane it still is.
+    /// Removes `tag` from the counters of its queue, in whose lane it still is.
     fn take_out(&mut self, tag: Tag, at: usize, requests: &Requests) {
         let head = self.head();
         let flow = &mut self.flows[at];
@@ -294,7 +296,7 @@ impl Cfq {
         &mut self.tasks[task as usize]
     }
 
-    /// Learns from a sync request, and whether its task is worth a pause.
+    /// Learns from a sync request, and decides whether its task is worth a pause.
     fn note_request(&mut self, at: usize, bio: &Bio, now_ns: u64) {
         let (idle_ns, device_queues) = (self.parameters.slice_idle_ns, self.device_queues);
         let history = self.history(bio.task);
@@ -315,7 +317,7 @@ impl Cfq {
         flow.may_idle &= flow.rank != Rank::Idle;
     }
 
-    /// True if a new request of the queue `at` takes the device from the active one.
+    /// Returns true if a new request of the queue `at` preempts the active queue.
     fn preempts(&self, at: usize, bio: &Bio, now_ns: u64) -> bool {
         let Some(active) = self.active else {
             return false;
@@ -333,14 +335,14 @@ impl Cfq {
         self.idle_until_ns.is_some() && self.is_near(active, bio)
     }
 
-    /// True if `bio` is as near as what the active queue is expected to bring.
+    /// Returns true if `bio` is as near as the next request expected from the active queue.
     fn is_near(&self, active: usize, bio: &Bio) -> bool {
         let history = self.tasks.get(active.wrapping_sub(ASYNC_QUEUES));
         let mean = history.and_then(|history| history.seek_sectors.get_above(VALID));
         bio.start_sector.abs_diff(self.head_sector) <= mean.unwrap_or(SEEKY_SECTORS)
     }
 
-    /// Keeps the device for the active queue, which has nothing more, if that is worth it.
+    /// Keeps the device for the active queue, which has no more requests, if that is worthwhile.
     fn begin_idling(&mut self, at: usize, task: Task, now_ns: u64) {
         let history = *self.history(task);
         if !self.flows[at].may_idle || history.exited || self.parameters.slice_idle_ns == 0 {

@@ -1,15 +1,15 @@
-//! Anticipatory, rule by rule.
+//! Tests of Anticipatory, rule by rule.
 
 use super::*;
 
-/// Far from everything near sector 0: further than what is close, in either direction.
+/// A sector that is not close to any sector near 0, in either direction.
 const FAR: u64 = 100_000_000;
 
 fn anticipatory() -> Bench {
     Bench::new(Anticipatory::new(TAGS, AnticipatoryParameters::default()))
 }
 
-/// One that never keeps the disk waiting.
+/// Creates a scheduler that never keeps the disk waiting.
 fn without_waiting() -> Bench {
     let parameters = AnticipatoryParameters {
         antic_expire_ns: 0,
@@ -18,7 +18,8 @@ fn without_waiting() -> Bench {
     Bench::new(Anticipatory::new(TAGS, parameters))
 }
 
-/// Task 1 has read at 100, the device has it, and task 2 wants to read far away.
+/// Returns a bench in which the device has a read of task 1 at 100, and a read of task 2 waits far
+/// away.
 fn one_reads_and_another_is_far() -> (Bench, Tag) {
     let mut bench = anticipatory();
     bench.add(Bio::read(1, 100, 8));
@@ -31,7 +32,7 @@ fn one_reads_and_another_is_far() -> (Bench, Tag) {
 fn the_next_read_of_the_same_task_ends_the_wait() {
     let (mut bench, tag) = one_reads_and_another_is_far();
     assert_eq!(bench.next(), None);
-    // The timer starts when the read is done, at 5 ms.
+    // The timer starts when the read completes, at 5 ms.
     assert_eq!(bench.queue.wake_at_ns(), None);
     bench.pass_ms(5);
     bench.complete(tag);
@@ -40,7 +41,7 @@ fn the_next_read_of_the_same_task_ends_the_wait() {
     bench.pass_ms(2);
     bench.add(Bio::read(1, 108, 8));
     assert_eq!(bench.next().map(|n| n.1), Some(108));
-    // And its next one is waited for again.
+    // The disk waits again for the task's next request.
     assert_eq!(bench.next(), None);
 }
 
@@ -57,7 +58,7 @@ fn a_task_that_does_not_go_on_costs_6_ms() {
 
 #[test]
 fn a_close_read_of_another_task_is_not_held_back() {
-    // The head is at 108. Ahead 8192 sectors are close, behind half as many.
+    // The head is at 108. Up to 8192 sectors ahead are close, and half of that behind.
     for (start, close) in [(8300, true), (8301, false)] {
         let mut bench = anticipatory();
         bench.add(Bio::read(1, 100, 8));
@@ -76,7 +77,7 @@ fn a_close_read_of_another_task_is_not_held_back() {
 
 #[test]
 fn what_is_close_doubles_with_each_millisecond() {
-    // 2 ms after the read is done 4 * 8192 sectors ahead of 108 are close.
+    // 2 ms after the completion of the read, up to 4 * 8192 sectors ahead of 108 are close.
     for (start, close) in [(32_876, true), (32_877, false)] {
         let (mut bench, tag) = one_reads_and_another_is_far();
         bench.complete(tag);
@@ -98,7 +99,8 @@ fn a_read_that_has_expired_is_not_held_back() {
 
 #[test]
 fn a_task_that_thinks_longer_than_the_wait_is_not_waited_for() {
-    // The first read says nothing, the second one that task 1 thinks for 10 ms, more than 6.
+    // The first read gives no think time; the second shows that task 1 thinks for 10 ms, more
+    // than 6.
     let mut bench = anticipatory();
     bench.add(Bio::read(1, 100, 8));
     assert_eq!(bench.served(), [100]);
@@ -111,8 +113,8 @@ fn a_task_that_thinks_longer_than_the_wait_is_not_waited_for() {
 
 #[test]
 fn where_nobody_follows_tasks_that_are_gone_there_is_no_wait() {
-    // Each wait in vain moves the share to (7s + 256) / 8: 32, 60, 84, 105, 123, 139. The seventh
-    // task that is gone finds it above 128.
+    // Each wait in vain moves the share to (7s + 256) / 8: 32, 60, 84, 105, 123, 139. It exceeds
+    // 128 for the seventh task that has exited.
     let mut bench = anticipatory();
     for round in 0..7u32 {
         let (gone, other) = (2 * round, 2 * round + 1);
@@ -123,7 +125,7 @@ fn where_nobody_follows_tasks_that_are_gone_there_is_no_wait() {
         bench.complete(tag);
         assert_eq!(bench.next().is_none(), round < 6, "{round}");
         bench.pass_ms(6);
-        // Served after the wait, and long done when the next task comes.
+        // The request is served after the wait, and has completed long before the next task comes.
         bench.served();
         bench.pass_ms(6);
     }
@@ -131,8 +133,8 @@ fn where_nobody_follows_tasks_that_are_gone_there_is_no_wait() {
 
 #[test]
 fn the_head_goes_back_a_short_way_at_twice_the_cost() {
-    // From 1,000,008: 60 back cost 120, 100 ahead cost 100. Then from 1,000,116: 168 back cost 336,
-    // 984 ahead cost 984. Then from 999,956 only the other one is left.
+    // From 1,000,008: 60 sectors back cost 120, 100 ahead cost 100. Then from 1,000,116: 168 back
+    // cost 336, 984 ahead cost 984. Then from 999,956 only the other one is left.
     let mut bench = without_waiting();
     bench.reads(&[1_000_000]);
     bench.next().unwrap();
@@ -146,7 +148,7 @@ fn writes_have_a_batch_when_that_of_the_reads_is_over_and_done() {
     bench.reads(&[100, 1000, 2000, 3000]);
     let (first, _) = bench.next().unwrap();
     bench.writes(&[50_000]);
-    // Reads alone have pushed the limit to 500 ms; it is passed at 501.
+    // Reads alone have moved the limit to 500 ms; it is exceeded at 501.
     bench.pass_ms(500);
     let (second, start) = bench.next().unwrap();
     assert_eq!(start, 1000);
@@ -163,7 +165,7 @@ fn a_batch_of_writes_has_12_and_twice_as_many_when_they_were_fast() {
     let mut bench = without_waiting();
     let writes: Vec<u64> = (0..40).map(|n| 10_000 + n * 100).collect();
     bench.writes(&writes);
-    // The writes' first batch begins, alone so far, and one of its 12 is done.
+    // The first batch of writes begins, alone so far, and one of its 12 has completed.
     let (tag, start) = bench.next().unwrap();
     assert_eq!(start, 10_000);
     bench.complete(tag);
@@ -171,8 +173,8 @@ fn a_batch_of_writes_has_12_and_twice_as_many_when_they_were_fast() {
     let expected: Vec<u64> = writes[1..12].to_vec();
     let served: Vec<u64> = (0..11).map(|_| serve(&mut bench)).collect();
     assert_eq!(served, expected);
-    // The reads' turn; the first of them is done 0 ms after the batch began, less than a third of
-    // 125, so the quota doubles.
+    // It is the reads' turn; the first of them completes 0 ms after the batch began, less than a
+    // third of 125 ms, so the quota doubles.
     assert_eq!(serve(&mut bench), 100);
     bench.pass_ms(501);
     let served: Vec<u64> = (0..24).map(|_| serve(&mut bench)).collect();
@@ -180,7 +182,7 @@ fn a_batch_of_writes_has_12_and_twice_as_many_when_they_were_fast() {
     assert_eq!(serve(&mut bench), 300);
 }
 
-/// Serves one request and returns where it starts.
+/// Serves one request and returns its start sector.
 fn serve(bench: &mut Bench) -> u64 {
     let (tag, start) = bench.next().unwrap();
     bench.complete(tag);
@@ -189,7 +191,8 @@ fn serve(bench: &mut Bench) -> u64 {
 
 #[test]
 fn the_request_that_has_expired_goes_first_in_its_batch() {
-    // Reads ahead of the head, and one far behind it that would wait for the sweep to end.
+    // There are reads ahead of the head, and one far behind it, which would wait for the end of the
+    // sweep.
     let mut bench = without_waiting();
     bench.reads(&[5_000_000]);
     serve(&mut bench);

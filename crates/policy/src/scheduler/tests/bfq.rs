@@ -1,11 +1,11 @@
-//! BFQ, rule by rule.
+//! Tests of BFQ, rule by rule.
 
 use super::*;
 
-/// Further than what is near to any task's requests here.
+/// A sector far from the requests of every task in these tests.
 const FAR: u64 = 100_000_000;
 
-/// Without raised weights, so that only budgets decide.
+/// Returns parameters without raised weights, so that only budgets decide.
 fn plain() -> BfqParameters {
     BfqParameters {
         low_latency: false,
@@ -17,14 +17,14 @@ fn bench(parameters: BfqParameters) -> Bench {
     Bench::new(Bfq::new(TAGS, parameters))
 }
 
-/// Reads of `sectors` of a task, none of which meets another.
+/// Adds reads of `sectors` sectors of a task, none of which is adjacent to another.
 fn reads(bench: &mut Bench, task: Task, from: u64, count: u64, sectors: u32) {
     for at in 0..count {
         bench.add(Bio::read(task, from + at * 4096, sectors));
     }
 }
 
-/// Serves up to `count` requests, each done at once: of which task each was.
+/// Serves up to `count` requests, each completed at once; returns the task of each.
 fn tasks_served(bench: &mut Bench, count: usize) -> Vec<Task> {
     let mut tasks = Vec::new();
     while tasks.len() < count {
@@ -37,9 +37,9 @@ fn tasks_served(bench: &mut Bench, count: usize) -> Vec<Task> {
 
 #[test]
 fn a_queue_is_served_its_budget_and_then_another() {
-    // A first budget of 1024 sectors is 2/3 of a largest of 1536. 512 sectors a request: two of
-    // task 1 and two of task 2. The budget was used up, so the next is four times as long, at most
-    // the largest: three each.
+    // The first budget is 1024 sectors, 2/3 of the largest, 1536. A request has 512 sectors: two
+    // requests of task 1, then two of task 2. The budget was exhausted, so the next is four times
+    // as long, at most the largest: three requests each.
     let parameters = BfqParameters {
         max_budget_sectors: 1536,
         slice_idle_ns: 0,
@@ -54,7 +54,7 @@ fn a_queue_is_served_its_budget_and_then_another() {
 
 #[test]
 fn sectors_are_shared_by_weight() {
-    // Level 0 has 8 tenths, level 6 has 2: of 15 requests of one length 12 and 3.
+    // Level 0 gets 8 tenths, level 6 gets 2: of 15 requests of equal length 12 and 3.
     let parameters = BfqParameters {
         max_budget_sectors: 768,
         slice_idle_ns: 0,
@@ -90,7 +90,7 @@ fn real_time_comes_before_best_effort_and_that_before_idle() {
         let bio = Bio::read(task, u64::from(task) * FAR, 8);
         bench.add(Bio { priority, ..bio });
     }
-    // Each task is gone, so that none is waited for.
+    // Each task has exited, so the device waits for none of them.
     (1..4).for_each(|task| bench.queue.task_exited(task));
     assert_eq!(bench.served(), [3 * FAR, 2 * FAR, FAR]);
 }
@@ -106,7 +106,8 @@ fn the_idle_class_is_served_once_in_200_ms() {
         ..Bio::read(9, FAR, 8)
     };
     bench.add(idle);
-    // At 0 ms nobody has waited for long. At 201 ms it is its turn, though task 1 asks, once.
+    // At 0 ms no queue has waited for long. At 201 ms the idle class gets one turn, though task 1
+    // has requests.
     for (pass_ms, expected) in [(0, [1, 1]), (201, [9, 1])] {
         bench.pass_ms(pass_ms);
         for task in [1, 2] {
@@ -119,8 +120,8 @@ fn the_idle_class_is_served_once_in_200_ms() {
 
 #[test]
 fn a_queue_alone_keeps_the_device_for_8_ms_and_others_come_then() {
-    // A task that reads one after the other, alone: nobody loses by a pause. When it is over, its
-    // budget is a little less, but nobody waits for that.
+    // A single task reads sequentially: no other task loses by a pause. When the pause is over, the
+    // budget is a little smaller, but no task waits for it.
     let mut bench = bench(plain());
     bench.add(Bio::read(1, 100, 8));
     let (tag, _) = bench.next().expect("a read");
@@ -129,7 +130,7 @@ fn a_queue_alone_keeps_the_device_for_8_ms_and_others_come_then() {
     assert_eq!(bench.queue.wake_at_ns(), None, "nobody waits");
     bench.pass_ms(7);
     bench.add(Bio::read(2, FAR, 8));
-    // Now there are two, alike; the pause of the first goes on to its end.
+    // Now there are two equal queues; the pause of the first continues to its end.
     assert_eq!(bench.next(), None);
     assert_eq!(bench.queue.wake_at_ns(), Some(8 * MS_NS));
     bench.pass_ms(1);
@@ -150,9 +151,8 @@ fn a_request_in_the_pause_goes_on_with_the_budget() {
 
 #[test]
 fn a_new_queue_has_thirty_times_its_weight() {
-    // Task 1 has been asking for longer than the 10.5 s for which it was raised. Task 2 is new, and
-    // has the device at once, and with 30 times the weight all its 20 requests before the next of
-    // task 1.
+    // Task 1 has been busy for longer than the 10.5 s of its raise. Task 2 is new and preempts it,
+    // and with 30 times the weight gets all its 20 requests before the next one of task 1.
     let parameters = BfqParameters {
         slice_idle_ns: 0,
         ..BfqParameters::default()
@@ -167,7 +167,7 @@ fn a_new_queue_has_thirty_times_its_weight() {
         bench.pass_ms(11_000);
         bench.complete(tag);
         reads(&mut bench, 1, 1_000_000, 20, 8);
-        // What ends the raise is a dispatch.
+        // A dispatch ends the raise.
         let (tag, _) = bench.next().expect("a read");
         bench.complete(tag);
         reads(&mut bench, 2, FAR, 10, 8);
@@ -178,7 +178,7 @@ fn a_new_queue_has_thirty_times_its_weight() {
 
 #[test]
 fn a_raise_is_over_after_its_time() {
-    // The device is a disk of which nothing is known: 14000 * 7000 / 9333 ms = 10.5 s.
+    // The device is a disk without measurements: 14000 * 7000 / 9333 ms = 10.5 s.
     let mut bfq = Bfq::new(TAGS, BfqParameters::default());
     assert_eq!(bfq.weight_of_task(1), None);
     let mut requests = Requests::new(4);
@@ -194,9 +194,9 @@ fn a_raise_is_over_after_its_time() {
 
 #[test]
 fn a_player_has_three_thousand_times_its_weight() {
-    // 8 sectors are 1.1 ms of a player's 7000 a second, so its next request comes no sooner than 24
-    // ms after it is done: the longest pause and four ticks. Sooner, it stays what it is: a queue
-    // that was new at 0.
+    // 8 sectors are 1.1 ms at a player's 7000 sectors a second, so its next request comes no sooner
+    // than 24 ms after the completion: the longest pause and four ticks. With an earlier request
+    // the queue stays one that was new at 0.
     for (comes_ms, weight) in [(24, 1200), (25, 120_000)] {
         let mut bfq = Bfq::new(TAGS, BfqParameters::default());
         let mut requests = Requests::new(4);
@@ -208,12 +208,12 @@ fn a_player_has_three_thousand_times_its_weight() {
             let weight = bfq.weight_of_task(1);
             assert!(bfq.dispatch(&requests, at_ns, &mut list));
             bfq.completed(tag, &requests, at_ns);
-            // The device is kept for it until then.
+            // The device is kept for the queue until then.
             assert!(!bfq.dispatch(&requests, at_ns + 20 * MS_NS, &mut list));
             weight
         };
         assert_eq!(ask(&mut bfq, 0, 0), Some(1200));
-        // The pause of a raised queue is 20 ms, and its end is where the 24 ms begin.
+        // The pause of a raised queue is 20 ms, and the 24 ms begin at its end.
         let at_ns = (20 + comes_ms) * MS_NS;
         assert_eq!(ask(&mut bfq, 1, at_ns), Some(weight), "{comes_ms}");
     }
@@ -221,10 +221,11 @@ fn a_player_has_three_thousand_times_its_weight() {
 
 #[test]
 fn writes_that_nobody_waits_for_count_three_times() {
-    // Weight 40 each. The writes' budget is the charge of the first, 1536, the reads' 1024: they
-    // finish first, after two of 512. Their next budget is 1536 and they started at 1024/40 = 26 of
-    // virtual time, which is at 1024/80 = 13: the write is next, one. Time is at 32 then, so the
-    // reads are, three; and the next write started at 1536/40 = 38, the reads at 64.
+    // Both weights are 40. The budget of the writes is the charge of the first one, 1536; that of
+    // the reads is 1024, so they finish first, after two requests of 512. The next budget of the
+    // reads is 1536, from 1024/40 = 26 of virtual time, which is at 1024/80 = 13: one write is
+    // next. The time is 32 then, so three reads are next; and the next write starts at 1536/40 =
+    // 38, the reads at 64.
     let parameters = BfqParameters {
         max_budget_sectors: 1536,
         slice_idle_ns: 0,
@@ -241,8 +242,8 @@ fn writes_that_nobody_waits_for_count_three_times() {
 
 #[test]
 fn a_budget_that_is_not_used_in_its_time_ends() {
-    // 124 ms: task 1 has a budget of 10,922 sectors and a request every now and then. At 123 ms it
-    // goes on, at 124 not.
+    // The timeout is 124 ms: task 1 has a budget of 10,922 sectors and a request from time to time.
+    // At 123 ms it continues, at 124 ms it does not.
     for (pass_ms, expected) in [(123, 1), (124, 2)] {
         let mut bench = bench(BfqParameters {
             slice_idle_ns: 0,
@@ -271,7 +272,7 @@ fn metadata_and_the_expired_go_first() {
     bench.reads(&[5_000_100]);
     bench.add(meta);
     assert_eq!(bench.served(), [9_000_000, 5_000_100]);
-    // When a queue begins to be served, its second request may be the oldest, after 125 ms.
+    // When the service of a queue begins, its second request may be the expired one, after 125 ms.
     for (age_ms, expected) in [
         (124, [300_100, 300_200, 100]),
         (125, [300_100, 100, 300_200]),

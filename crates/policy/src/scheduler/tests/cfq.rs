@@ -1,8 +1,8 @@
-//! CFQ, rule by rule.
+//! Tests of CFQ, rule by rule.
 
 use super::*;
 
-/// Further than what is near to any task's requests here.
+/// A sector far from the requests of every task in these tests.
 const FAR: u64 = 100_000_000;
 
 fn cfq() -> Bench {
@@ -11,12 +11,13 @@ fn cfq() -> Bench {
 
 #[test]
 fn a_sync_queue_keeps_the_device_for_8_ms() {
-    // Task 2 is far away and waits while task 1, whose read is done at 0 ms, may go on until 8 ms.
+    // Task 2 is far away and waits while the device is kept for task 1, whose read completes at 0
+    // ms, until 8 ms.
     let mut bench = cfq();
     bench.add(Bio::read(1, 100, 8));
     let (tag, _) = bench.next().unwrap();
     bench.add(Bio::read(2, FAR, 8));
-    // Nothing else goes while the queue has a request under way.
+    // No other request is issued while the queue has a request in flight.
     assert_eq!(bench.next(), None);
     bench.complete(tag);
     assert_eq!(bench.next(), None);
@@ -38,14 +39,15 @@ fn a_slice_of_100_ms_runs_from_the_first_completion() {
     for at in 0..5 {
         bench.add(Bio::read(1, at * 100, 8));
     }
-    // A quantum of 4 goes at once; task 2 waits, so no more of task 1 goes with 4 under way.
+    // A quantum of 4 is dispatched at once; task 2 waits, so task 1 gets no more while 4 are in
+    // flight.
     let first: Vec<Tag> = (0..4).map(|_| bench.next().unwrap().0).collect();
     bench.add(Bio::read(2, FAR, 8));
     assert_eq!(bench.next(), None);
     bench.pass_ms(50);
     bench.complete(first[0]);
-    // The slice ends at 150 ms. At 149 it is still task 1's; at 150 it is not, though task 1 has
-    // requests under way and would be waited for.
+    // The slice ends at 150 ms. At 149 ms task 1 still has it; at 150 ms it does not, though it has
+    // requests in flight for which the device would otherwise be kept.
     bench.pass_ms(99);
     assert_eq!(bench.next().map(|n| n.1), Some(400));
     bench.complete(first[1]);
@@ -61,7 +63,7 @@ fn a_sync_request_takes_the_device_from_async_ones() {
     assert_eq!(writes, [1000, 2000, 3000, 4000]);
     bench.add(Bio::read(1, FAR, 8));
     assert_eq!(bench.next().map(|n| n.1), Some(FAR));
-    // And while it is under way no async request goes.
+    // No async request is dispatched while the sync one is in flight.
     assert_eq!(bench.next(), None);
 }
 
@@ -77,7 +79,7 @@ fn real_time_comes_before_best_effort_and_that_before_idle() {
         let bio = Bio::read(task, u64::from(task) * FAR, 8);
         bench.add(Bio { priority, ..bio });
     }
-    // Each task is gone, so that none is waited for.
+    // Each task has exited, so the device waits for none of them.
     (1..4).for_each(|task| bench.queue.task_exited(task));
     assert_eq!(bench.served(), [3 * FAR, 2 * FAR, FAR]);
 }
@@ -96,7 +98,7 @@ fn metadata_takes_the_device() {
 
 #[test]
 fn metadata_is_in_the_first_round_of_its_queue() {
-    // A round is 4 requests: the one for metadata and the 3 nearest, which the list then sorts.
+    // A round has 4 requests: the one for metadata and the 3 nearest, which the list then sorts.
     let mut bench = cfq();
     bench.reads(&[200, 300, 400, 500]);
     let bio = Bio::read(0, FAR, 8);
@@ -109,8 +111,9 @@ fn metadata_is_in_the_first_round_of_its_queue() {
 
 #[test]
 fn a_request_of_125_ms_goes_first_in_a_slice() {
-    // Rounds of one, so that the list has nothing to sort. The slice that began at 0 is over, and a
-    // new one looks at the oldest: 100, which is far behind the head at 5,000,008.
+    // Rounds have one request, so that the list has nothing to sort. The slice that began at 0 is
+    // over, and a new one checks the oldest request: 100, which is far behind the head at
+    // 5,000,008.
     for (age_ms, expected) in [
         (124, [5_000_100, 5_000_200, 100]),
         (125, [100, 5_000_100, 5_000_200]),
@@ -132,9 +135,9 @@ fn a_request_of_125_ms_goes_first_in_a_slice() {
 
 #[test]
 fn an_async_slice_has_requests_by_its_level() {
-    // Level 7 has 2 * (2 + 2 * 0) = 4 of them while others wait, level 0 has 2 * (2 + 2 * 7) = 32.
-    // Level 7 was there first, alone; afterwards level 0 is before it, since it has the longer
-    // slice.
+    // Level 7 gets 2 * (2 + 2 * 0) = 4 requests while others wait, level 0 gets 2 * (2 +
+    // 2 * 7) = 32. Level 7 comes first, alone; afterwards level 0 is before it, since it has the
+    // longer slice.
     let mut bench = cfq();
     for (level, from) in [(7, 1000), (0, FAR)] {
         for at in 0..6 {
@@ -155,7 +158,7 @@ fn bios_join_requests_of_their_own_queue_only() {
     bench.add(Bio::read(1, 100, 8));
     assert_eq!(bench.add(Bio::read(2, 108, 8)), Added::New);
     assert_eq!(bench.add(Bio::read(1, 92, 8)), Added::Front(0));
-    // Async writes of one level have one queue, whoever writes.
+    // Async writes of one level share a queue, regardless of the task.
     bench.add(Bio::write(1, 500, 8));
     assert_eq!(bench.add(Bio::write(2, 508, 8)), Added::Back(3));
     let bio = Bio::write(1, 516, 8);

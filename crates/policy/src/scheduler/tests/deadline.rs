@@ -1,4 +1,4 @@
-//! Deadline, rule by rule.
+//! Tests of Deadline, rule by rule.
 
 use super::*;
 
@@ -8,9 +8,10 @@ fn deadline(parameters: DeadlineParameters) -> Bench {
 
 #[test]
 fn a_seek_ends_the_batch_but_the_sweep_goes_on() {
-    // Nothing has expired. The first batch starts at the oldest, 500. The next of the sweep, 600,
-    // is not contiguous, so the batch ends and the direction is chosen anew; reads again, which go
-    // on with the sweep. At its end the oldest, 300, starts another one, upwards: 300, 400.
+    // No request has expired. The first batch starts at the oldest, 500. The next of the sweep,
+    // 600, is not contiguous, so the batch ends and the direction is chosen anew: reads again,
+    // which continue the sweep. At its end the oldest, 300, starts another ascending sweep:
+    // 300, 400.
     let mut bench = deadline(DeadlineParameters::default());
     bench.reads(&[500, 300, 600, 400]);
     assert_eq!(bench.served(), [500, 600, 300, 400]);
@@ -28,9 +29,10 @@ fn writes_wait_for_two_batches_of_reads() {
 
 #[test]
 fn a_contiguous_run_is_one_batch_of_at_most_fifo_batch() {
-    // Runs of requests that meet but cannot merge (each of the largest size), fifo_batch 2. The
-    // batch of reads is 0 and 1024; then reads again (starved 1), which go on with the sweep: 2048,
-    // 3072; then the writes' turn, 2 of them; then the reads' last, and the writes' last.
+    // Runs of adjacent requests that cannot merge (each has the maximum size), with fifo_batch 2.
+    // The batch of reads is 0 and 1024; then reads again (starved 1), which continue the sweep:
+    // 2048, 3072; then it is the writes' turn, 2 of them; then the last of the reads, and the last
+    // of the writes.
     let mut bench = deadline(DeadlineParameters {
         fifo_batch: 2,
         ..DeadlineParameters::default()
@@ -56,10 +58,10 @@ fn an_expired_request_starts_the_next_batch() {
     bench.pass_ms(400);
     bench.reads(&[600, 700]);
     assert_eq!(bench.next().map(|n| n.1), Some(500));
-    // At 501 ms the read of 1 ms is exactly 500 ms old, which is not too long: the sweep goes on.
+    // At 501 ms the read of 1 ms is exactly 500 ms old, which is not expired: the sweep continues.
     bench.pass_ms(100);
     assert_eq!(bench.next().map(|n| n.1), Some(600));
-    // One more millisecond is: the oldest goes before 700.
+    // One millisecond later it has expired: the oldest goes before 700.
     bench.pass_ms(1);
     assert_eq!(bench.served(), [100, 700]);
 }

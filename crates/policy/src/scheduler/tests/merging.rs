@@ -1,4 +1,4 @@
-//! Merging, plugging, splitting and counting, which are the same over every scheduler.
+//! Tests of merging, plugging, splitting and counting, which are the same over every scheduler.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn bios_join_behind_and_in_front_and_come_back_in_order_of_sector() {
 fn a_bio_that_fills_the_gap_makes_two_requests_one() {
     let mut bench = Bench::new(Deadline::new(TAGS, DeadlineParameters::default()));
     bench.reads(&[100, 116, 300]);
-    // 100..108 and 116..124, and now what lies between them.
+    // Requests at 100..108 and 116..124 wait; this bio is the gap between them.
     assert_eq!(bench.add(Bio::read(0, 108, 8)), Added::Back(0));
     let reads = bench.queue.counts().reads;
     assert_eq!((reads.back_merges, reads.request_merges), (1, 1));
@@ -52,7 +52,7 @@ fn a_bio_that_fills_the_gap_makes_two_requests_one() {
 
 #[test]
 fn noop_joins_requests_only_with_their_neighbours_in_time() {
-    // Its neighbour in the FIFO is 116, so that one is joined.
+    // Its neighbour in the FIFO is 116, so the two are merged.
     let mut bench = noop();
     bench.reads(&[100, 116, 108]);
     assert_eq!(bench.queue.counts().reads.request_merges, 1);
@@ -69,7 +69,7 @@ fn a_merge_that_would_be_too_large_closes_the_request() {
     bench.add(Bio::write(0, 0, 1020));
     // 1020 + 8 > 1024 sectors.
     assert_eq!(bench.add(Bio::write(0, 1020, 8)), Added::New);
-    // 4 more would fit, but nothing is tried with the first request again.
+    // 4 more sectors would fit, but no merge with the first request is tried again.
     assert_eq!(bench.add(Bio::write(0, 1020, 4)), Added::New);
 }
 
@@ -155,7 +155,7 @@ fn the_sorted_list_is_one_sweep_that_wraps_and_does_not_pass_the_other_direction
     put(&mut list, 2, Bio::read(0, 900, 8));
     put(&mut list, 3, Bio::read(0, 500, 8));
     put(&mut list, 4, Bio::write(0, 600, 8));
-    // 700 would belong before 900, but a write stands between.
+    // 700 would be sorted before 900, but a write is between them.
     let requests_now = put(&mut list, 5, Bio::read(0, 700, 8));
     let order: Vec<Tag> = std::iter::from_fn(|| list.pop(&requests_now)).collect();
     assert_eq!(order, [3, 2, 1, 4, 5]);

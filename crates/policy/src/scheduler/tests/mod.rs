@@ -1,4 +1,4 @@
-//! The queue and its schedulers against orders worked out by hand from their rules.
+//! Tests of the queue and its schedulers against orders computed by hand from their rules.
 
 mod anticipatory;
 mod bfq;
@@ -12,7 +12,7 @@ mod nothing_is_lost;
 
 use super::*;
 
-/// Tags in a test's queue.
+/// Number of tags in a test's queue.
 pub(super) const TAGS: usize = 64;
 
 /// A queue without a plug, its next free tag, and the clock.
@@ -23,7 +23,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// A queue that does not plug.
+    /// Creates a queue that does not plug.
     pub(super) fn new(scheduler: impl Scheduler + 'static) -> Bench {
         let parameters = QueueParameters {
             plugging: Plugging::Off,
@@ -61,13 +61,14 @@ impl Bench {
         }
     }
 
-    /// The next request and the sector it starts at.
+    /// Issues the next request; returns it and its start sector.
     pub(super) fn next(&mut self) -> Option<(Tag, u64)> {
         let tag = self.queue.next(self.now_ns)?;
         Some((tag, self.queue.request(tag).bio.start_sector))
     }
 
-    /// The sectors at which the next requests start, each completed at once, until none is to go.
+    /// Issues requests and completes each at once, until none is to be issued; returns their start
+    /// sectors.
     pub(super) fn served(&mut self) -> Vec<u64> {
         let mut starts = Vec::new();
         while let Some((tag, start)) = self.next() {
@@ -84,7 +85,7 @@ impl Bench {
         bios
     }
 
-    /// Lets time go on.
+    /// Advances the time.
     pub(super) fn pass_ms(&mut self, ms: u64) {
         self.now_ns += ms * MS_NS;
     }

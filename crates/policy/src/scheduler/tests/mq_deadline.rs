@@ -1,4 +1,4 @@
-//! mq-deadline, where it differs from Deadline.
+//! Tests of mq-deadline where it differs from Deadline.
 
 use super::*;
 
@@ -15,9 +15,9 @@ fn of(priority: Priority, start_sector: u64) -> Bio {
 
 #[test]
 fn a_seek_does_not_end_a_batch() {
-    // All reads fit into one batch of 16: upwards from the oldest, and at the end of the sweep from
-    // the oldest again, which is a new batch; since a write waits, that is the second one (starved
-    // 0, then 1), and the third turn is the write's.
+    // All reads fit into one batch of 16: ascending from the oldest, and at the end of the sweep
+    // from the oldest again, which is a new batch. Since a write waits, that is the second batch
+    // (starved 0, then 1), and the third turn is the write's.
     let mut bench = mq_deadline();
     bench.reads(&[300, 500, 100, 400, 200]);
     bench.writes(&[1000]);
@@ -26,7 +26,8 @@ fn a_seek_does_not_end_a_batch() {
 
 #[test]
 fn a_batch_has_16_requests() {
-    // 20 reads upwards from 0, one write. Batches of 16 and of 4 are the two that go before it.
+    // 20 reads ascending from 0, and one write. Batches of 16 and of 4 reads are dispatched before
+    // the write.
     let mut bench = mq_deadline();
     bench.writes(&[9000]);
     let reads: Vec<u64> = (0..20).map(|n| n * 100).collect();
@@ -34,7 +35,7 @@ fn a_batch_has_16_requests() {
     let mut expected = reads.clone();
     expected.push(9000);
     assert_eq!(bench.served(), expected);
-    // With 40 reads the write goes after two full batches.
+    // With 40 reads the write is dispatched after two full batches.
     let mut bench = mq_deadline();
     bench.writes(&[9000]);
     bench.reads(&(0..40).map(|n| n * 100).collect::<Vec<u64>>());
@@ -63,14 +64,15 @@ fn what_waits_longer_than_prio_aging_expire_goes_first() {
     bench.add(of(Priority::RealTime(0), 300));
     bench.add(of(Priority::RealTime(0), 400));
     assert_eq!(bench.next().map(|n| n.1), Some(300));
-    // At 10 s both idle ones are old enough and go before 400, also while 300 is with the device.
+    // At 10 s both idle requests have aged and are dispatched before 400, even while 300 is with
+    // the device.
     bench.pass_ms(1);
     assert_eq!(bench.served(), [100, 600, 400]);
 }
 
 #[test]
 fn a_request_is_due_at_the_time_of_its_expiry() {
-    // The batch of one ends with every request, so that age is asked about each time.
+    // A batch of one ends with every request, so the age is checked each time.
     let deadline = DeadlineParameters {
         fifo_batch: 1,
         ..DeadlineParameters::default()

@@ -1,5 +1,5 @@
-//! Whatever comes when, every bio goes to the device once, and no scheduler stops without a time at
-//! which it goes on.
+//! Checks that for any sequence of arrivals every bio is issued to the device once, and that a
+//! scheduler that issues no request returns a time to ask again.
 
 use super::*;
 use proptest::prelude::*;
@@ -39,7 +39,7 @@ fn bio() -> impl Strategy<Value = Bio> {
         )
 }
 
-/// Issues what goes, `depth` with the device at most; false if nothing went.
+/// Issues requests, at most `depth` with the device; returns false if none was issued.
 fn run(queue: &mut Queue, issued: &mut Vec<Tag>, now_ns: u64, depth: usize) -> bool {
     let before = issued.len();
     while issued.len() < depth {

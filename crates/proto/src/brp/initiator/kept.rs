@@ -1,12 +1,12 @@
-//! Changes that a volatile target has answered and no flush has covered: what is lost with the
-//! target, and kept here so that it can be sent again.
+//! Changes that a volatile target has answered and no flush has covered. They are lost if the
+//! target dies, and are kept here so that they can be sent again.
 
 use std::collections::BTreeMap;
 
 use super::Data;
 use crate::brp::command::Request;
 
-/// What keeping one change costs beside its data.
+/// Memory cost of keeping one change, in bytes, besides its data.
 const OVERHEAD_BYTES: u64 = 64;
 
 /// A change and its data.
@@ -14,11 +14,11 @@ const OVERHEAD_BYTES: u64 = 64;
 pub(super) struct Change<D> {
     pub(super) request: Request,
     pub(super) data: D,
-    /// How many changes had been answered when this one was.
+    /// Number of changes that had been answered when this one was answered.
     answered: u64,
 }
 
-/// The changes by the order in which they were asked for.
+/// The kept changes, by the order in which they were submitted.
 #[derive(Debug)]
 pub(super) struct Kept<D> {
     changes: BTreeMap<u64, Change<D>>,
@@ -26,13 +26,13 @@ pub(super) struct Kept<D> {
     bytes_max: u64,
 }
 
-/// What a change counts for.
+/// Returns the bytes that a change counts for.
 pub(super) fn cost_bytes(request: &Request) -> u64 {
     OVERHEAD_BYTES + u64::from(request.data_bytes())
 }
 
 impl<D: Data> Kept<D> {
-    /// Nothing; 0 bytes mean that nothing is ever kept.
+    /// Creates an empty store; with `bytes_max` 0 no change is ever kept.
     pub(super) fn new(bytes_max: u64) -> Kept<D> {
         Kept {
             changes: BTreeMap::new(),
@@ -49,14 +49,14 @@ impl<D: Data> Kept<D> {
         self.changes.is_empty()
     }
 
-    /// Whether a change of this cost may be sent, with changes of `admitted_bytes` under way
-    /// already. One alone always may.
+    /// Whether a change of this cost may be sent while changes of `admitted_bytes` are in flight. A
+    /// single change may always be sent.
     pub(super) fn has_room(&self, admitted_bytes: u64, cost_bytes: u64) -> bool {
         let used = self.bytes + admitted_bytes;
         !self.keeps() || used == 0 || used + cost_bytes <= self.bytes_max
     }
 
-    /// True when a flush would be well timed: it is then done before anything has to wait for it.
+    /// Whether a flush is due: done now, it completes before any change has to wait for it.
     pub(super) fn is_half_full(&self) -> bool {
         self.bytes * 2 > self.bytes_max
     }
@@ -71,7 +71,8 @@ impl<D: Data> Kept<D> {
         self.changes.insert(order, change);
     }
 
-    /// Forgets what a flush has covered that was sent when so many changes had been answered.
+    /// Drops the changes that a flush has covered. `answered` is the number of changes that had
+    /// been answered when that flush was sent.
     pub(super) fn flushed(&mut self, answered: u64) {
         let bytes = &mut self.bytes;
         self.changes.retain(|_, change| {
@@ -83,7 +84,7 @@ impl<D: Data> Kept<D> {
         });
     }
 
-    /// Gives all of them, to be sent again.
+    /// Takes all kept changes, to be sent again.
     pub(super) fn take(&mut self) -> BTreeMap<u64, Change<D>> {
         self.bytes = 0;
         std::mem::take(&mut self.changes)

@@ -1,42 +1,44 @@
-//! Temporal merge: how what is queued is cut into frames when the link is ready (section "Temporal
-//! merge"). It must never make a request wait for another one to come.
+//! Temporal merge: divides the queue into frames when the link is ready (section "Temporal merge").
+//! This module must never make a request wait for another request to arrive.
 
 use std::collections::VecDeque;
 
 use crate::brp::wire::{ENTRIES_MAX, feature};
 
-/// Small requests below which each travels alone: so few gain nothing from a common head, and a
-/// single piece of them would keep one end idle while the other works.
+/// Number of small requests below which each is sent alone. So few gain little from a common head,
+/// and a single frame of all of them would leave one end idle while the other works.
 const ADAPTIVE_MIN: usize = 8;
-/// The largest piece of the adaptive mode where the results carry the data: the target begins to
-/// send while the next piece is under way.
+/// Maximum number of requests in a frame of the adaptive mode when the results carry the data. The
+/// target begins to send while the next frame is on its way.
 const ADAPTIVE_MAX: usize = 16;
-/// Where the command carries it, half of what waits goes in a piece, but so many at least. Copying
-/// the data into the link takes the initiator longest, and each send more wakes the target for
-/// little; the other half is for both ends to work at once.
+/// Minimum number of requests in a frame of the adaptive mode when the command carries the data. A
+/// frame takes half of the waiting requests, but at least this number. Copying the data into the
+/// link is the initiator's largest cost, and each further send wakes the target for little. The
+/// other half of the requests lets both ends work at the same time.
 const ADAPTIVE_WRITES_MIN: usize = 32;
-/// A send takes no further frame once it holds so much data.
+/// Number of data bytes from which a send takes no further frame.
 const SEND_BYTES: u64 = 4 << 20;
 
-/// How requests are merged, and how the target is asked to handle them.
+/// How requests are merged, and how the target is told to handle them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// BRP-1: one request to a frame and a send; the target handles one after another.
+    /// BRP-1: one request per frame and send; the target handles requests one at a time.
     Short,
-    /// BRP-2: as before, and the target handles all at once.
+    /// BRP-2: one request per frame and send; the target handles requests concurrently.
     Parallel,
-    /// BRP-3T: whatever is queued is merged.
+    /// BRP-3T: all queued requests are merged.
     Merge {
-        /// The target handles the requests of one frame one after another.
+        /// Whether the target handles the requests of one frame one at a time.
         in_turn: bool,
     },
-    /// Merged from a depth at which it pays, in pieces that keep both ends at work.
+    /// Requests are merged from the queue depth at which it pays, in frames that keep both ends
+    /// busy.
     #[default]
     Adaptive,
 }
 
 impl Mode {
-    /// What a path in this mode asks the target for.
+    /// Returns the features that a path in this mode requests from the target.
     pub fn features(self) -> u32 {
         match self {
             Mode::Short => feature::SERIAL,
@@ -56,18 +58,18 @@ pub(super) struct Waiting {
     pub(super) tag: u32,
     pub(super) data_bytes: u32,
     pub(super) may_merge: bool,
-    /// Its data travels with it, not with its result.
+    /// Whether the data travels with the request, not with its result.
     pub(super) carries_data: bool,
 }
 
-/// The frames of the next send: how many requests each takes from the front of the queue.
+/// The frames of the next send: the number of requests that each takes from the front of the queue.
 #[derive(Debug, Default)]
 pub(super) struct Cut {
     pub(super) frames: Vec<usize>,
 }
 
-/// Cuts the next send from the front of the queue, at most `requests_max` requests with
-/// `data_bytes_max` bytes. Nothing only when the queue or the room is empty.
+/// Takes the next send from the front of the queue: at most `requests_max` requests with
+/// `data_bytes_max` bytes. The result is empty only if the queue is empty or there is no room.
 pub(super) fn cut(
     mode: Mode,
     merges: bool,
@@ -106,12 +108,12 @@ pub(super) fn cut(
     cut
 }
 
-/// The requests of the next frame where `small` ones come first, of which `writes` carry their
-/// data, and whether another frame may share its send.
+/// Returns the number of requests in the next frame, and whether another frame may share its send.
+/// `small` requests are at the front of the queue, of which `writes` carry their data.
 fn frame(mode: Mode, merges: bool, small: usize, writes: usize) -> (usize, bool) {
     match mode {
         Mode::Short | Mode::Parallel => (1, false),
-        // A target that does not merge is spared the sends at least.
+        // A target that does not merge still benefits from fewer sends.
         _ if !merges => (1, true),
         Mode::Merge { .. } => (small.clamp(1, ENTRIES_MAX), true),
         Mode::Adaptive if small < ADAPTIVE_MIN => (1, true),
@@ -135,7 +137,7 @@ mod tests {
         mixed_queue(small, 0)
     }
 
-    /// The first `writes` of them are writes.
+    /// Creates a queue of small requests whose first `writes` are writes.
     fn mixed_queue(small: usize, writes: usize) -> VecDeque<Waiting> {
         let waiting = |tag| Waiting {
             tag,
@@ -146,7 +148,7 @@ mod tests {
         (0..small as u32).map(waiting).collect()
     }
 
-    /// All sends until the queue is empty.
+    /// Returns all sends until the queue is empty.
     fn sends(mode: Mode, mut queue: VecDeque<Waiting>) -> Vec<Vec<usize>> {
         let mut sends = Vec::new();
         while !queue.is_empty() {
@@ -179,12 +181,12 @@ mod tests {
         let adaptive = |writes, small| sends(Mode::Adaptive, mixed_queue(small, writes));
         assert_eq!(adaptive(32, 32), [[32]]);
         assert_eq!(adaptive(33, 33), [[17], [16]]);
-        // Half of what waits, as long as that is more than 32.
+        // Half of the waiting requests, as long as that is more than 32.
         assert_eq!(adaptive(64, 64), [[32], [32]]);
         assert_eq!(adaptive(96, 96), [[48], [24], [24]]);
         assert_eq!(adaptive(128, 128), [[64], [32], [32]]);
         assert_eq!(adaptive(7, 7), [vec![1; 7]]);
-        // Half of them are not most.
+        // Exactly half of the requests are writes, which is not a majority.
         assert_eq!(adaptive(16, 32), [[16], [16]]);
         assert_eq!(adaptive(17, 32), [[32]]);
         for depth in 8..=256 {

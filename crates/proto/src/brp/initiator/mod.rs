@@ -1,11 +1,11 @@
-//! A session at its initiator: which requests may be sent now, in which frames, and what becomes of
-//! them when paths break and targets die (sections "Temporal merge" and "Sessions, fences and
-//! replay").
+//! A session at its initiator: decides which requests may be sent now and in which frames, and
+//! handles them when paths break and targets die (sections "Temporal merge" and "Sessions, fences
+//! and replay").
 //!
-//! The machine does no I/O: whoever drives it tells it of paths that are up or down and of
-//! responses, and asks it for the next send of a path. It must never have two overlapping requests
-//! under way of which one is a change, never send a request again before its path was fenced or its
-//! target has died, and never let a flush succeed that covers a change which may be gone.
+//! The machine does no I/O: its driver reports paths that come up or go down and responses, and
+//! asks it for the next send of a path. The machine must never have two overlapping requests in
+//! flight if one of them is a change. It must never send a request again before its path was fenced
+//! or its target has died, and never let a flush succeed that covers a change which may be lost.
 
 mod kept;
 mod merge;
@@ -25,24 +25,25 @@ use merge::{Waiting, cut};
 use overlap::Overlap;
 use table::Table;
 
-/// A request under which so many paths broke fails: it may well be what breaks them.
+/// Number of broken paths after which a request that was in flight on each of them fails: the
+/// request itself may be the cause.
 const BREAKS_MAX: u32 = 8;
 
-/// The data of a request, which the machine passes on and never looks into.
+/// The data of a request. The machine passes it on and never reads it.
 pub trait Data: Clone + Default {
-    /// CRC-32C of it.
+    /// Returns the CRC-32C of the data.
     fn check(&self) -> u32;
 }
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The target said so.
+    /// The target answered with this status.
     Target(Status),
-    /// The target has died since the last flush, and changes that it had answered went with it. One
-    /// flush says so.
+    /// The target has died since the last flush, and changes that it had answered are lost. One
+    /// flush reports this.
     Lost,
-    /// Path after path broke under this request. A change may still happen.
+    /// Path after path broke with this request in flight. A change may still happen.
     Broken,
     /// The target did not come back in time. A change may still happen.
     Unreachable,
@@ -50,21 +51,21 @@ pub enum Failure {
     Full,
 }
 
-/// Why a target that is there cannot be the one of this session.
+/// Reason why a reachable target cannot be used by this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// It offers less than the session counts on; that can be undone.
+    /// The target offers less than the session relies on. This can be undone.
     #[error("{0}")]
     Changed(Change),
-    /// Everything in it ended with the target's process: nothing will bring that back.
+    /// All content of the export was lost with the target's process, permanently.
     #[error("the target has started anew and lost what the export held in memory")]
     Gone,
 }
 
-/// What an export has come to offer less of than at the beginning of the session.
+/// The way in which an export offers less than at the beginning of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Change {
-    /// Its size.
+    /// The export has become smaller.
     #[error("the export has shrunk from {was_bytes} bytes to {is_bytes}")]
     Shrunk {
         /// The size at the beginning.
@@ -72,59 +73,59 @@ pub enum Change {
         /// The size now.
         is_bytes: u64,
     },
-    /// Changes are refused.
+    /// The export has become read-only.
     #[error("the export has become read-only")]
     ReadOnly,
-    /// Requests that were short enough, or long enough, are not any more.
+    /// The limits on request lengths have become stricter, for short or for long requests.
     #[error("the export does not take requests as short or as long as before")]
     Requests,
-    /// What was discarded may read as anything.
+    /// Discarded ranges no longer read as zeroes.
     #[error("what is discarded in the export does not read as zeroes any more")]
     Discards,
-    /// What no flush has covered ends with the target's process, or the other way round.
+    /// Whether unflushed changes survive the target's process has changed, in either direction.
     #[error("the export keeps what was not flushed in another way than before")]
     Keeping,
 }
 
-/// What a response means.
+/// The consequence of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completed {
     /// A request that was submitted has ended.
     Submitted(Result<(), Failure>),
-    /// Nobody waits for it.
+    /// A request whose result no caller waits for has ended.
     Unheard,
     /// The path has to end; the request is sent again over another one.
     PathEnds,
 }
 
-/// What one send carries: heads, and between them the data of writes.
+/// Content of one send: heads, and between them the data of writes.
 #[derive(Debug, Default)]
 pub struct Sending<D> {
-    /// Heads and entries of all frames, one behind the other.
+    /// Heads and entries of all frames, concatenated.
     pub heads: Vec<u8>,
-    /// Data, each with the place in `heads` before which it goes.
+    /// Data, each with the offset in `heads` before which it is inserted.
     pub data: Vec<(usize, D)>,
-    /// Fences in it.
+    /// Number of fences in the send.
     pub fences: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It may not be sent yet.
+    /// The request may not be sent yet.
     Held,
     Queued,
-    /// Over this path, which may have broken since.
+    /// The request was sent over this path, which may have broken since.
     Sent(u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     Submitted,
-    /// It failed; what is at the target has still to end.
+    /// The request has failed for its caller, but may still be in progress at the target.
     Abandoned,
     /// A change that was answered by a target which has died since.
     Replay,
-    /// A flush that makes room for changes to be kept.
+    /// A flush that the machine issues to make room for kept changes.
     OwnFlush,
 }
 
@@ -135,7 +136,7 @@ struct Pending<D> {
     data: D,
     state: State,
     origin: Origin,
-    /// Of a flush that was sent: the changes that had been answered before.
+    /// For a flush that was sent: the number of changes that had been answered before.
     covers: u64,
     breaks: u32,
 }
@@ -151,34 +152,36 @@ struct PathState {
     fences: usize,
 }
 
-/// See the module.
+/// A session at its initiator; see the module documentation.
 #[derive(Debug)]
 pub struct Initiator<D> {
     mode: Mode,
-    /// What was said at the beginning, which the layers above count on.
+    /// The first welcome, whose properties the layers above rely on.
     told: Option<Welcome>,
-    /// What was said last.
+    /// The latest welcome.
     welcome: Option<Welcome>,
     instances: u64,
     paths: BTreeMap<u32, PathState>,
-    /// Broken paths with requests that have not ended, and the path that was asked to fence them.
+    /// Broken paths with requests that have not ended, each with the path on which its fence was
+    /// sent.
     to_fence: BTreeMap<u32, Option<u32>>,
     table: Table<Pending<D>>,
     next_order: u64,
     queue: VecDeque<Waiting>,
     held: VecDeque<u32>,
-    /// The ranges of what is queued or under way, and of what is held.
+    /// `admitted`: the ranges of requests that are queued or in flight. `waiting`: those of held
+    /// requests.
     admitted: Overlap,
     waiting: Overlap,
-    /// Cost of the changes that are queued or under way.
+    /// Cost of the changes that are queued or in flight, in bytes.
     admitted_bytes: u64,
-    /// Changes wait until a flush has made room for them.
+    /// Whether changes wait until a flush has made room for them.
     is_full: bool,
     kept: Kept<D>,
     replays: usize,
     own_flush: bool,
-    /// Changes that were answered and not durable with that, and how many of them a flush has
-    /// covered.
+    /// `answered`: number of changes that were answered without being durable. `covered`: number of
+    /// these that a flush has covered.
     answered: u64,
     covered: u64,
     lost: bool,
@@ -186,8 +189,8 @@ pub struct Initiator<D> {
 }
 
 impl<D: Data> Initiator<D> {
-    /// A session without a path. It keeps at most `keep_bytes_max` of changes that a volatile
-    /// target has answered; with 0 it keeps none.
+    /// Creates a session without a path. It keeps at most `keep_bytes_max` bytes of changes that a
+    /// volatile target has answered; with 0 it keeps none.
     pub fn new(mode: Mode, keep_bytes_max: u64) -> Initiator<D> {
         Initiator {
             mode,
@@ -214,29 +217,29 @@ impl<D: Data> Initiator<D> {
         }
     }
 
-    /// What the target last said of the export; `None` before the first path.
+    /// Returns the target's latest description of the export; `None` before the first path.
     pub fn welcome(&self) -> Option<&Welcome> {
         self.welcome.as_ref()
     }
 
-    /// Instances of the target that were seen. Each but the first may be an older copy of the
-    /// volume.
+    /// Returns the number of target instances that were seen. Each one after the first may have an
+    /// older state of the volume.
     pub fn instances(&self) -> u64 {
         self.instances
     }
 
-    /// Requests that have not ended.
+    /// Returns the number of requests that have not ended.
     pub fn under_way(&self) -> usize {
         self.table.len()
     }
 
-    /// True while there is no path, or an old one has not been fenced: requests may not get
+    /// Whether there is no path, or an old one has not been fenced. Requests may then not get
     /// through.
     pub fn is_troubled(&self) -> bool {
         self.paths.is_empty() || !self.to_fence.is_empty()
     }
 
-    /// The frame that ends a path in order; nothing when the path is not up.
+    /// Returns the frame that ends a path in order; empty when the path is not up.
     pub fn goodbye(&mut self, path: u32) -> Vec<u8> {
         let mut out = Vec::new();
         if let Some(state) = self.paths.get_mut(&path) {
@@ -257,7 +260,7 @@ impl<D: Data> Initiator<D> {
         })
     }
 
-    /// Takes a request; its tag names it from now on until it ends.
+    /// Accepts a request. The returned tag identifies it until it ends.
     ///
     /// # Errors
     /// A request that is not valid, or no room for another one.
@@ -278,7 +281,7 @@ impl<D: Data> Initiator<D> {
         Ok(tag)
     }
 
-    /// The next request that failed without a response.
+    /// Takes the next request that failed without a response.
     pub fn next_failed(&mut self) -> Option<(u32, Failure)> {
         self.failed.pop_front()
     }
@@ -295,9 +298,10 @@ impl<D: Data> Initiator<D> {
         })
     }
 
-    // What may be sent now.
+    // Admission of requests.
 
-    /// Queues a request that is in the table, or holds it until what it has to wait for has ended.
+    /// Queues a request of the table, or holds it until the requests that it conflicts with have
+    /// ended.
     fn admit_or_hold(&mut self, tag: u32) {
         let pending = self.table.get(tag).expect("a request is in the table");
         let request = pending.request;
@@ -307,7 +311,7 @@ impl<D: Data> Initiator<D> {
             && !replays
             && self.is_kept()
             && (self.is_full || !self.kept.has_room(self.admitted_bytes, cost));
-        // A flush has to cover what was answered and is sent again.
+        // A flush must also cover answered changes that are being sent again.
         let too_early = request.op == Op::Flush && self.replays > 0;
         self.is_full |= no_room;
         if no_room
@@ -327,7 +331,7 @@ impl<D: Data> Initiator<D> {
         self.set_state(tag, State::Queued);
     }
 
-    /// Looks at everything that is held again, in its order.
+    /// Tries to admit all held requests again, in their order.
     fn readmit(&mut self) {
         if self.held.is_empty() {
             return;
@@ -339,7 +343,7 @@ impl<D: Data> Initiator<D> {
         }
     }
 
-    /// Asks for a flush when changes wait for room, or soon will.
+    /// Issues a flush when changes wait for room, or soon will.
     fn flush_for_room(&mut self) {
         let wanted = self.is_kept() && (self.is_full || self.kept.is_half_full());
         if !wanted || self.kept.is_empty() || self.own_flush || self.table.is_full() {
@@ -353,8 +357,9 @@ impl<D: Data> Initiator<D> {
         self.admit_or_hold(tag);
     }
 
-    /// Whether answered changes are kept: the data of a request is then held beyond its answer.
-    /// What is lost with everything else is not worth keeping.
+    /// Whether answered changes are kept, so that the data of a request is held beyond its answer.
+    /// Changes to an export that loses all its content with the target's process are not worth
+    /// keeping.
     pub fn is_kept(&self) -> bool {
         let worth_it = |w: Welcome| w.has(right::VOLATILE) && !w.has(right::EPHEMERAL);
         self.kept.keeps() && self.welcome.is_some_and(worth_it)
@@ -368,7 +373,7 @@ impl<D: Data> Initiator<D> {
 
     // Sending.
 
-    /// Fills `sending` with what goes out over a path now; false when that is nothing.
+    /// Fills `sending` with the next send of a path. Returns false if there is nothing to send.
     pub fn next_send(&mut self, path: u32, sending: &mut Sending<D>) -> bool {
         sending.heads.clear();
         sending.data.clear();
@@ -439,10 +444,10 @@ impl<D: Data> Initiator<D> {
 
     // Responses.
 
-    /// The request that a result belongs to, after it was held against it.
+    /// Returns the request that a result belongs to, after checking the result against it.
     ///
     /// # Errors
-    /// The path has to end.
+    /// A violation after which the path has to end.
     pub fn expect(&self, path: u32, completion: &Completion) -> Result<&Request, ProtocolError> {
         let pending = self.table.get(completion.tag);
         let pending = pending
@@ -452,7 +457,7 @@ impl<D: Data> Initiator<D> {
         Ok(&pending.request)
     }
 
-    /// A result whose data is there and sound.
+    /// Processes a result whose data has arrived and passed its check.
     ///
     /// # Errors
     /// As [`expect`](Self::expect).
@@ -492,7 +497,7 @@ impl<D: Data> Initiator<D> {
         })
     }
 
-    /// Takes a request out that was queued or sent.
+    /// Removes a request that was queued or sent.
     fn remove(&mut self, tag: u32) -> Pending<D> {
         let pending = self.table.remove(tag).expect("a request ends in the table");
         self.admitted.remove(&pending.request);
@@ -512,7 +517,8 @@ impl<D: Data> Initiator<D> {
                 return Err(Failure::Lost);
             }
         } else if request.op.changes() {
-            // One that is durable already is kept as well: it must come after what it replaced.
+            // A change that is already durable is kept as well: a replay must order it after the
+            // change that it replaced.
             self.answered += u64::from(!request.has_fua());
             if self.is_kept() {
                 let (order, data) = (pending.order, pending.data);
@@ -522,20 +528,20 @@ impl<D: Data> Initiator<D> {
         Ok(())
     }
 
-    /// What a request that failed means for the ones whose failure nobody hears.
+    /// Handles the failure of a request that has no caller: a replay or the machine's own flush.
     fn did_not(&mut self, pending: &Pending<D>) {
         match pending.origin {
             Origin::Submitted | Origin::Abandoned => {}
             Origin::Replay => self.lost = true,
             Origin::OwnFlush => {
-                // Nothing is known of what was answered since the last flush that succeeded.
+                // The state of all changes answered since the last successful flush is unknown.
                 self.own_flush = false;
                 self.note_lost();
             }
         }
     }
 
-    /// What was answered may be gone: the next flush says so.
+    /// Records that answered changes may be lost; the next flush reports it.
     fn note_lost(&mut self) {
         self.lost |= self.answered > self.covered;
         self.covered = self.answered;
@@ -544,11 +550,11 @@ impl<D: Data> Initiator<D> {
 
     // Paths.
 
-    /// A connection has become a path, to be used from now on. Gives the paths that are given up
-    /// for it: they lead to an instance of the target that is no more.
+    /// Records that a connection has become a path, to be used from now on. Returns the paths that
+    /// are abandoned because they lead to an instance of the target that no longer runs.
     ///
     /// # Errors
-    /// Why this target is of no use to the session.
+    /// The reason why the session cannot use this target.
     pub fn path_up(
         &mut self,
         number: u32,
@@ -592,8 +598,8 @@ impl<D: Data> Initiator<D> {
         Ok(given_up)
     }
 
-    /// The target has died and another instance is there: everything that has no answer is sent
-    /// again, and before it what was answered and died with the target.
+    /// Handles the death of the target, after which another instance is there. Every unanswered
+    /// request is sent again, preceded by the answered changes that were lost with the target.
     fn replay(&mut self, before: &Welcome, welcome: &Welcome) {
         self.instances += 1;
         self.welcome = Some(*welcome);
@@ -630,7 +636,8 @@ impl<D: Data> Initiator<D> {
         self.table.iter().filter(|p| p.origin == origin).count()
     }
 
-    /// A path is no more. What was sent over it and not answered waits until it is fenced.
+    /// Records that a path has ended. Requests sent over it and not answered wait until it is
+    /// fenced.
     pub fn path_down(&mut self, number: u32) {
         if self.paths.remove(&number).is_none() {
             return;
@@ -658,11 +665,11 @@ impl<D: Data> Initiator<D> {
         }
     }
 
-    /// The target says over path `on` that a path has ended: what it carried without an answer is
-    /// sent again.
+    /// Processes the target's message over path `on` that a fenced path has ended. The unanswered
+    /// requests of that path are sent again.
     ///
     /// # Errors
-    /// When that was not asked for over this path.
+    /// When this fence was not sent over path `on`.
     pub fn fenced(&mut self, on: u32, number: u32) -> Result<(), ProtocolError> {
         if self.to_fence.get(&number) != Some(&Some(on)) {
             return Err(ProtocolError::BadFence);
@@ -690,8 +697,9 @@ impl<D: Data> Initiator<D> {
         Ok(())
     }
 
-    /// Gives up what was submitted and has no answer: the target was away for too long. What was
-    /// answered is still kept, and what is at the target is still fenced should it come back.
+    /// Fails all submitted requests that have no answer, because the target was away for too long.
+    /// Answered changes are still kept, and paths with requests at the target are still fenced if
+    /// it comes back.
     pub fn give_up(&mut self) {
         let submitted: Vec<(u32, State)> = self
             .table
@@ -730,7 +738,7 @@ fn waiting(request: &Request) -> Waiting {
     }
 }
 
-/// Whether what was told at the beginning still holds.
+/// Checks whether the properties told at the beginning still hold.
 fn check_same(told: &Welcome, now: &Welcome) -> Result<(), Unusable> {
     let keeping = right::VOLATILE | right::EPHEMERAL;
     let change = if now.size_bytes < told.size_bytes {

@@ -1,22 +1,24 @@
-//! Which requests touch the same bytes.
+//! Detection of requests whose ranges overlap.
 
 use std::collections::BTreeMap;
 
 use crate::brp::command::Request;
 
-/// The ranges of requests, each with whether it changes its content.
+/// Set of request ranges, each with whether the request is a change.
 #[derive(Debug, Default)]
 pub(super) struct Overlap {
-    /// By first byte and tag: the byte behind the range, and whether the request is a change.
+    /// By first byte and tag: the end of the range (exclusive), and whether the request is a
+    /// change.
     ranges: BTreeMap<(u64, u32), (u64, bool)>,
-    /// No range is longer, so none that starts further back than this reaches a byte.
+    /// Upper bound of the range lengths. A range that starts further before a byte than this cannot
+    /// reach it.
     longest_bytes: u64,
-    /// How many of them are changes. Reads alone never conflict.
+    /// Number of changes in the set. Reads alone never conflict.
     changes: usize,
 }
 
 impl Overlap {
-    /// True when a request overlaps one that is here, and one of the two is a change.
+    /// Whether a request overlaps one in the set, and at least one of the two is a change.
     pub(super) fn conflicts(&self, request: &Request) -> bool {
         let (start, end) = (request.offset_bytes, request.end_bytes());
         if start == end || (self.changes == 0 && !request.op.changes()) {

@@ -1,9 +1,9 @@
-//! The requests that have not been answered, found by their tags in constant time.
+//! Table of the requests that have not been answered, which finds them by tag in constant time.
 
-/// Requests at the same time, at most.
+/// Maximum number of requests in the table.
 pub(super) const REQUESTS_MAX: usize = 4096;
-/// The part of a tag that says where in the table the request is; the rest grows with each use of
-/// the place, so that a tag is not used again soon.
+/// Number of tag bits that are the index of the slot. The other bits are incremented with each use
+/// of the slot, so that a tag is not reused soon.
 const PLACE_BITS: u32 = 12;
 const _: () = assert!(1 << PLACE_BITS == REQUESTS_MAX);
 
@@ -32,7 +32,7 @@ impl<T> Table<T> {
         self.len == REQUESTS_MAX
     }
 
-    /// Adds what `make` makes of its tag.
+    /// Inserts the entry that `make` creates for its tag.
     ///
     /// # Panics
     /// When the table is full.

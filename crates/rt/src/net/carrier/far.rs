@@ -1,5 +1,6 @@
-//! The carrier's thread: what each connection was told to do, by a task that receives and one that
-//! sends. It must answer every order but those of connections that are gone.
+//! The carrier's thread. For each connection, one task executes the receives that were ordered and
+//! another one the sends. The thread must answer every order, except orders of connections that
+//! have been dropped.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,23 +18,24 @@ use crate::net::{Kind, Stream};
 use crate::real_time::Socket;
 use crate::sync::Event;
 
-/// What the thread does.
+/// Runs the carrier's thread.
 pub(super) fn run(rt: io::Result<Rt>, orders: Receiver<(Number, Order)>, told: Sender<Told>) {
-    // Its letters end with it, which is how the other thread knows: dropped after the runtime.
+    // Dropping `told` tells the other thread that this one has ended, so it is dropped after the
+    // runtime.
     let told = Arc::new(told);
     let began = rt.and_then(|rt| Ok((orders.listen(&rt)?, rt)));
     let (orders, rt) = match began {
         Ok(began) => began,
         Err(error) => {
-            // Who has gone away meanwhile need not know.
+            // If the receiver has been dropped meanwhile, the error is not needed.
             let _ = told.send(Told::Began(Err(error)));
             return;
         }
     };
     let serving = || rt.block_on(serve(&rt, orders, &told));
-    // Nothing of what a panic has left half-done is used again: all of it is dropped.
+    // State that a panic left half-done is not used again: all of it is dropped.
     if catch_unwind(AssertUnwindSafe(serving)).is_err() {
-        // First of all whoever waits is told.
+        // Notify the waiting thread before everything else.
         told.close();
         rt.end();
     }
@@ -57,7 +59,7 @@ async fn serve(rt: &Rt, mut orders: Letters<(Number, Order)>, told: &Arc<Sender<
                         end.release();
                     }
                 }
-                // Nobody tells a connection anything before it is carried or after it was released.
+                // A connection gets no order before `Carry` or after `Release`.
                 order => ends[&number].take(order),
             }
         }
@@ -67,12 +69,12 @@ async fn serve(rt: &Rt, mut orders: Letters<(Number, Order)>, told: &Arc<Sender<
     outbox.send();
 }
 
-/// A connection.
+/// The far end of a connection.
 struct End {
     rt: Rt,
     number: Number,
     outbox: Rc<Outbox<Told>>,
-    /// Away while a layer is put on it, and for ever when that fails.
+    /// The stream; `None` while a layer is put on it, and for ever when that fails.
     stream: RefCell<Option<Rc<Stream>>>,
     receives: RefCell<VecDeque<usize>>,
     sends: RefCell<VecDeque<DetachedBuf>>,
@@ -116,13 +118,13 @@ impl End {
         self.outbox.put(Told::Of(self.number, report));
     }
 
-    /// The stream, or why there is none.
+    /// Returns the stream, or an error when there is none.
     fn stream(&self) -> io::Result<Rc<Stream>> {
         let stream = self.stream.borrow().clone();
         stream.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Receives as it is told, until the stream ends.
+    /// Executes the receives that were ordered until the stream ends.
     async fn receive_all(&self) {
         let mut kept = None;
         loop {
@@ -137,7 +139,7 @@ impl End {
         }
     }
 
-    /// Receives once into the buffer of the last time, or one that fits.
+    /// Receives once, into the buffer of the previous receive if its size fits.
     async fn receive(&self, bytes: usize, kept: &mut Option<BufMut>) -> io::Result<DetachedBuf> {
         let stream = self.stream()?;
         let fits = kept.take().filter(|buf| buf.len() == bytes);
@@ -165,7 +167,7 @@ impl End {
             .await
     }
 
-    /// Puts a layer on the stream, which nobody uses meanwhile.
+    /// Puts a layer on the stream, which must not be in use meanwhile.
     fn raise(self: &Rc<End>, raising: Raising) {
         let stream = self.stream.take();
         let stream = stream.and_then(Rc::into_inner);
@@ -189,10 +191,10 @@ impl End {
         }
     }
 
-    /// Lets go of the connection, whatever it is about. What has been sent still arrives.
+    /// Releases the connection, even while it is in use. Bytes that were sent still arrive.
     fn release(&self) {
         self.shutdown();
-        // Their receives and sends are given up, and a layer that is being put on.
+        // Dropping the tasks abandons their receives, their sends and a layer that is being put on.
         self.tasks.take();
     }
 }

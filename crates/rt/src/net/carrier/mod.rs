@@ -1,29 +1,31 @@
-//! A thread that carries connections: it makes the system calls of their sockets, and runs what is
-//! put on top of them, as encryption is, while another thread holds the ends that conversations
-//! use. So the protocols, the sessions and the devices stay on one thread without locks, and most
-//! of what a connection costs is on another core. It must never be the place where a protocol is
-//! understood.
+//! A thread that carries connections. It makes the system calls of their sockets and runs the
+//! layers put on top of them, such as encryption, while another thread holds the ends that the
+//! protocols use. Protocols, sessions and devices therefore stay on one thread without locks, and
+//! most of the cost of a connection is on another core. The carrier must never interpret a
+//! protocol.
 //!
 //! The contract, besides that of every stream:
 //!
-//! - **What crosses.** Orders one way and reports the other, in mailboxes; those of one turn go
-//!   together. Data is copied once each way ([`DetachedBuf`]).
-//! - **Receiving** is by order, of as many bytes as the receiver has room for, until it allows to
-//!   [read ahead](Carried::read_ahead): from then on up to [`AHEAD_MAX`] pieces of [`PIECE_BYTES`]
-//!   are received before anybody asks for them. So nothing is taken from a socket behind what a
-//!   handshake has asked for.
-//! - **Sending** is over when the socket has taken all. At most [`SENDS_MAX`] pieces of
+//! - **Crossing threads.** Orders travel one way and reports the other, in mailboxes; the messages
+//!   of one turn are sent in one batch. Data is copied once in each direction ([`DetachedBuf`]).
+//! - **Receiving** is by order, of at most the bytes that the receiver has room for, until the
+//!   receiver allows [read-ahead](Carried::read_ahead). From then on up to [`AHEAD_MAX`] pieces of
+//!   [`PIECE_BYTES`] are received before they are requested. So no byte is taken from a socket
+//!   beyond those that a handshake requested.
+//! - **Sending** completes when the socket has accepted all bytes. At most [`SENDS_MAX`] pieces of
 //!   [`SEND_BYTES`] of one payload are copied at a time.
-//! - **Bounds.** So a connection takes no more memory on the thread than those pieces, and puts no
-//!   more letters in a mailbox than there are pieces and calls of its two tasks.
-//! - **Raising** puts a layer on the connection over there, between a receive and the next. Bytes
-//!   that were received before and not taken would be lost to the layer, so there must be none.
-//! - **Shutdown** takes effect when it arrives, also on what is being sent.
-//! - **Death.** When the thread dies of a panic, its connections are broken, and it takes no more
-//!   of them.
-//! - **Closing** waits for the thread's end, which comes when its connections have been dropped.
+//! - **Bounds.** A connection therefore uses no more memory on the thread than those pieces, and
+//!   puts no more messages in a mailbox than there are pieces and calls of its two tasks.
+//! - **Raising** puts a layer on the connection, on the carrier's thread, between two receives.
+//!   Bytes that were received before and not consumed would be lost to the layer, so there must be
+//!   none.
+//! - **Shutdown** takes effect when its order arrives, also on a send in progress.
+//! - **Death.** When the thread dies of a panic, its connections are broken, and it accepts no more
+//!   connections.
+//! - **Closing** waits for the end of the thread, which comes when its connections have been
+//!   dropped.
 //!
-//! In virtual time there are no threads, and nothing is carried.
+//! In virtual time there are no threads, and no connection is carried.
 
 mod far;
 mod near;
@@ -38,46 +40,46 @@ use crate::buf::DetachedBuf;
 use crate::executor::Rt;
 pub use near::{Carried, Carrier};
 
-/// Bytes that are received at a time, at most.
+/// Maximum number of bytes received at a time.
 pub const PIECE_BYTES: usize = 64 << 10;
-/// Pieces that are received before anybody asks for them, at most.
+/// Maximum number of pieces that are received before they are requested.
 pub const AHEAD_MAX: usize = 4;
-/// Bytes that are sent at a time, at most.
+/// Maximum number of bytes sent at a time.
 pub const SEND_BYTES: usize = 1 << 20;
-/// Pieces of a payload that are copied and not sent, at most.
+/// Maximum number of pieces of a payload that are copied and not yet sent.
 pub const SENDS_MAX: usize = 2;
 
-/// A connection of a carrier. Numbers are never used again, so what is said of a connection that is
-/// gone means no other.
+/// The identifier of a connection of a carrier. Numbers are never reused, so a report about a
+/// dropped connection is never taken for one about another.
 type Number = u64;
 
-/// What the carrier's thread is told to do.
+/// An order to the carrier's thread.
 enum Order {
-    /// From now on the connection is there.
+    /// Adds a connection, given by its descriptor.
     Carry(OwnedFd),
-    /// Receive once, so many bytes at most.
+    /// Receives once, at most the given number of bytes.
     Receive(usize),
     Send(DetachedBuf),
     Raise(Raising),
     Shutdown,
-    /// The near end is gone.
+    /// Removes the connection; its near end has been dropped.
     Release,
 }
 
-/// Puts a layer on a stream.
+/// A function that puts a layer on a stream.
 type Raising = Box<dyn FnOnce(Rt, Stream) -> Raised + Send>;
-/// The stream with its layer.
+/// The result of a [`Raising`]: the stream with its layer.
 type Raised = Pin<Box<dyn Future<Output = io::Result<Stream>>>>;
 
-/// What the carrier's thread says: first how it began, then what has come of orders.
+/// A message of the carrier's thread: first the result of its start, then the results of orders.
 enum Told {
     Began(io::Result<()>),
     Of(Number, Report),
 }
 
-/// What has come of an order.
+/// The result of an order.
 enum Report {
-    /// Of a receive; empty at the end of the stream.
+    /// The data of a receive; empty at the end of the stream.
     Received(io::Result<DetachedBuf>),
     Sent(io::Result<()>),
     Raised(io::Result<()>),

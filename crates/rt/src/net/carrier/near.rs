@@ -1,4 +1,4 @@
-//! The ends of carried connections that conversations use.
+//! The near ends of carried connections, which the protocols use.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -16,39 +16,41 @@ use crate::real_time::UringOptions;
 use crate::sync::Event;
 use crate::thread;
 
-/// Buffers of the thread: pieces of some hundred connections; those of more are on the heap.
+/// Size of the thread's buffer pool: enough for the pieces of some hundred connections. Buffers
+/// beyond that are allocated on the heap.
 const POOL_BYTES: usize = 16 << 20;
 
-/// A thread that carries connections. Dropped without being closed, the thread ends by itself.
+/// A thread that carries connections. When a `Carrier` is dropped without being closed, the thread
+/// ends by itself.
 pub struct Carrier {
     shared: Rc<Shared>,
     tasks: RefCell<Vec<Task<()>>>,
     thread: RefCell<Option<JoinHandle<()>>>,
 }
 
-/// What a carrier and its connections share.
+/// State shared by a carrier and its connections.
 struct Shared {
     pool: BufPool,
     outbox: Outbox<(Number, Order)>,
     ends: RefCell<BTreeMap<Number, Rc<State>>>,
     next_number: Cell<Number>,
-    /// Nothing more comes from the thread.
+    /// True when the thread sends no more messages.
     is_over: Cell<bool>,
     changed: Event,
 }
 
-/// What the tasks of a connection wait for.
+/// State of a connection, for which its tasks wait.
 #[derive(Default)]
 struct State {
-    /// Bytes that nobody has taken, each piece with how much of it was.
+    /// Received pieces that have not been consumed, each with the number of its bytes that have.
     received: RefCell<VecDeque<(BufMut, usize)>>,
-    /// Receives that were ordered and have not come to an end.
+    /// Number of receives that were ordered and have not completed.
     ordered: Cell<usize>,
     reads_ahead: Cell<bool>,
-    /// The stream has ended, or why it is broken.
+    /// The end of the stream, or the error that broke it.
     ended: RefCell<Option<io::Result<()>>>,
     heard: Event,
-    /// Pieces that were ordered to be sent, and have not been.
+    /// Number of pieces that were ordered to be sent and have not been.
     sending: Cell<usize>,
     send_error: RefCell<Option<io::Error>>,
     raised: RefCell<Option<io::Result<()>>>,
@@ -64,10 +66,11 @@ pub struct Carried {
 }
 
 impl Carrier {
-    /// Starts a thread, which spins as that of `rt` does; the kernel shows it by `name`.
+    /// Starts a thread that busy-polls as the thread of `rt` does. `name` is its name in the
+    /// kernel.
     ///
     /// # Errors
-    /// When there is no thread, ring or socket to be had; `Unsupported` in virtual time.
+    /// When no thread, ring or socket can be created; `Unsupported` in virtual time.
     pub async fn start(rt: &Rt, name: &str) -> io::Result<Carrier> {
         let options = rt.uring_options().ok_or(io::ErrorKind::Unsupported)?;
         let options = UringOptions {
@@ -100,18 +103,19 @@ impl Carrier {
         })
     }
 
-    /// Connections that it carries.
+    /// Returns the number of connections that the thread carries.
     pub fn connections(&self) -> usize {
         self.shared.ends.borrow().len()
     }
 
-    /// False when it carries nothing any more.
+    /// Returns false when the thread has ended.
     pub fn is_alive(&self) -> bool {
         !self.shared.is_over.get()
     }
 
-    /// Carries a connection of which nothing is being received or sent. A stream that is no socket
-    /// stays what it is, and one for which there is no descriptor too.
+    /// Carries a connection on which no receive or send is in progress. Returns the stream
+    /// unchanged when it is no socket, when its descriptor cannot be duplicated, or when the thread
+    /// has ended.
     pub fn carry(&self, stream: Stream) -> Stream {
         let Kind::Socket(socket) = &stream.0 else {
             return stream;
@@ -136,7 +140,7 @@ impl Carrier {
         }))
     }
 
-    /// Waits until its connections are gone and the thread has ended. Closing once more does
+    /// Waits until all connections have been dropped and the thread has ended. A second call does
     /// nothing.
     pub async fn close(&self) {
         let shared = &self.shared;
@@ -149,13 +153,13 @@ impl Carrier {
             task.cancel().await;
         }
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed, and its connections have been told.
+            // A panic of the thread has been printed, and its connections have been broken.
             let _ = thread.join();
         }
     }
 }
 
-/// What the thread says first.
+/// Returns the thread's first message, the result of its start.
 async fn began(from: &mut Letters<Told>) -> io::Result<()> {
     match from.next().await.and_then(|mut told| told.pop_front()) {
         Some(Told::Began(began)) => began,
@@ -165,14 +169,14 @@ async fn began(from: &mut Letters<Told>) -> io::Result<()> {
 }
 
 impl Shared {
-    /// Takes what the thread says until it says no more.
+    /// Handles the thread's messages until there are no more.
     async fn take_all(&self, mut from: Letters<Told>) {
         while let Some(letters) = from.next().await {
             for told in letters {
                 let Told::Of(number, report) = told else {
                     unreachable!("it begins once");
                 };
-                // Who is gone needs no report.
+                // A connection that has been dropped needs no report.
                 let state = self.ends.borrow().get(&number).cloned();
                 if let Some(state) = state {
                     state.take(report, &self.pool);
@@ -212,7 +216,7 @@ impl State {
         self.sent.notify();
     }
 
-    /// Nothing more will be reported.
+    /// Ends all waits of the connection, since no more reports will come.
     fn break_off(&self) {
         let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
         self.ended.borrow_mut().get_or_insert_with(|| Err(gone()));
@@ -223,7 +227,7 @@ impl State {
         self.sent.notify();
     }
 
-    /// Moves what is here to `out`, as far as it fits.
+    /// Moves received bytes to `out`, as far as they fit, and returns their number.
     fn move_to(&self, out: &mut [u8]) -> usize {
         let mut received = self.received.borrow_mut();
         let mut filled = 0;
@@ -240,8 +244,8 @@ impl State {
         filled
     }
 
-    /// How the stream has ended, when all before that was taken. An error is given once; after it
-    /// the stream is as one that has ended.
+    /// Returns the end of the stream, or the error that broke it; call it when all received bytes
+    /// have been consumed. An error is returned once; afterwards the stream counts as ended.
     fn end(&self) -> Option<io::Result<()>> {
         let mut ended = self.ended.borrow_mut();
         let end = ended.as_mut()?;
@@ -254,7 +258,7 @@ impl Carried {
         self.shared.outbox.put((self.number, order));
     }
 
-    /// Orders receives until `count` of them are under way or wait to be taken.
+    /// Orders receives until `count` pieces are in flight or wait to be consumed.
     fn receive_ahead(&self, count: usize, bytes: usize) {
         let state = &self.state;
         let here = state.received.borrow().len() + state.ordered.get();
@@ -266,14 +270,14 @@ impl Carried {
         }
     }
 
-    /// Lets the thread receive before anybody asks for it: up to [`AHEAD_MAX`] pieces of
-    /// [`PIECE_BYTES`]. To be called when nothing will be put on the connection any more.
+    /// Allows the thread to receive before data is requested: up to [`AHEAD_MAX`] pieces of
+    /// [`PIECE_BYTES`]. Call this when no more layers will be put on the connection.
     pub fn read_ahead(&self) {
         self.state.reads_ahead.set(true);
         self.receive_ahead(AHEAD_MAX, PIECE_BYTES);
     }
 
-    /// As [`Stream::recv`].
+    /// Receives like [`Stream::recv`].
     pub(in crate::net) async fn recv(
         &self,
         mut buf: BufMut,
@@ -300,7 +304,7 @@ impl Carried {
         }
     }
 
-    /// As [`Stream::send`].
+    /// Sends like [`Stream::send`].
     pub(in crate::net) async fn send(&self, payload: Payload) -> io::Result<()> {
         let mut sent = 0;
         while sent < payload.len() {
@@ -312,12 +316,12 @@ impl Carried {
             self.order(Order::Send(piece));
             sent = end;
         }
-        // Who sent it may have its memory back.
+        // All pieces have been copied, so the sender's memory can be released.
         drop(payload);
         self.until_sending(0).await
     }
 
-    /// Waits until no more than `count` pieces are on their way.
+    /// Waits until at most `count` pieces are still being sent.
     async fn until_sending(&self, count: usize) -> io::Result<()> {
         let state = &self.state;
         state.sent.until(|| state.sending.get() <= count).await;
@@ -327,12 +331,12 @@ impl Carried {
         }
     }
 
-    /// Puts a layer on the connection, on the thread that carries it, and gives what `raise` says
-    /// besides.
+    /// Puts a layer on the connection, on the thread that carries it, and returns the second result
+    /// of `raise`.
     ///
     /// # Errors
-    /// Those of `raise`, which end the connection; `InvalidData` when bytes were received that
-    /// nobody has taken.
+    /// The errors of `raise`, which end the connection; `InvalidData` when received bytes have not
+    /// been consumed or a receive is in progress.
     pub async fn raise<T: Send + 'static>(
         &self,
         raise: impl AsyncFnOnce(&Rt, Stream) -> io::Result<(Stream, T)> + Send + 'static,
@@ -356,12 +360,12 @@ impl Carried {
         Ok(value.expect("it was said before the report"))
     }
 
-    /// As [`Stream::peer`].
+    /// Returns the peer like [`Stream::peer`].
     pub(in crate::net) fn peer(&self) -> Option<Peer> {
         self.peer.clone()
     }
 
-    /// As [`Stream::shutdown`].
+    /// Shuts the connection down like [`Stream::shutdown`].
     pub(in crate::net) fn shutdown(&self) {
         self.order(Order::Shutdown);
     }

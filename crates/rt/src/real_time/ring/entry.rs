@@ -7,7 +7,8 @@ use io_uring::{opcode, squeue, types};
 use super::Ring;
 use crate::real_time::driver::{Descriptor, Request};
 
-/// The operations without which nothing works; commands are for one kind of export alone.
+/// The operations that a ring must support. Commands are not among them, since only one kind of
+/// export needs them.
 pub(super) const NEEDED: [u8; 14] = [
     opcode::Nop::CODE,
     opcode::Read::CODE,
@@ -25,14 +26,15 @@ pub(super) const NEEDED: [u8; 14] = [
     opcode::AsyncCancel::CODE,
 ];
 
-/// The offset of a file that has none: its own position, which a driver does not look at.
+/// The offset that stands for the file's own position, which a message driver ignores.
 const NO_OFFSET: u64 = u64::MAX;
 
 impl Ring {
-    /// The entry that asks for `request`.
+    /// Returns the submission entry for `request`.
     pub(super) fn entry(&self, file: &Descriptor, request: &Request) -> squeue::Entry {
         match file.fixed() {
-            // The field is the same one; the flag says that it is a place in the table.
+            // The same field holds either a descriptor or an index into the file table; the flag
+            // says that it is an index.
             Some(place) => self
                 .entry_of(types::Fd(place as RawFd), request)
                 .flags(squeue::Flags::FIXED_FILE),

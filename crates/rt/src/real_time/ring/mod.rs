@@ -1,7 +1,7 @@
-//! The driver over one `io_uring`, entered once a turn.
+//! The driver over one `io_uring`, which is entered once per turn.
 //!
-//! Operations are named by the `user_data` of the submission; completions are matched by it and by
-//! nothing else. It must never hand the kernel an entry that points at memory which no slot owns.
+//! The `user_data` of a submission names its operation, and completions are matched by it alone.
+//! The driver must never hand the kernel an entry that points at memory which no slot owns.
 
 mod entry;
 
@@ -17,37 +17,40 @@ use super::driver::{Completion, Descriptor, Driver, Request};
 use super::{IN_FLIGHT_MAX, UringOptions};
 use crate::buf::BufPool;
 
-/// Submission queue entries; more operations than this simply enter the ring more often.
+/// Number of submission queue entries; with more operations than this, the ring is entered more
+/// often.
 const SUBMISSIONS: u32 = 1024;
-/// Operations queued before they go to the kernel without waiting for the end of the turn. The
-/// kernel holds a long batch back until all of it is prepared, and a device that works on many
-/// requests at once stands still meanwhile: random reads of 4 KiB at depth 32 from a virtual disk
-/// got a fifth faster, at less CPU each, than with one batch a turn (medians of 369 and 273 us).
+/// Number of operations queued before they are submitted without waiting for the end of the turn.
+/// The kernel starts none of a long batch until all of it is prepared, and a device that serves
+/// many requests in parallel idles meanwhile: random reads of 4 KiB at depth 32 from a virtual disk
+/// became a fifth faster, with less CPU per read, than with one batch per turn (medians of 369 and
+/// 273 us).
 const SUBMIT_AT: usize = 4;
-/// Files that can be registered.
+/// Maximum number of registered files.
 const FIXED_FILES: u32 = 256;
-/// `user_data` of requests to cancel, whose own completion nobody waits for.
+/// The `user_data` of cancel requests, whose own completions are ignored.
 const CANCEL: u64 = u64::MAX;
 
 /// The ring.
 pub(super) struct Ring {
     ring: RefCell<IoUring>,
-    /// Addresses of the region that the kernel knows. Buffers of other pools and of the heap lie
-    /// outside, and an operation that named them as registered would fail (`EFAULT`).
+    /// Address range of the region that is registered with the kernel. Buffers of other pools and
+    /// of the heap lie outside, and an operation that named them as registered would fail
+    /// (`EFAULT`).
     registered: Range<usize>,
-    /// Which places of the registered file table are free; none when registering failed.
+    /// Free indexes of the registered file table; empty when registering failed.
     free_places: RefCell<Vec<u32>>,
-    /// Entries were pushed since the ring was last entered.
+    /// True when entries were pushed since the ring was last entered.
     pushed: Cell<bool>,
 }
 
 impl Ring {
-    /// A ring, with the region of `pool` registered where that is wanted and allowed. The second
-    /// value says why it could not be registered, if so.
+    /// Creates a ring, and registers the region of `pool` if that is requested and permitted. The
+    /// second value is the error that prevented the registration, if any.
     ///
     /// # Errors
-    /// Those of `io_uring_setup(2)`, and of the first operation; `Unsupported` when the kernel
-    /// lacks an operation that is needed.
+    /// The errors of `io_uring_setup(2)` and of the first operation; `Unsupported` when the kernel
+    /// lacks a needed operation.
     pub(super) fn new(
         options: &UringOptions,
         pool: &BufPool,
@@ -67,7 +70,8 @@ impl Ring {
         Ok((ring, refused))
     }
 
-    /// Registers the region of the pool and a table of files, or says why one of them is refused.
+    /// Registers the region of the pool and a table of files; returns the error if the kernel
+    /// refuses one of them.
     fn register_all(&mut self, pool: &BufPool) -> io::Result<Option<io::Error>> {
         let mut refused = None;
         let ring = self.ring.borrow();
@@ -88,11 +92,12 @@ impl Ring {
             limit => refused = refused.or(limit),
         }
         drop(ring);
-        // What an old kernel does not know is nothing that anybody could allow.
+        // A feature that an old kernel lacks is not reported, since no administrator could permit
+        // it.
         Ok(refused.filter(|limit| limit.raw_os_error() != Some(libc::EINVAL)))
     }
 
-    /// True when all of these bytes lie in the region that is registered with this ring.
+    /// Returns true when all of these bytes lie in the region that is registered with this ring.
     fn has_registered(&self, start: *const u8, len: usize) -> bool {
         let start = start as usize;
         self.registered.start <= start && start + len <= self.registered.end
@@ -115,7 +120,7 @@ impl Ring {
         }
     }
 
-    /// Hands what has been queued to the kernel; completions are left for the end of the turn.
+    /// Submits the queued entries to the kernel; completions are left for the end of the turn.
     fn submit_queued(&self) {
         self.pushed.set(false);
         let result = self.ring.borrow().submitter().submit();
@@ -125,8 +130,8 @@ impl Ring {
     fn entered(&self, result: io::Result<usize>) {
         match result {
             Ok(_) => {}
-            // ETIME: the deadline came first. EINTR: a signal. EBUSY and EAGAIN: the kernel wants
-            // completions reaped or lacks memory for now; the entries stay queued for the next
+            // ETIME: the deadline passed. EINTR: a signal arrived. EBUSY and EAGAIN: the kernel
+            // wants completions reaped or is short of memory; the entries stay queued for the next
             // turn.
             Err(e)
                 if matches!(
@@ -189,7 +194,7 @@ impl Driver for Ring {
         completions.extend(ends.map(|end| (end.user_data() as usize, end.result())));
     }
 
-    /// Puts a file into the registered table; `None` when there is no room or no table.
+    /// Puts a file into the registered table; returns `None` when there is no room or no table.
     fn register(&self, fd: RawFd) -> Option<u32> {
         let place = self.free_places.borrow_mut().pop()?;
         let ring = self.ring.borrow();
@@ -212,7 +217,7 @@ impl Driver for Ring {
     }
 }
 
-/// A ring with what newer kernels offer, or a plain one where they refuse.
+/// Creates a ring with the features of newer kernels, or a plain one where the kernel refuses them.
 fn new_ring() -> io::Result<IoUring> {
     let completions = (2 * IN_FLIGHT_MAX) as u32;
     IoUring::builder()
@@ -230,12 +235,12 @@ fn new_ring() -> io::Result<IoUring> {
         })
 }
 
-/// Holds a ring to the operations that this crate needs, and has it carry one out: a filter of
-/// system calls may let a ring be made and forbid to use it.
+/// Checks that the ring supports the operations that this crate needs, and lets it execute one: a
+/// system call filter may permit the creation of a ring and forbid its use.
 fn must_work(ring: &mut IoUring) -> io::Result<()> {
     let mut probe = Probe::new();
     match ring.submitter().register_probe(&mut probe) {
-        // Linux 5.6 brought the probe, and operations that are needed.
+        // Linux 5.6 introduced the probe, together with needed operations.
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -254,7 +259,8 @@ fn must_work(ring: &mut IoUring) -> io::Result<()> {
     Ok(())
 }
 
-/// Registration is an optimisation: what a limit or an old kernel refuses is done without.
+/// Turns a refusal by a limit or an old kernel into a value, since registration is only an
+/// optimisation.
 fn accept_limits(result: io::Result<()>) -> io::Result<Option<io::Error>> {
     match result {
         Ok(()) => Ok(None),

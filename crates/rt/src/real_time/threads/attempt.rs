@@ -1,12 +1,12 @@
-//! Operations that do not wait: one system call each.
+//! Operations tried without waiting, by one system call each.
 
 use std::io;
 use std::os::fd::RawFd;
 
 use crate::real_time::driver::Request;
 
-/// Carries out what can be done without waiting: the result, or nothing where it has to wait for a
-/// change of the file.
+/// Executes the request if that is possible without waiting. Returns the result, or `None` when the
+/// operation must wait for a change of the file.
 pub(super) fn attempt(fd: RawFd, request: &Request) -> Option<i32> {
     let mut watched = libc::pollfd {
         fd,
@@ -23,7 +23,8 @@ pub(super) fn attempt(fd: RawFd, request: &Request) -> Option<i32> {
                 (Some(libc::EINTR), _) => {}
                 (Some(libc::EINPROGRESS | libc::EALREADY), Request::Connect { .. }) => return None,
                 (Some(libc::EISCONN), Request::Connect { .. }) => return Some(0),
-                // A UNIX socket whose peer has no room for it: no change of this file tells when.
+                // The backlog of the UNIX listener is full: no change of this file tells when it
+                // has room.
                 (Some(libc::EAGAIN), Request::Connect { .. }) => return Some(-libc::EAGAIN),
                 (Some(libc::EAGAIN), _) => return None,
                 (error, _) => return Some(-error.unwrap_or(libc::EIO)),
@@ -34,7 +35,7 @@ pub(super) fn attempt(fd: RawFd, request: &Request) -> Option<i32> {
 
 fn call(fd: RawFd, request: &Request, watched: &mut libc::pollfd) -> isize {
     // SAFETY: the slot of the operation owns the memory that the request names, and has not been
-    // told of its end; what is watched lives through the call.
+    // told of the completion; `watched` lives through the call.
     unsafe {
         match *request {
             Request::Receive { start, len } => {

@@ -1,10 +1,10 @@
-//! The driver for where `io_uring` cannot be had: `epoll(7)` for what can be waited for, and a
-//! small pool of threads for files.
+//! The driver for systems without usable `io_uring`: `epoll(7)` for operations that can be waited
+//! for, and a small pool of threads for files.
 //!
 //! An operation on a socket or a message file is tried at once by a system call that does not wait,
-//! and again when the kernel says that the file has changed. Reads, writes and the others on files
-//! and block devices have no such call: threads wait for them ([`pool`]). It must never look again
-//! and again for what the kernel would tell: an idle thread sleeps.
+//! and retried when the kernel reports a change of the file. Reads, writes and other operations on
+//! files and block devices have no such call: threads wait for them ([`pool`]). The driver must
+//! never poll repeatedly for an event that the kernel would report: an idle thread sleeps.
 
 mod attempt;
 mod pool;
@@ -24,28 +24,29 @@ use waiting::Waiting;
 
 pub use pool::THREADS_MAX;
 
-/// Changes of files that one call reports at most; what is left comes with the next call.
+/// Maximum number of changes of files that one call reports; the remaining ones come with the next
+/// call.
 const EVENTS_MAX: usize = 256;
-/// What an event of the bell of the pool carries in the place of a descriptor.
+/// The data of events of the pool's doorbell, where other events carry a descriptor.
 const BELL: u64 = u64::MAX;
 
 /// The driver.
 pub(super) struct Threads {
     epoll: OwnedFd,
     pool: Pool,
-    /// Operations in the pool.
+    /// Number of operations in the pool.
     in_pool: Cell<usize>,
     /// The files that `epoll` watches, with the operations that wait for a change of each.
     files: RefCell<Map<RawFd, Waiting>>,
-    /// Ends that were not reported yet.
+    /// Completions that were not reported yet.
     ended: RefCell<Vec<Completion>>,
 }
 
 impl Threads {
-    /// Prepares the driver; threads are started with the first operation on a file.
+    /// Creates the driver; threads are started with the first operation on a file.
     ///
     /// # Errors
-    /// Those of `epoll_create(2)` and `eventfd(2)`.
+    /// The errors of `epoll_create(2)` and `eventfd(2)`.
     pub(super) fn new() -> io::Result<Threads> {
         // SAFETY: takes an integer; the result is checked before it is owned.
         let epoll = unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC)) }?;
@@ -75,13 +76,13 @@ impl Threads {
         self.ended.borrow_mut().push((key, result));
     }
 
-    /// Tries an operation, and has it wait for a change of its file when that has to be.
+    /// Tries an operation, and queues it until its file changes if it cannot complete now.
     fn try_or_wait(&self, key: usize, file: &Descriptor, request: &Request) {
         if let Err(error) = make_nonblocking(file, request) {
             return self.end(key, negative(&error));
         }
         let fd = file.raw();
-        // Nothing overtakes what waits for the same change.
+        // An operation never overtakes another one that waits for the same change.
         let must_queue = self.files.borrow().get(&fd).is_some_and(|w| w.has(request));
         if !must_queue && let Some(result) = attempt(fd, request) {
             return self.end(key, result);
@@ -92,7 +93,7 @@ impl Threads {
     }
 
     /// Queues an operation until its file changes. The kernel reports a change once (`EPOLLET`), so
-    /// a change that came since the operation was tried is reported by the next call.
+    /// a change that occurred after the operation was tried is reported by the next call.
     fn wait_for(&self, key: usize, fd: RawFd, request: &Request) -> io::Result<()> {
         let mut files = self.files.borrow_mut();
         let is_new = !files.contains_key(&fd);
@@ -113,10 +114,10 @@ impl Threads {
         watched
     }
 
-    /// Tries what waited for a change of a file.
+    /// Retries the operations that waited for a change of a file.
     fn changed(&self, fd: RawFd, events: u32) {
         let mut files = self.files.borrow_mut();
-        // An event that was on its way when its file was closed.
+        // Without an entry, the event was pending when its file was closed.
         let Some(waiting) = files.get_mut(&fd) else {
             return;
         };
@@ -132,10 +133,10 @@ impl Threads {
         }
     }
 
-    /// Waits for changes, at most for `at_most`, or without a limit with `None`.
+    /// Waits for changes of files, for at most `at_most`, or without a limit if that is `None`.
     fn look(&self, at_most: Option<Duration>) {
-        // The calls that take nanoseconds and events at once (Linux 5.11) are unknown to the
-        // filters for which this driver is there.
+        // `epoll_pwait2(2)`, which takes nanoseconds (Linux 5.11), is unknown to the system call
+        // filters under which this driver is used.
         let limit_ms = match at_most {
             None => -1,
             Some(at_most) if at_most.is_zero() => 0,
@@ -167,7 +168,7 @@ impl Threads {
         }
     }
 
-    /// Sleeps until there are events; false when `at_most` has passed first.
+    /// Sleeps until there are events; returns false when `at_most` has passed first.
     fn sleep(&self, at_most: Duration) -> bool {
         let mut watched = libc::pollfd {
             fd: self.epoll.as_raw_fd(),
@@ -175,7 +176,7 @@ impl Threads {
             revents: 0,
         };
         let limit = libc::timespec {
-            // More than this is no time that anybody waits for.
+            // A longer time is practically unlimited.
             tv_sec: libc::time_t::try_from(at_most.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: at_most.subsec_nanos().into(),
         };
@@ -200,7 +201,7 @@ impl Driver for Threads {
                     Err(error) => self.end(key, negative(&error)),
                 }
             }
-            // Only the ring carries commands.
+            // Only the ring supports commands.
             Request::Command { .. } => self.end(key, -libc::EOPNOTSUPP),
             Request::ReadMessage { .. }
             | Request::WriteMessage { .. }
@@ -212,7 +213,8 @@ impl Driver for Threads {
         }
     }
 
-    /// What waits for a file or for a thread ends at once; what a thread has begun goes on.
+    /// Ends an operation at once that waits for a file or for a thread; an operation that a thread
+    /// has begun continues.
     fn cancel(&self, key: usize, file: &Descriptor) {
         let mut files = self.files.borrow_mut();
         let waited = files.get_mut(&file.raw());
@@ -229,7 +231,7 @@ impl Driver for Threads {
     }
 
     fn enter(&self, wait: bool, at_most: Option<Duration>) {
-        // A thread that ends an operation rings only for who is about to sleep.
+        // A pool thread rings the doorbell only for a runtime that is about to sleep.
         let may_sleep = wait && (self.in_pool.get() == 0 || self.pool.listen());
         self.look(if may_sleep {
             at_most
@@ -268,42 +270,42 @@ impl Driver for Threads {
             return;
         };
         assert!(waiting.is_empty(), "a file outlives its operations");
-        // A copy of the descriptor would keep it watched.
+        // A duplicate of the descriptor would keep the file watched.
         self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
             .expect("a watched file can be forgotten");
     }
 }
 
-/// Files whose calls have no flag that says not to wait are told so themselves. These descriptors
-/// are the runtime's own, so nobody else is surprised.
+/// Makes a file nonblocking where the system call has no flag for it. These descriptors belong to
+/// the runtime, so no other code is affected.
 fn make_nonblocking(file: &Descriptor, request: &Request) -> io::Result<()> {
     match request {
         Request::Connect { .. } | Request::Accept => set_nonblocking(file.fd().as_fd()),
-        // Message files were told when they were taken over.
+        // Message files were made nonblocking when they were taken over.
         _ => Ok(()),
     }
 }
 
-/// A call that waits has failed, which a signal may cause and otherwise only a bug here.
+/// Checks that a failed wait was interrupted by a signal; any other failure is a bug here.
 fn must_be_interrupted(what: &str) {
     let error = io::Error::last_os_error();
     let is_interrupted = error.kind() == io::ErrorKind::Interrupted;
     assert!(is_interrupted, "{what} failed: {error}");
 }
 
-/// An error as the result of an operation.
+/// Converts an error to the result of an operation.
 fn negative(error: &io::Error) -> i32 {
     -error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Owns what a system call answered, if that is a descriptor.
+/// Takes ownership of the descriptor that a system call returned, or returns its error.
 ///
 /// # Safety
-/// Nobody else may own the descriptor.
+/// No other code may own the descriptor.
 unsafe fn owned(fd: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees that the descriptor has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

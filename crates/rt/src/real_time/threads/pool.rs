@@ -1,10 +1,10 @@
-//! Threads that wait for files and block devices.
+//! Threads that execute operations on files and block devices.
 //!
-//! All [`THREADS_MAX`] are started with the first operation, so that none has to be had later, when
-//! the machine may be short of memory until this process has written something. More operations
-//! wait in a queue, which the slots of the runtime bound. Threads sleep while there is nothing to
-//! do, and end with the pool. They must never touch anything but the memory
-//! that the slot of an operation owns, and nothing of an operation once its end can be seen.
+//! All [`THREADS_MAX`] threads are started with the first operation, so that no thread must be
+//! created later, when the machine may be short of memory until this process has written data.
+//! Further operations wait in a queue, which the slots of the runtime bound. Threads sleep while
+//! the queue is empty, and end with the pool. They must never touch any memory except that which
+//! the slot of an operation owns, and no memory of an operation once its completion is visible.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,10 +18,12 @@ use super::owned;
 use crate::real_time::begin_thread;
 use crate::real_time::driver::{Completion, Request};
 
-/// Threads of one runtime, and so the file operations that its devices see at once. Drives reach
-/// most of what they can at this depth; each more costs a stack.
+/// Number of threads of one runtime, and so the number of file operations that its devices see at
+/// once. Drives reach most of their throughput at this queue depth; each further thread costs a
+/// stack.
 pub const THREADS_MAX: usize = 16;
-/// A thread makes one system call at a time; its stack may be locked into memory.
+/// Stack size of a thread: it makes one system call at a time, and its stack may be locked into
+/// memory.
 const STACK_BYTES: usize = 128 << 10;
 
 /// An operation for a thread.
@@ -31,12 +33,12 @@ pub(super) struct Job {
     request: Request,
 }
 
-// SAFETY: the memory that the request names is the slot's until the end of the operation has been
-// seen on the runtime's own thread, which touches it no more than a kernel's operation allows.
+// SAFETY: the slot owns the memory that the request names until the completion has been seen on the
+// runtime's own thread, which touches the memory no more than an operation of the kernel allows.
 unsafe impl Send for Job {}
 
 impl Job {
-    /// A file operation of the slot `key`, which keeps `fd` open until its end.
+    /// Creates a file operation of the slot `key`, which keeps `fd` open until its completion.
     pub(super) fn new(key: usize, fd: RawFd, request: &Request) -> Job {
         Job {
             key,
@@ -45,7 +47,7 @@ impl Job {
         }
     }
 
-    /// Carries it out, however long that takes.
+    /// Executes the operation, however long that takes.
     fn run(&self) -> i32 {
         loop {
             match self.call() {
@@ -62,7 +64,7 @@ impl Job {
     fn call(&self) -> isize {
         let fd = self.fd;
         // SAFETY: the slot of the operation owns the memory that the request names. An offset
-        // beyond what the kernel knows becomes a negative one, which it refuses.
+        // beyond the kernel's maximum becomes a negative one, which the kernel refuses.
         unsafe {
             match self.request {
                 Request::Read { start, len, offset } => {
@@ -84,31 +86,31 @@ impl Job {
     }
 }
 
-/// What the threads and their runtime share.
+/// State shared by the threads and their runtime.
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
-    /// There are ends that were not taken.
+    /// True when there are completions that were not taken.
     has_ended: AtomicBool,
-    /// An eventfd that wakes the runtime.
+    /// The doorbell: an eventfd that wakes the runtime.
     bell: OwnedFd,
 }
 
 struct State {
     jobs: VecDeque<Job>,
     ended: Vec<Completion>,
-    /// The runtime is about to sleep, or does.
+    /// True when the runtime sleeps or is about to sleep.
     is_listening: bool,
     is_over: bool,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it has the lock, so poison carries no meaning here.
+        // No thread panics while it holds the lock, so poisoning carries no meaning here.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a thread does.
+    /// Executes operations until the pool ends; the main loop of a thread.
     fn work(&self) {
         let mut state = self.lock();
         loop {
@@ -147,10 +149,10 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// A pool without threads yet.
+    /// Creates a pool whose threads are not started yet.
     ///
     /// # Errors
-    /// Those of `eventfd(2)`.
+    /// The errors of `eventfd(2)`.
     pub(super) fn new() -> io::Result<Pool> {
         // SAFETY: takes integers; the result is checked before it is owned.
         let bell = unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }?;
@@ -172,7 +174,8 @@ impl Pool {
         })
     }
 
-    /// What becomes readable when an operation ends while the runtime [listens](Self::listen).
+    /// Returns the descriptor of the doorbell, which becomes readable when an operation completes
+    /// while the runtime [listens](Self::listen).
     pub(super) fn bell(&self) -> &OwnedFd {
         &self.shared.bell
     }
@@ -180,7 +183,7 @@ impl Pool {
     /// Hands an operation to a thread.
     ///
     /// # Errors
-    /// When there is no thread and none can be had.
+    /// When there is no thread and none can be created.
     pub(super) fn start(&self, job: Job) -> io::Result<()> {
         if self.threads.borrow().is_empty() {
             self.start_threads()?;
@@ -190,7 +193,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Starts the threads. Those that are refused are done without, as long as there is one.
+    /// Starts the threads. If the kernel refuses some of them, the pool works with fewer, but at
+    /// least one.
     fn start_threads(&self) -> io::Result<()> {
         let mut threads = self.threads.borrow_mut();
         for number in 0..THREADS_MAX {
@@ -209,39 +213,40 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes an operation back that no thread has begun; false when one has.
+    /// Removes an operation that no thread has begun; returns false when a thread has begun it.
     pub(super) fn cancel(&self, key: usize) -> bool {
         let mut state = self.shared.lock();
         let at = state.jobs.iter().position(|job| job.key == key);
         at.and_then(|at| state.jobs.remove(at)).is_some()
     }
 
-    /// Has the bell rung at the next end; false when there are ends to be taken instead.
+    /// Requests a doorbell ring at the next completion; returns false when there are completions to
+    /// be taken instead.
     pub(super) fn listen(&self) -> bool {
         let mut state = self.shared.lock();
         state.is_listening = state.ended.is_empty();
         state.is_listening
     }
 
-    /// Spares the bell for a runtime that is awake.
+    /// Stops doorbell rings, which a runtime that is awake does not need.
     pub(super) fn stop_listening(&self) {
         self.shared.lock().is_listening = false;
     }
 
-    /// The bell has been rung.
+    /// Clears the doorbell after it was rung.
     pub(super) fn hear(&self) {
         let mut count = 0_u64;
-        // SAFETY: the pointer and the length describe `count`, which lives through the call. That
-        // there is nothing to read means that it was heard already.
+        // SAFETY: the pointer and the length describe `count`, which lives through the call. If
+        // there is nothing to read, the doorbell was cleared already.
         unsafe { libc::read(self.shared.bell.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 
-    /// True when there are ends to be taken.
+    /// Returns true when there are completions to be taken.
     pub(super) fn has_ended(&self) -> bool {
         self.shared.has_ended.load(Ordering::Acquire)
     }
 
-    /// Takes the ends.
+    /// Takes the completions.
     pub(super) fn reap(&self, completions: &mut Vec<Completion>) {
         if self.has_ended() {
             let mut state = self.shared.lock();
@@ -263,8 +268,8 @@ impl Drop for Pool {
 
 fn ring(bell: &OwnedFd) {
     let one = 1_u64;
-    // SAFETY: the pointer and the length describe `one`, which lives through the call. It fails
-    // only when it was rung 2^64 times without being heard.
+    // SAFETY: the pointer and the length describe `one`, which lives through the call. The write
+    // fails only when the doorbell was rung 2^64 times without being cleared.
     unsafe { libc::write(bell.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
@@ -272,7 +277,7 @@ fn ring(bell: &OwnedFd) {
 mod tests {
     use super::*;
 
-    /// Waits for the bell; a bell that is lost fails the test in place of hanging it.
+    /// Waits for the doorbell; a lost ring fails the test instead of hanging it.
     fn wait_for_bell(pool: &Pool) {
         let mut watched = libc::pollfd {
             fd: pool.bell().as_raw_fd(),
@@ -303,7 +308,7 @@ mod tests {
                 pool.reap(&mut ended);
             }
             ended.sort_unstable();
-            // A device that keeps nothing has nothing to save (fdatasync(2)).
+            // The null device stores no data and does not support fdatasync(2).
             let expected: Vec<Completion> = (0..JOBS).map(|key| (key, -libc::EINVAL)).collect();
             assert_eq!(ended, expected, "round {round}");
             assert!(!pool.has_ended());

@@ -4,23 +4,24 @@ use std::collections::VecDeque;
 
 use crate::real_time::driver::Request;
 
-/// Operations in the order in which they came, by what they wait for.
+/// Operations in order of arrival, one queue for each kind of change.
 #[derive(Default)]
 pub(super) struct Waiting {
     readers: VecDeque<(usize, Request)>,
     writers: VecDeque<(usize, Request)>,
-    /// The kernel watches for room to write as well. Only while somebody waits for it: it would
-    /// tell each time that a peer has read something.
+    /// True when the kernel also watches for room to write. It does so only while an operation
+    /// waits for room, since it would otherwise report each time that a peer has read data.
     watches_room: bool,
 }
 
-/// Events upon which readers try again; an end and an error concern both.
+/// Events after which readers retry; an end of stream and an error concern readers and writers.
 const READ: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
-/// Events upon which writers try again.
+/// Events after which writers retry.
 const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
 impl Waiting {
-    /// Queues an operation; true when the kernel must be told to watch for more than before.
+    /// Queues an operation; returns true when the kernel must be told to watch for more events than
+    /// before.
     pub(super) fn push(&mut self, key: usize, request: &Request) -> bool {
         if needs_room(request) {
             self.writers.push_back((key, *request));
@@ -30,7 +31,7 @@ impl Waiting {
         false
     }
 
-    /// True when another operation waits for the same change as `request` would.
+    /// Returns true when another operation waits for the same kind of change as `request`.
     pub(super) fn has(&self, request: &Request) -> bool {
         match needs_room(request) {
             true => !self.writers.is_empty(),
@@ -38,14 +39,14 @@ impl Waiting {
         }
     }
 
-    /// What the kernel is to watch for.
+    /// Returns the events that the kernel must watch for.
     pub(super) fn events(&self) -> u32 {
         let room = if self.watches_room { libc::EPOLLOUT } else { 0 };
         (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET | room) as u32
     }
 
-    /// Has operations tried again by `ends`, which says whether one has ended, in their order and
-    /// until one has to wait longer.
+    /// Retries the concerned operations by calling `ends`, which returns true when an operation has
+    /// completed. Retries in order, until one must wait longer.
     pub(super) fn changed(&mut self, events: u32, mut ends: impl FnMut(usize, &Request) -> bool) {
         for (queue, concerned) in [(&mut self.readers, READ), (&mut self.writers, WRITE)] {
             if events & concerned == 0 {
@@ -60,7 +61,8 @@ impl Waiting {
         }
     }
 
-    /// True, once, when the kernel watches for room and nobody waits for it any more.
+    /// Returns true, once, when the kernel watches for room although no operation waits for it any
+    /// more.
     pub(super) fn watches_in_vain(&mut self) -> bool {
         let in_vain = self.watches_room && self.writers.is_empty();
         if in_vain {
@@ -69,7 +71,7 @@ impl Waiting {
         in_vain
     }
 
-    /// Takes an operation out; false when it does not wait here.
+    /// Removes an operation; returns false when it does not wait here.
     pub(super) fn remove(&mut self, key: usize) -> bool {
         for queue in [&mut self.readers, &mut self.writers] {
             if let Some(at) = queue.iter().position(|(other, _)| *other == key) {
@@ -80,13 +82,14 @@ impl Waiting {
         false
     }
 
-    /// True when nothing waits.
+    /// Returns true when no operation waits.
     pub(super) fn is_empty(&self) -> bool {
         self.readers.is_empty() && self.writers.is_empty()
     }
 }
 
-/// True for what waits until the file takes something, false for what waits until it has something.
+/// Returns true for an operation that waits until the file accepts data, false for one that waits
+/// until the file has data.
 fn needs_room(request: &Request) -> bool {
     matches!(
         request,

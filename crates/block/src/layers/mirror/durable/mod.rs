@@ -1,16 +1,17 @@
 //! Making the changes of one side durable. Every change and every flush of the side's device goes
 //! through here, whether the log, the destage, a checkpoint, a page or a superblock asks for it.
 //!
-//! A flush that fails may have dropped any part of what was not durable, and says so only once: the
-//! page cache of Linux marks what it could not write as clean, so that the next flush succeeds
-//! although the content is gone. So a failure stays here until it is mended. Every change that no
-//! good flush has covered is kept in memory. After a failure all of them are written again, then
-//! the device is flushed again, and until that has succeeded every flush fails, whoever asks for
-//! it. What is kept is bounded: a change that would exceed the bound waits for a flush.
+//! A flush that fails may have dropped any part of the changes that were not durable, and reports
+//! that only once: the page cache of Linux marks pages that it could not write as clean, so that
+//! the next flush succeeds although the content is gone. So a failure is remembered here until it
+//! is repaired. Every change that no successful flush has covered is kept in memory. After a
+//! failure all of them are written again, then the device is flushed again, and until that has
+//! succeeded every flush fails, whichever caller asks for it. The memory is bounded: a change that
+//! would exceed the bound waits for a flush.
 //!
-//! Content must never become older by this: what is written again is the newest content of its
-//! range, under a lock that a change of the same range takes as well. A change that failed is not
-//! kept, since nobody counts on it; where it failed, what was there before is written again.
+//! The repair must never make content older: it writes the newest content of a range, under a lock
+//! that a change of the same range takes as well. A change that failed is not kept, since no caller
+//! relies on it; in its range, the content from before is written again.
 
 #[cfg(test)]
 mod tests;
@@ -31,58 +32,60 @@ use crate::geometry::Geometry;
 use crate::range_lock::RangeLock;
 use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request};
 
-/// Bytes of changes that are kept for a device, at most.
+/// Maximum number of bytes of changes that are kept for a device.
 const UNFLUSHED_BYTES_MAX: u64 = 64 << 20;
-/// A device keeps at most this share of the memory for buffers, which clients need as well.
+/// A device keeps at most one part in this number of the memory for buffers, which clients need as
+/// well.
 const SHARE_OF_MEMORY: u64 = 4;
-/// Changes that are written again at once.
+/// Maximum number of changes that are written again at once.
 const WRITES_AGAIN_MAX: usize = 16;
 
-/// Why no flush succeeds at present.
+/// Reason why no flush succeeds at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
-    /// A flush failed. All that it could have dropped is kept, and is to be written again.
+    /// A flush failed. All changes that it could have dropped are kept, and must be written again.
     Mendable(IoError),
-    /// A flush failed before any had succeeded: what the device held before it was opened was not
-    /// written by us and may have been dropped. Only opening the side anew is of help.
+    /// A flush failed before any had succeeded: it may have dropped content that was written before
+    /// the device was opened, and of which no copy is kept. Only opening the side anew helps.
     Unknown(IoError),
 }
 
-/// A device whose flushes cover everything that was written to it before. See the module.
+/// A device whose flushes cover everything that was written to it before; see the module
+/// documentation.
 pub(super) struct Durable {
     rt: Rt,
     below: Rc<dyn Device>,
     bytes_max: u64,
     unflushed: RefCell<Unflushed>,
-    /// Ranges that are being changed or written again.
+    /// Locks of ranges that are being changed or written again.
     ranges: Rc<RangeLock>,
-    /// Changes that wait for room, in their order.
+    /// Queue of changes that wait for room, in their order.
     room: Rc<Semaphore>,
-    /// Bytes of data in the changes that have been let in.
+    /// Bytes of data in the admitted changes in flight.
     in_flight_bytes: Cell<u64>,
-    /// Changes that the device works on, by the number of failures before they began.
+    /// Changes in flight on the device, by the number of failures before they began.
     in_flight: RefCell<BTreeMap<u64, usize>>,
     moved: Event,
-    /// Numbers the changes in the order in which they completed.
+    /// Number of completed changes; numbers the changes in the order in which they completed.
     completed: Cell<u64>,
     /// Failed flushes so far.
     failures: Cell<u64>,
     failure: Cell<Option<Failure>>,
     /// No flush has succeeded since the device was opened.
     unproven: Cell<bool>,
-    /// One flush at a time: of two that overlap, one may succeed because the other has taken the
-    /// error.
+    /// Lets one flush run at a time: of two that overlap, one may succeed because the other has
+    /// consumed the error.
     flushing: Rc<Semaphore>,
-    /// Numbers the flushes in the order in which they began.
+    /// Number of flushes begun; numbers the flushes in the order in which they began.
     flushes: Cell<u64>,
     /// The number of the last flush that ended, and its outcome.
     last_flush: Cell<(u64, Result<(), IoError>)>,
-    /// Interruptions of the way to the device that are known.
+    /// Number of interruptions of the path to the device that have been handled.
     interruptions: Cell<Option<u64>>,
     written_again_bytes: Cell<u64>,
 }
 
-/// Room for the data of a change until it has ended.
+/// Room for the data of a change until the change has ended.
 struct Room<'d>(&'d Durable, u64);
 
 impl Drop for Room<'_> {
@@ -93,7 +96,7 @@ impl Drop for Room<'_> {
     }
 }
 
-/// A change that the device works on.
+/// A change in flight on the device.
 struct InFlight<'d> {
     durable: &'d Durable,
     failures_before: u64,
@@ -125,7 +128,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// A flush whose outcome is not known. When nobody waits for it any more, it counts as failed.
+/// A flush whose outcome is not known. If its future is dropped, the flush counts as failed.
 struct Unanswered<'d>(Option<&'d Durable>);
 
 impl Drop for Unanswered<'_> {
@@ -137,16 +140,16 @@ impl Drop for Unanswered<'_> {
 }
 
 impl Durable {
-    /// Makes the changes of `below` durable. All of them must go through the device that is
+    /// Wraps `below` to make its changes durable. All of them must go through the device that is
     /// returned.
     pub(super) fn over(rt: &Rt, below: Rc<dyn Device>) -> Durable {
         let share = rt.pool().region_bytes() as u64 / SHARE_OF_MEMORY;
-        // Without a region buffers come from the heap.
+        // Without a region, buffers come from the heap.
         let share = if share == 0 { u64::MAX } else { share };
         Durable::bounded(rt, below, UNFLUSHED_BYTES_MAX.min(share))
     }
 
-    /// The same, with at most so many bytes of data kept.
+    /// Does the same, with at most `bytes_max` bytes of data kept.
     fn bounded(rt: &Rt, below: Rc<dyn Device>, bytes_max: u64) -> Durable {
         Durable {
             rt: rt.clone(),
@@ -170,8 +173,8 @@ impl Durable {
         }
     }
 
-    /// The device may be another one by now, or an older copy of itself: what was written before is
-    /// not written to it again. Nothing may be in flight.
+    /// Forgets all changes kept: the device may be another one by now, or an older copy of itself,
+    /// so they must not be written to it again. Nothing may be in flight.
     pub(super) fn forget(&self) {
         *self.unflushed.borrow_mut() = Unflushed::default();
         self.failure.set(None);
@@ -180,15 +183,16 @@ impl Durable {
         self.moved.notify();
     }
 
-    /// What the device holds is going to be read anew. Afterwards it holds, durably, what was
-    /// written to it since the last call of [`forget`](Self::forget), as far as that is kept.
+    /// Prepares for reading the content of the device anew. Afterwards the device holds, durably,
+    /// everything written to it since the last call of [`forget`](Self::forget), as far as that is
+    /// kept.
     ///
     /// # Errors
-    /// When that cannot be mended now: what is read could be gone later.
+    /// When the failure cannot be repaired now: the content that is read could be gone later.
     pub(super) async fn settle(&self) -> Result<(), IoError> {
         let flushed = self.flush().await;
         match self.failure.get() {
-            // What was there before is what is going to be read.
+            // The content from before is read again anyway.
             Some(Failure::Unknown(_)) => {
                 self.failure.set(None);
                 Ok(())
@@ -197,7 +201,7 @@ impl Durable {
         }
     }
 
-    /// Figures of the side that the device belongs to.
+    /// Reports the statistics of the side that the device belongs to.
     pub(super) fn figures(&self, part: &str, out: &mut dyn FigureVisitor) {
         let unflushed_bytes = self.unflushed.borrow().data_bytes() as f64;
         out.figure(part, "unflushed_bytes", Figure::Gauge(unflushed_bytes));
@@ -222,7 +226,7 @@ impl Durable {
         let _one = self.flushing.acquire(1).await;
         let (number, outcome) = self.last_flush.get();
         if number > before {
-            // It began while this one waited, so it covers the same.
+            // That flush began while this one waited, so it covers the same changes.
             return outcome;
         }
         let number = self.flushes.get() + 1;
@@ -233,8 +237,8 @@ impl Durable {
         outcome
     }
 
-    /// Flushes the device. When that fails, or has failed before, what was not durable is written
-    /// again, and the device is flushed once more.
+    /// Flushes the device. If that fails, or has failed before, writes again all changes that were
+    /// not durable, and flushes the device once more.
     async fn flush_and_mend(&self) -> Result<(), IoError> {
         self.note_interruption();
         if self.failure.get().is_none() && self.flush_below().await.is_ok() {
@@ -247,7 +251,8 @@ impl Durable {
         self.flush_below().await
     }
 
-    /// What was not durable when the way to the device was interrupted may be gone.
+    /// Notes a failure if the path to the device was interrupted: content that was not durable then
+    /// may be gone.
     fn note_interruption(&self) {
         let now = self.below.interruptions();
         if self.interruptions.replace(now) != now {
@@ -275,7 +280,7 @@ impl Durable {
         Ok(())
     }
 
-    /// Writes again all that was begun before the last failure and is not durable.
+    /// Writes again all changes that began before the last failure and are not durable.
     async fn write_all_again(&self) -> Result<(), IoError> {
         loop {
             let suspects = self.unflushed.borrow().suspects(self.failures.get());
@@ -293,15 +298,15 @@ impl Durable {
         }
     }
 
-    /// True while changes are in flight that began before the last failure: it may have taken a
-    /// part of what they have written so far.
+    /// Returns true while changes are in flight that began before the last failure: it may have
+    /// dropped a part of what they have written so far.
     fn older_are_in_flight(&self) -> bool {
         let in_flight = self.in_flight.borrow();
         let oldest = in_flight.keys().next();
         oldest.is_some_and(|failures_before| *failures_before < self.failures.get())
     }
 
-    /// Writes again what is suspect within a range, unless it was replaced meanwhile.
+    /// Writes again the possibly dropped parts of a range, unless they were replaced meanwhile.
     async fn write_again(&self, range: Range<u64>) -> Result<(), IoError> {
         let _range = self.ranges.lock(range.clone()).await;
         let failures = self.failures.get();
@@ -320,11 +325,11 @@ impl Durable {
         let unflushed = self.unflushed.borrow();
         let held = unflushed.data_bytes() + self.in_flight_bytes.get();
         let fits = held == 0 || held + bytes <= self.bytes_max;
-        // Zeroes and discards hold no data, but a place in memory as a block of data does.
+        // Zeroes and discards have no data, but an entry in memory as a block of data does.
         fits && (unflushed.parts() as u64) < self.bytes_max.div_ceil(BLOCK_BYTES)
     }
 
-    /// Lets a change in when what is kept stays within its bound, after a flush if need be.
+    /// Admits a change once the bytes kept stay within their bound, after a flush if needed.
     ///
     /// # Errors
     /// That of the flush.
@@ -336,7 +341,7 @@ impl Durable {
                     self.flush().await?;
                     continue;
                 }
-                // All of it is in flight, and can be flushed when it has completed.
+                // All kept bytes are in flight, and can be flushed when they have completed.
                 let some = || self.has_room(bytes) || self.unflushed.borrow().parts() > 0;
                 self.moved.until(some).await;
             }
@@ -373,7 +378,7 @@ impl Durable {
         Ok(answer)
     }
 
-    /// Reads what was written last, also where a flush that failed has dropped it.
+    /// Reads the content written last, even if a failed flush has dropped it.
     async fn read(&self, request: Request) -> IoResult {
         let range = request.offset..request.end();
         loop {
@@ -385,7 +390,8 @@ impl Durable {
             if self.failures.get() == failures {
                 return answer;
             }
-            // It was dropped and written again meanwhile: the answer may be from in between.
+            // The content was dropped and written again meanwhile: the answer may be from in
+            // between.
         }
     }
 
@@ -411,7 +417,8 @@ impl Durable {
         data
     }
 
-    /// Which parts hold data. Where that may have been dropped, all of it may.
+    /// Returns which parts hold data. If a failed flush may have changed that, all of the range
+    /// counts as data.
     async fn extents(&self, request: Request) -> IoResult {
         let (range, len) = (request.offset..request.end(), request.len);
         let failures = self.failures.get();
@@ -423,7 +430,7 @@ impl Durable {
         }
     }
 
-    /// True when a flush that fails could change what is read.
+    /// Returns true when a flush that fails could change the result of a read.
     fn may_drop(&self) -> bool {
         self.unflushed.borrow().parts() > 0 || !self.in_flight.borrow().is_empty()
     }

@@ -22,21 +22,21 @@ use crate::request::{BLOCK_BYTES, Flags, IoResult, Op, Reply, Request};
 
 type Blocks = BTreeMap<u64, Payload>;
 
-/// A device with a volatile cache. A flush that fails takes some blocks out of the cache for good:
+/// A device with a volatile cache. A flush that fails removes some blocks from the cache for good:
 /// no later flush covers them. Blocks that are not in the maps are zeroes.
 struct Dropping {
     rt: Rt,
     geometry: Geometry,
     cached: RefCell<Blocks>,
     durable: RefCell<Blocks>,
-    /// The numbers of the first and the last write of each block that is not durable.
+    /// Numbers of the first and the last write of each block that is not durable.
     dirty: RefCell<BTreeMap<u64, (u64, u64)>>,
     writes: Cell<u64>,
     flushes: Cell<u64>,
-    /// So many flushes fail, and each other one with this chance.
+    /// Number of flushes that fail, and the probability that any other flush fails.
     failing: Cell<u32>,
     fails: Cell<f64>,
-    /// How long a request takes, at most.
+    /// Maximum latency of a request.
     latency_us_max: Cell<u64>,
     rng: RefCell<Rng>,
 }
@@ -58,7 +58,7 @@ impl Dropping {
         })
     }
 
-    /// What is left when the power is cut.
+    /// Returns the content that is left after a power cut.
     fn after_power_cut(&self) -> Rc<Dropping> {
         let left = Dropping::new(&self.rt, self.geometry.size_bytes);
         left.cached.borrow_mut().clone_from(&self.durable.borrow());
@@ -141,7 +141,7 @@ impl Dropping {
             }
             Op::Extents => Err(IoError::Unsupported),
             Op::Write | Op::Discard | Op::WriteZeroes => {
-                // One that came early may have been dropped by a flush since.
+                // A change that was applied early may have been dropped by a flush since.
                 if !early {
                     self.change(&request);
                 }
@@ -177,17 +177,17 @@ fn stamp_of(block: Option<&Payload>) -> u8 {
     block.map_or(0, |block| block.to_vec()[0])
 }
 
-/// What a client has made of each block, in order: 0 stands for zeroes.
+/// Stamps that a client has written to each block, in order: 0 stands for zeroes.
 #[derive(Default)]
 struct Past {
     stamps: Vec<u8>,
-    /// So many of them had completed.
+    /// Number of these writes that had completed.
     completed: usize,
 }
 
 const BLOCKS_OF_CLIENT: u64 = 8;
 
-/// Random changes of its own blocks. Every read must give the newest content.
+/// A client that changes its own blocks at random. Every read must return the newest content.
 async fn client(rt: Rt, durable: Rc<Durable>, pasts: Rc<RefCell<Vec<Past>>>, number: u64) {
     let mut rng = Rng::labelled(3, &format!("client {number}"));
     for _ in 0..400 {
@@ -213,7 +213,7 @@ async fn client(rt: Rt, durable: Rc<Durable>, pasts: Rc<RefCell<Vec<Past>>>, num
             past.stamps.push(stamp);
         }
         if durable.submit(request).await.is_err() {
-            // It waited for room, and the flush for that failed: nothing was written.
+            // The change waited for room, and the flush for that failed: nothing was written.
             for past in &mut pasts.borrow_mut()[range] {
                 past.stamps.pop();
             }
@@ -228,8 +228,8 @@ async fn client(rt: Rt, durable: Rc<Durable>, pasts: Rc<RefCell<Vec<Past>>>, num
     }
 }
 
-/// Whatever is dropped and whenever: after a flush that succeeds, every block is durably what it
-/// was when the flush began, or newer; and no read is ever older than the last write.
+/// Whatever is dropped and whenever: after a flush that succeeds, every block is durably as it was
+/// when the flush began, or newer; and no read is ever older than the last write.
 #[test]
 fn a_flush_that_succeeds_covers_all_before_it_whatever_failed_flushes_have_dropped() {
     for (seed, fails, latency_us_max) in [(1, 0.0, 50), (2, 0.3, 5), (3, 0.3, 50), (4, 0.7, 500)] {
@@ -298,8 +298,7 @@ fn every_flush_fails_until_what_was_dropped_is_on_the_device_again() {
         ] {
             durable.submit(request).await.expect("it is taken");
         }
-        // The first one writes everything again and tries once more, as the second one does at
-        // once.
+        // The first flush writes everything again and retries once; the second one does so at once.
         disk.failing.set(3);
         let writes = disk.writes.get();
         assert_eq!(flush().await, Err(IoError::Medium));
@@ -313,8 +312,8 @@ fn every_flush_fails_until_what_was_dropped_is_on_the_device_again() {
     });
 }
 
-/// Before the first good flush the device may hold what somebody else has written, which nobody can
-/// write again.
+/// Before the first successful flush the device may hold content that another program wrote, and
+/// that cannot be written again.
 #[test]
 fn a_failed_flush_is_not_mended_while_the_device_may_hold_the_changes_of_others() {
     let rt = virtual_rt(6);
@@ -335,7 +334,7 @@ fn a_failed_flush_is_not_mended_while_the_device_may_hold_the_changes_of_others(
     });
 }
 
-/// What is kept stays within its bound: a change that would exceed it comes after a flush.
+/// The kept bytes stay within their bound: a change that would exceed it comes after a flush.
 #[test]
 fn a_change_that_would_exceed_the_bound_waits_for_a_flush() {
     let rt = virtual_rt(7);
@@ -353,7 +352,7 @@ fn a_change_that_would_exceed_the_bound_waits_for_a_flush() {
                 .expect("the null device takes it");
             assert!(durable.unflushed.borrow().data_bytes() <= UNFLUSHED_BYTES_MAX);
         }
-        // One before the 65th MiB and one before the 129th.
+        // One flush before the 65th MiB and one before the 129th.
         assert_eq!(durable.flushes.get(), 2);
         assert_eq!(durable.unflushed.borrow().data_bytes(), 2 << 20);
     });
@@ -369,8 +368,8 @@ async fn open(rt: &Rt, disk: &Rc<Dropping>) -> Mirror {
     opened.unwrap_or_else(|error| panic!("{}", error.message))
 }
 
-/// The last side, which nothing can be copied to: flushes fail, and one that succeeds holds what
-/// the ones before have dropped, also what the destage has written meanwhile.
+/// The last side, from which no other can take over: flushes fail, and one that succeeds covers all
+/// content that earlier ones have dropped, also content that the destage has written meanwhile.
 #[test]
 fn what_the_last_side_has_flushed_survives_a_power_cut_after_failed_flushes() {
     let rt = virtual_rt(8);
@@ -390,7 +389,8 @@ fn what_the_last_side_has_flushed_survives_a_power_cut_after_failed_flushes() {
                 let change = write(&rt, block * BLOCK_BYTES, 1, round, Flags::NONE);
                 mirror.submit(change).await.expect("the side takes it");
             }
-            // An idle side destages after a second, so these fail for one or the other.
+            // An idle side destages after a second, so the failures hit the client's flushes or the
+            // destage.
             disk.failing.set(2 + 2 * rng.below(3) as u32);
             rt.sleep(Duration::from_millis(rng.below(3_000))).await;
             let mut failed = 0;
@@ -414,8 +414,9 @@ fn what_the_last_side_has_flushed_survives_a_power_cut_after_failed_flushes() {
     });
 }
 
-/// Virtual time in milliseconds for `count` writes of `bytes`, `depth` at once and none of them
-/// flushed, on a device of a profile, with a bound on what is kept; and the flushes that this took.
+/// Returns the virtual time in milliseconds for `count` writes of `bytes`, `depth` at once and none
+/// of them flushed, on a device of a profile, with a bound on the kept bytes; and the number of
+/// flushes that this took.
 fn time_of_writes(
     (of, profile): (ModelType, &str),
     (count, bytes, random): (u64, u64, bool),
@@ -459,7 +460,7 @@ fn time_of_writes(
     (ns as f64 / 1e6, durable.flushes.get())
 }
 
-/// What the bound costs devices that nobody else flushes: the table of `docs/layers/mirror.md`,
+/// Cost of the bound for devices that no client flushes: the table of `docs/layers/mirror.md`,
 /// printed with `--nocapture`. Entries of a log are long and in sequence. Small random writes gain
 /// most from the cache of a device, and a flush empties that before the next write.
 #[test]

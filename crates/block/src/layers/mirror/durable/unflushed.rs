@@ -1,5 +1,5 @@
-//! The changes of a device that no good flush has covered: of each range the newest, with its data
-//! or, for zeroes and discards, without.
+//! The changes of a device that no successful flush has covered: for each range the newest, with
+//! its data or, for zeroes and discards, without.
 
 use std::ops::Range;
 
@@ -8,15 +8,15 @@ use bimetal_rt::Payload;
 use crate::extent_map::{Cut, ExtentMap};
 use crate::request::{Flags, Op, Request};
 
-/// A change that has completed, or a part of one.
+/// A completed change, or a part of one.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     op: Op,
     flags: Flags,
     payload: Payload,
-    /// Its number in the order of completion.
+    /// Number of the change in the order of completion.
     number: u64,
-    /// Flushes that had failed before it was written, the last time if it was written again.
+    /// Number of flushes that had failed before the change was written, or last written again.
     failures_before: u64,
 }
 
@@ -31,7 +31,7 @@ impl Cut for Change {
 }
 
 impl Change {
-    /// The change that a request makes.
+    /// Builds the change that a request makes.
     pub(super) fn of(request: &Request) -> Change {
         Change {
             op: request.op,
@@ -42,12 +42,12 @@ impl Change {
         }
     }
 
-    /// The same with its number in the order of completion.
+    /// Returns the change with its number in the order of completion.
     pub(super) fn numbered(self, number: u64) -> Change {
         Change { number, ..self }
     }
 
-    /// The same, written after so many failed flushes.
+    /// Returns the change with the number of flushes that had failed before it was written.
     pub(super) fn begun_after(self, failures_before: u64) -> Change {
         Change {
             failures_before,
@@ -55,22 +55,22 @@ impl Change {
         }
     }
 
-    /// What it does.
+    /// Returns the operation.
     pub(super) fn op(&self) -> Op {
         self.op
     }
 
-    /// Bytes of its data; 0 for zeroes and discards.
+    /// Returns the number of bytes of data; 0 for zeroes and discards.
     pub(super) fn data_bytes(&self) -> u64 {
         self.payload.len() as u64
     }
 
-    /// Its data.
+    /// Returns the data.
     pub(super) fn into_payload(self) -> Payload {
         self.payload
     }
 
-    /// The request that makes it in its range.
+    /// Returns the request that applies the change to its range.
     pub(super) fn request(&self, range: Range<u64>) -> Request {
         let (offset, len) = (range.start, range.end - range.start);
         match self.op {
@@ -80,7 +80,7 @@ impl Change {
     }
 }
 
-/// See the module.
+/// Changes that are not durable; see the module documentation.
 #[derive(Default)]
 pub(super) struct Unflushed {
     changes: ExtentMap<Change>,
@@ -88,31 +88,31 @@ pub(super) struct Unflushed {
 }
 
 impl Unflushed {
-    /// Bytes of data that are kept.
+    /// Returns the number of bytes of data that are kept.
     pub(super) fn data_bytes(&self) -> u64 {
         self.data_bytes
     }
 
-    /// Parts that the changes are in.
+    /// Returns the number of separate parts that are kept.
     pub(super) fn parts(&self) -> usize {
         self.changes.len()
     }
 
-    /// A change has completed: it replaces what was kept of its range.
+    /// Keeps a completed change, which replaces the kept changes of its range.
     pub(super) fn note(&mut self, range: Range<u64>, change: Change) {
         self.forget(range.clone());
         self.data_bytes += change.data_bytes();
         self.changes.insert(range, change);
     }
 
-    /// What was kept of a range is not needed any more.
+    /// Drops the kept changes of a range.
     pub(super) fn forget(&mut self, range: Range<u64>) {
         for (_, change) in self.changes.remove(range) {
             self.data_bytes -= change.data_bytes();
         }
     }
 
-    /// The changes up to a number are durable.
+    /// Drops the changes up to a number, which are durable.
     pub(super) fn release(&mut self, number: u64) {
         let durable = |change: &Change| change.number <= number;
         if self.changes.iter().all(|(_, change)| durable(change)) {
@@ -124,14 +124,15 @@ impl Unflushed {
         durable.into_iter().for_each(|range| self.forget(range));
     }
 
-    /// The ranges that were written before the last of so many failed flushes, in order.
+    /// Returns the ranges that were written before the last of `failures` failed flushes, in order.
     pub(super) fn suspects(&self, failures: u64) -> Vec<Range<u64>> {
         let suspect = |change: &Change| change.failures_before < failures;
         let suspects = self.changes.iter().filter(|(_, change)| suspect(change));
         suspects.map(|(range, _)| range).collect()
     }
 
-    /// What of a range was written before the last of so many failed flushes.
+    /// Returns the changes in a range that were written before the last of `failures` failed
+    /// flushes.
     pub(super) fn suspects_in(
         &self,
         range: &Range<u64>,
@@ -142,7 +143,7 @@ impl Unflushed {
         parts
     }
 
-    /// What is kept of a range, in order, cut to it.
+    /// Returns the kept changes in a range, in order, cut to it.
     pub(super) fn parts_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, Change)> {
         let cut = |(whole, change): (Range<u64>, &Change)| {
             let part = whole.start.max(range.start)..whole.end.min(range.end);

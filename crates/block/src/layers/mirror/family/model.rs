@@ -1,11 +1,11 @@
-//! Random lives of a volume, against an oracle that knows what every side truly holds: which
-//! changes, which of them were flushed, and which epochs each side has seen happen.
+//! Random lives of a volume, compared with an oracle that knows the true state of every side: its
+//! changes, which of them were flushed, and which epochs it has seen.
 //!
-//! The volume of the model keeps what the head of [`super`] says a running volume owes, and dies
-//! between any two writes of a superblock. Checked at every opening: nothing that was flushed is
-//! lacking unless the opening was forced, or the side knows nothing of the time it was left out;
-//! sides that each ran alone are always found out; with all sides there and no split the volume
-//! opens; all sources end with the same content; and a side that was behind ends with that too.
+//! The volume of the model fulfils the duties of a running volume at the head of [`super`], and
+//! dies between any two writes of a superblock. Every opening checks: no flushed change is lacking
+//! unless the opening was forced, or the side does not know that it was left out; sides that each
+//! ran alone are always detected; with all sides there and no split, the volume opens; all sources
+//! end with the same content; and a side that was behind ends with that content too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use super::tests::superblock;
 use super::*;
 use crate::layers::mirror::superblock::{EPOCHS_MAX, FIRST_CHANGE};
 
-/// Content by the number of the change. 0 stands for a change that every side lost.
+/// Content by the sequence number of the change. 0 stands for a change that every side lost.
 type Content = BTreeMap<u64, u64>;
 type Clock = BTreeSet<Uuid>;
 
@@ -44,7 +44,7 @@ enum Action {
 }
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
-    // Half of the deaths come in the first few writes, the others never.
+    // Half of the runs die in the first few writes, the others never.
     let dies = || prop_oneof![0u8..6, Just(u8::MAX)];
     let open = (
         0u8..16,
@@ -53,7 +53,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         dies(),
     );
     let open = open.prop_map(|(present, force, rebuild, dies_after)| Action::Open {
-        // All of them in half of the cases.
+        // All sides are there in half of the cases.
         present: if present >= 8 { 7 } else { present },
         force,
         rebuild,
@@ -75,7 +75,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     vec(action, 1..80)
 }
 
-/// What lies on a side, and what the oracle knows of it.
+/// Content of a side, and the oracle's knowledge of it.
 #[derive(Clone)]
 struct Disk {
     superblock: Superblock,
@@ -86,7 +86,7 @@ struct Disk {
     /// The map, by change.
     map: BTreeMap<u64, u64>,
     shared_below: u64,
-    /// Of the newest entry in its log.
+    /// Epoch of the newest entry in its log.
     log_epoch: u64,
     seen: Clock,
     is_old_copy: bool,
@@ -104,7 +104,7 @@ impl Disk {
         lacking.expect("numbers do not end")
     }
 
-    /// What its log offers to others.
+    /// Returns the changes that its log offers to others.
     fn logged(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let logged = |(n, _): &(&u64, &u64)| self.log.contains(n);
         self.kept.iter().filter(logged).map(|(n, id)| (*n, *id))
@@ -117,7 +117,7 @@ struct Flushed {
     seen: Clock,
 }
 
-/// The program while it runs.
+/// The running program.
 struct Run {
     members: Vec<usize>,
     behind: BTreeMap<usize, Behind>,
@@ -134,7 +134,7 @@ impl Run {
     }
 }
 
-/// Counts down to the death of the program.
+/// A countdown to the death of the program.
 struct Fuse(u8);
 
 impl Fuse {
@@ -154,9 +154,9 @@ struct World {
     flushed: BTreeMap<u64, Flushed>,
     run: Option<Run>,
     drawn: u64,
-    /// How many epochs a history has room for.
+    /// Maximum number of epochs in a history.
     epochs_max: usize,
-    /// Which of the unflushed writes a crash keeps.
+    /// Seed that decides which unflushed writes survive a crash.
     luck: u64,
 }
 
@@ -231,7 +231,7 @@ impl World {
         }
     }
 
-    /// Returns false when the program ended.
+    /// Performs an action. Returns false when the program ended.
     fn act_in(&mut self, run: &mut Run, action: &Action) -> bool {
         match *action {
             Action::Change(to) => {
@@ -268,7 +268,7 @@ impl World {
         }
     }
 
-    /// Before the first acknowledgement after a quiet time, every member is marked.
+    /// Marks every member active before the first acknowledgement after an idle time.
     fn wake(&mut self, run: &mut Run) {
         if std::mem::take(&mut run.quiet) {
             for &index in &run.members {
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// The side has everything, durably.
+    /// Stores everything on the side, durably.
     fn store(&mut self, run: &Run, index: usize) {
         let disk = &mut self.disks[index];
         let lacking: Vec<u64> = run
@@ -345,8 +345,8 @@ impl World {
         self.follow(run, epoch);
     }
 
-    /// An epoch follows on the history of the run. Of the sides that are there is known which one
-    /// they had.
+    /// Begins an epoch on the history of the run. The table notes the last epochs of the sides that
+    /// are there.
     fn follow(&self, run: &mut Run, epoch: Epoch) {
         let current = |side: &Uuid| {
             let of = |disk: &Disk| disk.superblock.side == *side;
@@ -410,7 +410,8 @@ impl World {
             return false;
         }
         self.rebuild(run, source, side, behind);
-        // What it was given has no entry in its log, so nobody else could get it from there.
+        // The content copied to the side has no entry in its log, so no other side could get it
+        // from there.
         run.members.iter().for_each(|&index| self.store(run, index));
         run.behind.remove(&side);
         run.members.push(side);
@@ -421,14 +422,14 @@ impl World {
             }
             self.tell(run, index);
         }
-        // The join itself is a change, so that who was not there is not complete.
+        // The join itself is a change, so that an absent side is not complete.
         let marker = self.draw();
         run.content.insert(run.next(), marker);
         run.quiet = false;
         true
     }
 
-    /// Copies what the map and the logs say is lacking, and nothing else.
+    /// Copies the ranges that the map and the logs name as lacking, and no others.
     fn rebuild(&mut self, run: &Run, source: usize, side: usize, behind: Behind) {
         let source = self.disks[source].clone();
         let disk = &mut self.disks[side];
@@ -454,7 +455,7 @@ impl World {
                     "side {side} is whole after {behind:?}"
                 );
             }
-            // An older copy is from the epoch in which the side was left: nobody can tell.
+            // An older copy from the epoch in which the side was left: this cannot be recognised.
             _ => disk.kept = run.content.clone(),
         }
         disk.map = map;
@@ -462,7 +463,7 @@ impl World {
         disk.shared_below = run.next();
         disk.log_epoch = run.history.current().number;
         disk.is_old_copy = false;
-        // What it did alone has been given up.
+        // The changes that it made alone have been given up.
         disk.seen = run.seen.clone();
     }
 
@@ -504,8 +505,8 @@ impl World {
                 ..copy
             };
             self.lose_caches();
-            // What only the true side had is gone, whatever is decided; a side that was left
-            // before does not count.
+            // Changes that only the true side had are gone, whatever is decided; a side that was
+            // left before does not count.
             let disks = &self.disks;
             let elsewhere = |n: &u64, f: &Flushed| {
                 let mut newest = disks
@@ -534,15 +535,17 @@ impl World {
         self.disks.iter().enumerate().map(look).collect()
     }
 
-    /// Two sides with a state of their own, each of which has seen what the other has not.
+    /// Returns true when two sides with a state of their own have each seen an epoch that the other
+    /// has not.
     fn is_split(&self, asked: &[usize]) -> bool {
         let saw = |index: usize| &self.disks[index].seen;
         let apart = |a: usize, b: usize| !saw(a).is_subset(saw(b)) && !saw(b).is_subset(saw(a));
         asked.iter().any(|&a| asked.iter().any(|&b| apart(a, b)))
     }
 
-    /// A member of the newest epoch was told of none that a history has room for: so many openings
-    /// in a row died before they came to it. Whether it counted all the while nobody knows then.
+    /// Returns true when a member of the newest epoch was told of no epoch that a history still
+    /// has: that many openings in a row died before they told it. It is then unknown whether the
+    /// side counted all the while.
     fn has_untold_member(&self, asked: &[usize]) -> bool {
         let histories = asked
             .iter()
@@ -594,7 +597,7 @@ impl World {
         self.start(&plan, content, next, &mut fuse);
     }
 
-    /// The content that every source has when the logs are merged.
+    /// Returns the content that every source has when the logs are merged.
     fn merged(&self, plan: &Plan) -> Content {
         let mut merged: Option<Content> = None;
         let counts =
@@ -634,7 +637,7 @@ impl World {
             .collect();
         let at_peace = sources().any(|disk| disk.superblock.state.is_complete());
         for (n, flushed) in &self.flushed {
-            // A side that was left at peace, or has its own life since, cannot know.
+            // A side that was left while quiet, or has gone its own way since, cannot know.
             let left_out =
                 !seen.contains(&flushed.epoch) && (at_peace || !seen.is_subset(&flushed.seen));
             assert!(
@@ -676,7 +679,7 @@ impl World {
             self.tell(&run, index);
             self.disks[index].is_old_copy = false;
         }
-        // The opening itself is a change, so that who was not there is not complete.
+        // The opening itself is a change, so that an absent side is not complete.
         let marker = self.draw();
         run.content.insert(run.next(), marker);
         for index in run.members.clone() {
@@ -692,7 +695,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 20_000,
-        // The same cases on every run.
+        // Every run uses the same cases.
         rng_seed: RngSeed::Fixed(8),
         failure_persistence: None,
         ..ProptestConfig::default()

@@ -1,20 +1,21 @@
-//! Why a volume is not opened, in the operator's words: what was found, and what can be done.
+//! Reasons why a volume is not opened, worded for the operator: the findings, and the possible
+//! remedies.
 
 use super::{Present, Seen, missing, names};
 use crate::layers::mirror::superblock::show_uuid;
 use crate::units::show_unix_time;
 
-/// Two sides that each ran without the other.
+/// Two sides that have diverged: each ran without the other (split brain).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// Their names.
+    /// Names of the two sides.
     pub sides: [String; 2],
-    /// Number of the last epoch that they were in together, if it is still known. They may differ
-    /// in what the map of either says has changed since, and in what is in their logs.
+    /// Number of the last epoch that both sides shared, if it is still known. They may differ in
+    /// the regions that the map of either marks as changed since, and in the changes in their logs.
     pub since_epoch: Option<u64>,
 }
 
-/// See the module.
+/// Reason why a volume is not opened; see the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Sides of different volumes.
@@ -26,9 +27,9 @@ pub enum Refusal {
         side: String,
         /// UUID and name of its volume.
         volume: String,
-        /// The side it does not fit.
+        /// A side of another volume, to which the first does not belong.
         other: String,
-        /// UUID and name of that one's volume.
+        /// UUID and name of the volume of `other`.
         other_volume: String,
     },
     /// Two devices that say they are the same side.
@@ -48,15 +49,15 @@ pub enum Refusal {
         /// The side.
         side: String,
     },
-    /// A device whose superblocks cannot be believed.
+    /// A device whose superblocks are invalid.
     #[error("side {side}: {why}; `serve --rebuild {side}` does without it")]
     DamagedSuperblock {
         /// The side.
         side: String,
-        /// What is wrong.
+        /// Description of the damage.
         why: String,
     },
-    /// A name that was given up is not that of a side.
+    /// A name to rebuild that is not the name of a side.
     #[error("{side} is to be rebuilt, but there is no side of that name")]
     UnknownSide {
         /// The name.
@@ -72,13 +73,13 @@ pub enum Refusal {
         /// Sides in the configuration.
         configured: usize,
     },
-    /// Nothing to open.
+    /// No side can be used.
     #[error("no side can be used ({})", missing.join(", "))]
     TooFew {
         /// The sides.
         missing: Vec<String>,
     },
-    /// A side that may have acknowledged what the others lack is missing (T7).
+    /// A side that may have acknowledged changes that the others lack is missing (T7).
     #[error(
         "{}, which may have newer changes; nothing is known after change {} \
          ({known_from}, last written {}); bring it back, or `serve --force-open read-only` shows what \
@@ -88,24 +89,24 @@ pub enum Refusal {
         show_unix_time(*written_s)
     )]
     FreshestMissing {
-        /// Sides that are not there and may be ahead.
+        /// Sides that are absent and may be ahead.
         missing: Vec<String>,
-        /// Sides of which an older copy is there; the true one may be ahead.
+        /// Sides of which only an older copy was found; the true side may be ahead.
         older: Vec<String>,
         /// The side that is complete up to `known_until`.
         known_from: String,
-        /// Every change below this number is there.
+        /// Every change below this sequence number is there.
         known_until: u64,
         /// When `known_from` was last written, in seconds since 1970.
         written_s: u64,
     },
-    /// Sides that each ran without the other (T8).
+    /// Sides that have diverged: each ran without the other (T8).
     #[error(
         "split: {}; choose the side that counts, and `serve --rebuild SIDE` makes the other one anew",
         show_splits(splits)
     )]
     SplitBrain {
-        /// Each pair of them.
+        /// The pairs of diverged sides.
         splits: Vec<Split>,
     },
     /// No side holds a state of the volume.
@@ -117,10 +118,10 @@ pub enum Refusal {
     OnlyInconsistent {
         /// The sides that are there.
         sides: Vec<String>,
-        /// Those that are not.
+        /// The sides that are missing.
         missing: Vec<String>,
     },
-    /// A side was left so long ago that nobody knows any more whether it ran alone since.
+    /// A side was left so long ago that it is no longer known whether it ran alone since.
     #[error(
         "side {side}: its epoch {epoch} is too old for the other sides to remember; \
          `serve --rebuild {side}` makes it anew"

@@ -1,11 +1,11 @@
-//! What the superblocks remember of operations, as far as the decision about an opening needs it:
-//! which of them says it, and which configured sides have left the volume by a command.
+//! Use of the operations that superblocks remember in the decision about an opening: which
+//! superblock is valid for them, and which configured sides have left the volume by a command.
 
 use super::{Absence, Plan, Present, Seen};
 use crate::layers::mirror::superblock::{Remembered, Table, place_in};
 
-/// What the volume remembers: of the sides with the newest epoch, the one that was told last says
-/// it.
+/// Returns the unfinished operations of the volume: of the sides with the newest epoch, the one
+/// with the highest revision is valid.
 pub(super) fn remembered(consistent: &[Present<'_>], holder: &Present<'_>) -> Remembered {
     let newest = holder.current().id;
     let as_new = consistent.iter().filter(|side| side.current().id == newest);
@@ -13,8 +13,9 @@ pub(super) fn remembered(consistent: &[Present<'_>], holder: &Present<'_>) -> Re
     told_last.unwrap_or(holder).superblock.remembered
 }
 
-/// The configured sides that have left the volume by a command, so that nothing is missing without
-/// them. One that cannot be read is one of these when every side of the volume was found.
+/// Returns the configured sides that have left the volume by a command, so that nothing is missing
+/// without them. A device that cannot be read counts as one of them when every side of the volume
+/// was found.
 pub(super) fn gone(seen: &[Seen], plan: &Plan) -> Vec<usize> {
     let is_made = |index: usize| plan.made.iter().any(|(made, _)| *made == index);
     let are_all_found = plan.table.iter().enumerate().all(|(place, listed)| {
@@ -27,7 +28,7 @@ pub(super) fn gone(seen: &[Seen], plan: &Plan) -> Vec<usize> {
     });
     let has_left = |index: usize| match &seen[index].found {
         Ok(found) => is_unlisted(&plan.table, seen, index) && plan.remembered.has_left(&found.side),
-        // A new disk in the place of a side that has left is the operator's to decide.
+        // The operator must decide about a new disk in the place of a side that has left.
         Err(Absence::NoVolume) => false,
         Err(_) => are_all_found && plan.remembered.left_count() > 0,
     };

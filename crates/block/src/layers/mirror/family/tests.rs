@@ -1,4 +1,4 @@
-//! Each row of the contract as one case.
+//! Tests of the decision, with one case for each row of the contract.
 
 mod damaged;
 
@@ -11,7 +11,7 @@ const A: usize = 0;
 const B: usize = 1;
 const C: usize = 2;
 
-/// Epoch `number` of branch `branch`: sides that ran alone are on branches of their own.
+/// Returns epoch `number` of branch `branch`: sides that ran alone are on branches of their own.
 fn epoch(branch: u8, number: u64, members: &[usize]) -> Epoch {
     let mut id = [branch; 16];
     id[..4].copy_from_slice(&(number as u32).to_le_bytes());
@@ -140,7 +140,7 @@ fn a_forced_opening_gives_the_last_boundary_and_begins_an_epoch_there() {
             (2, 120, 0b10)
         );
     }
-    // The other one returns, with changes up to 500: those from 120 on never count again.
+    // The other side returns, with changes up to 500: those from 120 on never count again.
     let fork = Epoch {
         first_change: 120,
         ..epoch(0, 2, &[B])
@@ -202,7 +202,7 @@ fn sides_that_each_ran_alone_are_split_whatever_their_numbers_are() {
             assert_eq!(plan.behind, [(other, Behind::Everything)]);
         }
     }
-    // Once the rebuild has begun it is decided.
+    // Once the rebuild has begun, the split is decided.
     let seen = [
         side(A, 2, State::Active, &of_a),
         side(B, 2, State::Inconsistent, &of_b),
@@ -212,8 +212,8 @@ fn sides_that_each_ran_alone_are_split_whatever_their_numbers_are() {
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
 }
 
-/// The only member had been given everything up to 200 and lost what it had not flushed; the other
-/// one has some of it. What nobody counts on any more must not come back with it.
+/// The only member had been given everything up to 200 and lost its unflushed changes; the other
+/// side has some of them. Changes on which no reader relies any more must not come back with it.
 #[test]
 fn what_the_members_have_lost_counts_on_no_other_side() {
     let mut alone = at(
@@ -224,7 +224,7 @@ fn what_the_members_have_lost_counts_on_no_other_side() {
     superblock.complete_below = 160;
     let late = at(182, side(B, 2, State::Active, &[together()]));
     let opened = plan(&[alone, late]);
-    // What counts beside the other one counts without it as well.
+    // Changes that count beside the other side count without it as well.
     assert_eq!(
         (indices(&opened), opened.counts_below),
         (vec![A], Some(178))
@@ -236,8 +236,8 @@ fn what_the_members_have_lost_counts_on_no_other_side() {
     assert_eq!(opened.behind, [(B, since)]);
 }
 
-/// The same, and the other one is not there when the only member is opened: what the member has
-/// beyond 178 may hide a loss among it, which only the other one could show later.
+/// As above, but the other side is not there when the only member is opened: the member's changes
+/// beyond 178 may hide a loss among them, which only the other side could show later.
 #[test]
 fn what_a_member_has_lost_counts_on_no_side_that_comes_back_later() {
     let mut alone = at(
@@ -266,7 +266,7 @@ fn the_only_member_of_an_epoch_starts_alone_after_a_crash() {
     let alone = at(260, side(A, 2, State::Active, &of_a));
     let started = plan(&[alone.clone(), absent(B, Absence::Missing)]);
     assert_eq!((indices(&started), started.missing), (vec![A], vec![B]));
-    // The other one may have a change that this one was given and lost.
+    // The other side may have a change that this one was given and lost.
     assert_eq!(started.counts_below, Some(260), "what is not complete");
     let stale = side(B, 2, State::Active, &[together()]);
     let started = plan(&[alone, stale.clone()]);
@@ -276,7 +276,7 @@ fn the_only_member_of_an_epoch_starts_alone_after_a_crash() {
         discard_from: 200,
     };
     assert_eq!(started.behind, [(B, since)]);
-    // The one that was left does not start.
+    // The side that was left behind does not start.
     let refused = refusal(&[absent(A, Absence::Missing), stale]);
     assert!(matches!(refused, Refusal::FreshestMissing { .. }));
 }
@@ -302,11 +302,11 @@ fn a_member_that_was_not_told_of_the_newest_epoch_is_a_source() {
         both.behind[..],
         [(C, Behind::Since { epoch: 1, .. })]
     ));
-    // Without the one that was told, the others cannot know.
+    // Without the side that was told, the others cannot know.
     let mut rest = seen;
     rest[A] = absent(A, Absence::Missing);
     assert!(matches!(refusal(&rest), Refusal::FreshestMissing { .. }));
-    // Neither does a clean side vouch for an epoch that it was not told of.
+    // Nor does a clean side vouch for an epoch that it was not told of.
     let seen = [
         side(A, 3, State::Active, &told[..2]),
         at(200, side(B, 3, State::Clean, &[first])),
@@ -327,14 +327,14 @@ fn an_inconsistent_side_is_never_a_source() {
             side(A, 2, state, &joined),
             side(B, 2, State::Inconsistent, &[together()]),
         ];
-        // The join takes a number.
+        // The join takes a sequence number.
         let took = u64::from(state != State::Active);
         seen[A].found.as_mut().unwrap().complete_below += took;
         let plan = plan(&seen);
-        // Where the other one is, A counts as it would without it.
+        // With the other side there, A counts as far as it would without it.
         let counts_below = Some(300 + took);
         assert_eq!((indices(&plan), plan.counts_below), (vec![A], counts_below));
-        // One that had joined by the time of a quiet or clean state is an older copy.
+        // A side that had joined by the time of a quiet or clean state is an older copy.
         let behind = match state {
             State::Active => Behind::Since {
                 epoch: 1,
@@ -352,7 +352,7 @@ fn an_inconsistent_side_is_never_a_source() {
         let refused = decide(&alone, &[], force).expect_err("nothing to open");
         assert!(matches!(refused, Refusal::OnlyInconsistent { .. }));
     }
-    // The history it was marked with says what it lacks, also when it should have joined.
+    // The history with which the side was marked says what it lacks, even if it should have joined.
     let told = |behind: Behind| {
         let history = behind.history(&history(&of_a), B);
         Seen::of("b", Ok(superblock(B, 2, State::Inconsistent, history)))
@@ -373,11 +373,11 @@ fn an_inconsistent_side_is_never_a_source() {
             let seen = [side(A, 2, State::Active, epochs), told(behind)];
             assert_eq!(plan(&seen).behind, [(B, behind)]);
         }
-        // What was copied to it is of a history that was given up.
+        // The content copied to the side is of a history that was given up.
         let seen = [side(A, 2, State::Active, &elsewhere), told(behind)];
         assert_eq!(plan(&seen).behind, [(B, Behind::Everything)]);
     }
-    // What it knows counts all the same: there is a later epoch, and its member is missing.
+    // The side's knowledge counts nevertheless: there is a later epoch, and its member is missing.
     let first = epoch(0, 1, &[A, B, C]);
     let seen = [
         absent(A, Absence::Missing),
@@ -398,7 +398,7 @@ fn an_older_copy_of_a_side_is_made_anew() {
         seen.complete_below = complete_below;
         seen
     };
-    // A clean or quiet peer had it all on every member.
+    // According to a clean or quiet peer, every member had all changes.
     for state in [State::Clean, State::Quiet] {
         let mut whole = side(A, 2, state, &[together()]);
         whole.found.as_mut().unwrap().complete_below = 500;
@@ -409,7 +409,8 @@ fn an_older_copy_of_a_side_is_made_anew() {
         }
         assert_eq!(indices(&plan(&[whole, older(State::Active, 500)])), [A, B]);
     }
-    // The log of an active peer knows what all had. The true side may be ahead of that peer.
+    // The log of an active peer knows which changes all members had. The true side may be ahead of
+    // that peer.
     let mut active = at(500, side(A, 2, State::Active, &[together()]));
     active.shared_below = 300;
     assert_eq!(
@@ -419,7 +420,7 @@ fn an_older_copy_of_a_side_is_made_anew() {
     let refused = refusal(&[active.clone(), older(State::Active, 299)]);
     let said = refused.to_string();
     assert!(said.contains("b is there as an older copy"), "{said}");
-    // A clean side is in front of nobody: had there been more, it would have been marked.
+    // A clean side is ahead of no other: had there been more changes, it would have been marked.
     active.shared_below = 0;
     let seen = [active, older(State::Clean, 499)];
     assert!(matches!(refusal(&seen), Refusal::FreshestMissing { .. }));
@@ -427,7 +428,7 @@ fn an_older_copy_of_a_side_is_made_anew() {
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
 }
 
-/// What all members had is in no map, so a copy from before lacks more than the map says.
+/// Changes that all members had are in no map, so a copy from before lacks more than the map says.
 #[test]
 fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     let [left, joined, newest] = [epoch(0, 2, &[A]), epoch(0, 3, &[A, B]), epoch(0, 4, &[A])];
@@ -447,7 +448,7 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     for state in [State::Clean, State::Active, State::Inconsistent] {
         assert_eq!(of(&all, state), [(B, Behind::Everything)]);
     }
-    // The crash came when it was about to join; or so it seems, until a log says more.
+    // The crash came when the side was about to join; or so it seems, until a log says more.
     let mut seen = [
         side(A, 2, State::Active, &all[..3]),
         side(B, 2, State::Inconsistent, &all[..1]),
@@ -462,7 +463,7 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     );
     let forced = decide(&seen, &[], Some(Force::Fork)).unwrap();
     assert_eq!(forced.behind, [(B, Behind::Everything)]);
-    // Before anything is copied to a side it is marked, so this one was there before.
+    // A side is marked before anything is copied to it, so this one had been a member before.
     seen[A].shared_below = 0;
     seen[B] = side(B, 2, State::Active, &all[..1]);
     assert!(
@@ -540,14 +541,15 @@ fn what_does_not_belong_together_is_refused() {
     assert!(matches!(refused, Refusal::OnlyInconsistent { .. }));
 }
 
-/// A side that was overwritten and is given up is made anew in its old place.
+/// A side whose superblock was overwritten, and that is given up, is made anew in its old place.
 #[test]
 fn a_side_without_a_superblock_can_be_given_up() {
     let given_up = ["b".to_owned()];
     for state in [State::Clean, State::Active] {
         let whole = at(130, side(A, 2, state, &[together()]));
         let seen = [whole, absent(B, Absence::NoVolume)];
-        // Nothing is made of it unasked, and it may have been ahead as any that is missing.
+        // The device is not made a side without a request, and its side may have been ahead like
+        // any missing one.
         let missing = [seen[0].clone(), absent(B, Absence::Missing)];
         let decided = |seen: &[Seen]| decide(seen, &[], None);
         assert_eq!(decided(&seen), decided(&missing));
@@ -585,7 +587,8 @@ fn an_epoch_that_nobody_remembers_is_not_taken_for_an_ancestor() {
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
 }
 
-/// Side A went on alone for more epochs than a history holds; its table says of B what it is given.
+/// Side A went on alone for more epochs than a history holds; its table has the given record of
+/// side B.
 fn long_after(told: Told) -> Seen {
     let mut long = history(&[together()]);
     (2..=EPOCHS_MAX as u64 + 5).for_each(|number| long.push(epoch(0, number, &[A])));
@@ -598,7 +601,7 @@ fn long_after(told: Told) -> Seen {
 fn an_epoch_that_the_table_names_for_a_side_is_an_ancestor() {
     let first = together();
     let second = epoch(0, 2, &[A, B]);
-    // The side was being told of the second one when it was given up.
+    // The side failed while it was told of the second epoch.
     let told = Told::one_of(Some(first.id), Some(second.id));
     let newest = long_after(told);
     for epochs in [&[first][..], &[first, second]] {
@@ -609,7 +612,7 @@ fn an_epoch_that_the_table_names_for_a_side_is_an_ancestor() {
             assert_eq!(plan.behind, [(B, Behind::Everything)]);
         }
     }
-    // Started alone, it is refused as ever.
+    // Started alone, the side is refused as always.
     let alone = [
         absent(A, Absence::Missing),
         side(B, 2, State::Active, &[first]),
@@ -622,10 +625,10 @@ fn what_the_table_names_is_that_epoch_of_that_side_and_nothing_else() {
     let first = together();
     let newest = || long_after(Told::one_of(Some(first.id), None));
     let too_old = |seen: &[Seen]| matches!(refusal(seen), Refusal::HistoryTooOld { .. });
-    // It ran alone since, forced.
+    // The side ran alone since, forced.
     let alone = side(B, 2, State::Active, &[first, epoch(7, 2, &[B])]);
     assert!(too_old(&[newest(), alone]));
-    // So far that it cannot be older than what is remembered.
+    // The side ran alone for so long that its epoch cannot be older than the remembered ones.
     let mut far = history(&[first]);
     (2..=EPOCHS_MAX as u64 + 9).for_each(|number| far.push(epoch(7, number, &[B])));
     let far = Seen::of("b", Ok(superblock(B, 2, State::Active, far)));
@@ -633,16 +636,16 @@ fn what_the_table_names_is_that_epoch_of_that_side_and_nothing_else() {
         refusal(&[newest(), far]),
         Refusal::SplitBrain { .. }
     ));
-    // An older copy, of an epoch before the one that the side had.
+    // The side is an older copy, of an epoch before the one that the side had.
     let second = epoch(0, 2, &[A, B]);
     let later = long_after(Told::one_of(Some(second.id), Some(second.id)));
     assert!(too_old(&[later, side(B, 2, State::Active, &[first])]));
-    // A new side has the place, and the old one comes back: it has left the volume.
+    // A new side has the place, and the old side comes back: it has left the volume.
     let mut replaced = newest();
     let table = &mut replaced.found.as_mut().unwrap().table;
     table[B].as_mut().unwrap().side = [9; 16];
     assert!(too_old(&[replaced, side(B, 2, State::Active, &[first])]));
-    // Nothing is known, and an identity of zeroes is no exception.
+    // No epoch is known, and an identity of zeroes is no exception.
     let nameless = Epoch {
         id: [0; 16],
         ..first
@@ -676,7 +679,7 @@ fn the_newest_history_has_the_table_that_decides() {
     assert!(matches!(refused, Refusal::HistoryTooOld { side, .. } if side == "c"));
 }
 
-/// What the table is to say when an epoch follows on those of `members`.
+/// Returns the table after an epoch follows on those of `members`.
 fn remembered(members: &[&[usize]], mut table: Table, found: Option<(Uuid, Uuid)>) -> Table {
     let numbered = members.iter().zip(1..);
     let epochs: Vec<Epoch> = numbered.map(|(of, number)| epoch(0, number, of)).collect();
@@ -702,13 +705,15 @@ fn the_table_says_what_each_side_was_told_last() {
         remembered(&[both, both, one], table, Some((id(durable), id(written))))
     };
     assert_eq!(may_be(there(blank(), 1, 2)), [1, 2]);
-    // It is not there: what it had, and what it may have been told after that.
+    // The side is absent: the table has the epoch it had, and the one it may have been told of
+    // after that.
     let missing = |members: &[&[usize]], table| remembered(members, table, None);
     assert_eq!(may_be(missing(&[both, one], blank())), [1]);
     let known = there(blank(), 1, 1);
     assert_eq!(may_be(missing(&[both, both, both], known)), [1, 3]);
     assert_eq!(may_be(missing(&[both, one, one, one], known)), [1]);
-    // What was dropped from the history stays, what it never had does not get in.
+    // An epoch dropped from the history stays in the table; an epoch that was never in it does not
+    // get in.
     let dropped = |id: Uuid| {
         let mut table = known;
         let later = history(&[epoch(0, 4, &[A]), epoch(0, 5, &[A])]);

@@ -1,9 +1,9 @@
-//! Making a volume of a disk that has content already; see `docs/layers/adopted.md`.
+//! Making a volume of a disk that already has content; see `docs/layers/adopted.md`.
 //!
-//! The content counts from the start: the side that has it is the only member of the first epoch,
-//! and its checksums know nothing yet. The others lack everything, as sides do that are made anew.
-//! Nothing here may write to the data area of the side that is adopted, and that side gets its
-//! superblock last: before that there is no volume, and what was on the disk is there as it was.
+//! The content counts from the start: its side is the only member of the first epoch, and its
+//! checksums are all unknown. The other sides lack everything, like sides that are made anew. This
+//! module must never write to the data area of the adopted side. That side gets its superblock
+//! last: before that there is no volume, and the content of the disk is unchanged.
 
 use std::cell::Cell;
 
@@ -17,8 +17,8 @@ use crate::layers::mirror::store;
 use crate::layers::mirror::superblock::{Candidate, Epoch, FIRST_CHANGE, History, Layout};
 use crate::request::BLOCK_BYTES;
 
-/// Prepares sides that have been found fit, with these layouts, for a volume of the content of the
-/// side at the place `kept`.
+/// Prepares sides that have been found fit, with these layouts, for a volume with the content of
+/// the side at the place `kept`.
 ///
 /// # Errors
 /// When another side has no room for the content; nothing has been written then. Else those of a
@@ -67,10 +67,10 @@ pub(super) async fn adopt(
     Ok(described(sides, &superblocks))
 }
 
-/// The place of the side whose content is kept, if one is to be.
+/// Returns the place of the side whose content is kept, if there is one.
 ///
 /// # Errors
-/// When it is none whose content can be kept.
+/// When the named side cannot be adopted.
 pub(super) fn kept_side(
     sides: &[Candidate],
     formatting: &Formatting,

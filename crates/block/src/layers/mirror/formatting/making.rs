@@ -1,4 +1,4 @@
-//! What all ways of making a side have in common: its layout, its first superblock, and its areas.
+//! Steps common to all ways of making a side: its layout, its first superblock, and its areas.
 
 use std::cell::Cell;
 
@@ -16,17 +16,17 @@ use crate::layers::mirror::superblock::{
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 use crate::units::show_size;
 
-/// An area is emptied by requests of this length.
+/// Length of the requests that zero an area.
 const ZERO_BYTES: u64 = 16 << 20;
 
-/// How to format.
+/// Options of formatting.
 #[derive(Clone, Debug, Default)]
 pub struct Formatting {
-    /// Overwrite sides that hold a volume.
+    /// Overwrite sides that already hold a volume.
     pub force: bool,
     /// Length of the log of each side; `None` lets the size of the device decide.
     pub log_bytes: Option<u64>,
-    /// Size up to which the devices may become larger one day.
+    /// Size up to which the devices may become larger later.
     pub grow_to_bytes: Option<u64>,
     /// Keep no checksums of the blocks.
     pub no_checksums: bool,
@@ -52,7 +52,7 @@ impl Formatting {
     }
 }
 
-/// What formatting has made.
+/// Result of formatting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Formatted {
     /// The volume's UUID.
@@ -65,7 +65,7 @@ pub struct Formatted {
     pub log_bytes: u64,
 }
 
-/// What has been made, as it is told to the caller.
+/// Describes the new sides for the caller.
 pub(super) fn described(sides: &[Candidate], superblocks: &[Superblock]) -> Formatted {
     let sides = sides.iter().zip(superblocks);
     let logs = superblocks.iter().map(|made| made.layout.log.1);
@@ -78,8 +78,8 @@ pub(super) fn described(sides: &[Candidate], superblocks: &[Superblock]) -> Form
     }
 }
 
-/// The superblocks of a new volume, in the order of its sides: all of them are members of its
-/// first epoch.
+/// Returns the superblocks of a new volume, in the order of its sides: all of them are members of
+/// its first epoch.
 pub(super) fn first_superblocks(
     rt: &Rt,
     name: &str,
@@ -125,17 +125,17 @@ pub(super) fn first_superblocks(
     Ok(layouts.iter().zip(&table).map(of_side).collect())
 }
 
-/// A side that a volume is given later.
+/// Parameters of a side that is added to a volume later.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::layers::mirror) struct NewSide {
-    /// What is asked of its layout.
+    /// Requirements for its layout.
     pub(in crate::layers::mirror) asked: Asked,
-    /// It is lost with its machine.
+    /// The side is lost with its machine.
     pub(in crate::layers::mirror) not_durable: bool,
 }
 
 impl NewSide {
-    /// Where everything would lie on a device.
+    /// Returns the layout on a device.
     ///
     /// # Errors
     /// When the device cannot be a side of a volume of this size, or holds a side and may not be
@@ -158,9 +158,9 @@ impl NewSide {
     }
 }
 
-/// Makes a side of a device for a volume in which it has a place already. `template` is a
-/// superblock of another side with the newest table. It is marked as one that lacks everything.
-/// Whatever the device held is lost.
+/// Makes a side on a device, for a volume in which it already has a place. `template` is a
+/// superblock of another side with the newest table. The new side is marked as lacking everything.
+/// All old content of the device is lost.
 ///
 /// # Errors
 /// When the device is not fit or fails.
@@ -234,7 +234,7 @@ pub(super) async fn clear(device: &dyn Device, start: u64, len: u64) -> Result<(
     Ok(())
 }
 
-/// The layout that a side is going to have. Nothing is written.
+/// Returns the layout that a side is going to have. Nothing is written.
 ///
 /// # Errors
 /// When the side cannot be formatted; one line that says why not.
@@ -257,7 +257,7 @@ pub(super) async fn check_formattable(
         )));
     }
     if !formatting.force {
-        // What cannot be read must not be overwritten without being asked either.
+        // An unreadable superblock must not be overwritten without `force` either.
         if let Some(found) = side.superblock().await? {
             return Err(side.error(&format!(
                 "already holds a side of volume {} (\"{}\"); --force overwrites it",

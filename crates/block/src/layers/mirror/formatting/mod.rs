@@ -1,7 +1,8 @@
-//! Reading and writing the superblocks of a side, and making sides of devices.
+//! Formatting: reading and writing the superblocks of a side, and making sides on devices.
 //!
-//! Formatting must never leave behind what looks like a side and is not one: the old superblocks
-//! go first, the areas are emptied, and the new superblocks come last.
+//! Formatting must never leave behind a device that looks like a side and is none: the old
+//! superblocks are erased first, then the areas are emptied, and the new superblocks are written
+//! last.
 
 mod adopting;
 mod making;
@@ -53,7 +54,8 @@ pub async fn format(
         let (device, uuid) = (&side.device, superblock.side);
         let mut empty = store::initialise(rt, device, uuid, &superblock.layout, false).await;
         if empty.is_ok() && superblock.flags.no_checksums {
-            // Nothing says of a block that it was never written, so all of them must be zeroes.
+            // Without checksums, nothing says that a block was never written, so all blocks must be
+            // zeroes.
             let (start, len) = (superblock.layout.data.0, superblock.volume_bytes);
             empty = clear(&*side.device, start, len).await;
         }
@@ -64,11 +66,11 @@ pub async fn format(
     Ok(described(sides, &superblocks))
 }
 
-/// The layouts that sides are going to have. Nothing is written.
+/// Returns the layouts that sides are going to have. Nothing is written.
 ///
 /// # Errors
 /// When a side is too small, cannot be written, or holds a volume or content and `force` is not
-/// given; when the one that is to be adopted cannot be.
+/// given; when the side to adopt cannot be adopted.
 pub async fn check_fit(
     sides: &[Candidate],
     formatting: &Formatting,

@@ -1,6 +1,6 @@
-//! Sides that the volume has and the configuration does not name, because an interrupted operation
-//! has brought them or is to take them away: which they are, so that whoever opens the volume can
-//! look for their devices. Only reads.
+//! Sides of the volume that the configuration does not name, because an interrupted operation has
+//! added them or is to remove them. This module finds out which they are, so that the caller of the
+//! opening can look for their devices. It only reads.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,8 +13,8 @@ use crate::device::Device;
 use crate::layers::mirror::superblock::{Candidate, State, Superblock, Uuid};
 use crate::layers::mirror::way::Way;
 
-/// The sides that are on none of these devices, and that an operation concerns which the volume
-/// remembers. Whether the volume may be opened is decided by the opening, with or without them.
+/// Returns the sides that are on none of these devices, and that an unfinished operation of the
+/// volume concerns. The opening decides whether the volume may be opened, with or without them.
 pub async fn sides_elsewhere(rt: &Rt, sides: &[SideToOpen]) -> Vec<Uuid> {
     let devices = sides.iter().filter_map(|side| side.device.as_ref().ok());
     let looks = devices.map(|device| superblock_on(rt, device));
@@ -38,14 +38,14 @@ pub async fn sides_elsewhere(rt: &Rt, sides: &[SideToOpen]) -> Vec<Uuid> {
     concerned.filter(|side| !is_here(side)).collect()
 }
 
-/// True when a device holds this side.
+/// Returns true when a device holds this side.
 pub async fn holds_side(rt: &Rt, device: &Rc<dyn Device>, side: &Uuid) -> bool {
     let found = superblock_on(rt, device).await;
     found.is_some_and(|found| found.side == *side)
 }
 
-/// The superblock on a device; nothing of one that does not answer in the time of an opening, or
-/// cannot be believed: it is not there then.
+/// Reads the superblock on a device. Returns `None` when the device does not answer in the time of
+/// an opening, or the superblock is invalid: the side counts as absent then.
 async fn superblock_on(rt: &Rt, device: &Rc<dyn Device>) -> Option<Superblock> {
     let way = Way::new(rt, Rc::clone(device), &Rc::new(Cell::new(true)));
     let candidate = Candidate {

@@ -1,10 +1,10 @@
 //! Making the sides that count equal before the volume is served.
 //!
-//! Until a side holds everything that counts, it must stay what it was: a side that can be opened
-//! or forked alone up to its number (T14). What it lacks therefore goes into its log, and nothing
-//! of it goes home before all of it is there. Where the log has too little room, what the side is
-//! complete with goes home first, and changes that it has before their turn are forgotten when
-//! another side has them as well, and are given to it again.
+//! Until a side holds all changes that count, it must stay as it was: a side that can be opened or
+//! forked alone up to its sequence number (T14). The changes that it lacks therefore go into its
+//! log, and none of them is destaged before all are there. If the log has too little room, the
+//! complete changes of the side are destaged first. Changes that it has before their turn are
+//! forgotten when another side has them as well, and are given to it again.
 
 use std::ops::Range;
 
@@ -16,21 +16,22 @@ use crate::layers::mirror::family::Plan;
 use crate::range_set::RangeSet;
 use crate::request::Origin;
 
-/// Content is compared in pieces of this size.
+/// Size of the pieces in which content is compared.
 const PIECE_BYTES: u64 = 1 << 20;
-/// While everybody waits this much is compared, or as much as a log is long.
+/// Maximum number of bytes compared while all requests wait, or the length of a log if that is
+/// more.
 const COMPARED_BYTES_MIN: u64 = 1 << 30;
 
-/// What one of the sources lacks.
+/// Changes that one of the sources lacks.
 pub(super) struct Lacking {
     pub(super) side: usize,
     pub(super) lacks: Lacked,
 }
 
 impl Attempt<'_> {
-    /// Finds out what each source lacks, and leaves out of the plan those whose logs cannot take
-    /// it: these are rebuilt while the volume is in use. Only a side from before `kept_from` was
-    /// written down can lack that much.
+    /// Finds out what each source lacks, and removes from the plan's sources those whose logs have
+    /// no room for it: these are rebuilt while the volume is in use. Only a side from before
+    /// `kept_from` was recorded can lack that much.
     pub(super) async fn weigh(
         &self,
         looked: &[Looked],
@@ -53,7 +54,7 @@ impl Attempt<'_> {
         Ok(all)
     }
 
-    /// What a source lacks; `None` when that does not fit into its log.
+    /// Returns what a source lacks; `None` when that does not fit into its log.
     async fn lacked_by(
         &self,
         looked: &[Looked],
@@ -80,8 +81,8 @@ impl Attempt<'_> {
         Ok(takes(looked, side, &lacks).then_some(lacks))
     }
 
-    /// True when all that a side has before its turn, other sources have in their logs as well, or
-    /// something newer of the same places.
+    /// Returns true when other sources have in their logs all changes that a side has before their
+    /// turn, or newer ones of the same places.
     fn has_nothing_alone(&self, looked: &[Looked], sources: &[usize], side: usize) -> bool {
         let store = store_of(looked, side);
         let others: Vec<usize> = sources.iter().copied().filter(|&s| s != side).collect();
@@ -98,8 +99,8 @@ impl Attempt<'_> {
         })
     }
 
-    /// The blocks of these regions in which a side is not as the most complete one. What cannot be
-    /// read on either of them counts as different.
+    /// Returns the blocks of these regions in which a side differs from the most complete one. A
+    /// block that cannot be read on either of them counts as different.
     async fn differing(
         &self,
         looked: &[Looked],
@@ -143,9 +144,10 @@ impl Attempt<'_> {
         }
     }
 
-    /// Gives each source what it lacks, durably. Each is complete then, and says so. The least
-    /// complete one comes first: what it has, the others have as well, so that all of it may go
-    /// home to make room, while the logs of the others keep what it lacks.
+    /// Gives each source the changes it lacks, durably. Each source is complete then, and its log
+    /// says so. The least complete source comes first: the others have all its changes as well, so
+    /// all of these may be destaged to make room, while the logs of the others keep the changes
+    /// that it lacks.
     pub(super) async fn make_equal(
         &self,
         looked: &[Looked],
@@ -155,7 +157,7 @@ impl Attempt<'_> {
     ) -> Result<(), Setback> {
         for &side in &plan.sources {
             let store = store_of(looked, side);
-            // What is copied to it belongs to the past of the newest epoch, and counts.
+            // The changes copied to the side belong to the past of the newest epoch, and count.
             store.set_epoch(plan.newest.current().number);
             self.on_side(side, store.flush_what_was_found()).await?;
         }
@@ -173,7 +175,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Tells each source what the others have, so that its log lets go of that and of nothing else.
+    /// Tells each source which changes the others have, so that its log drops these and no others.
     fn release(&self, looked: &[Looked], plan: &Plan) {
         let listed = plan.table.iter().flatten().count();
         let missing = plan.sources.len() < listed || !plan.made.is_empty();
@@ -185,7 +187,7 @@ impl Attempt<'_> {
     }
 }
 
-/// True when what a side lacks fits into its log.
+/// Returns true when the changes that a side lacks fit into its log.
 pub(super) fn takes(looked: &[Looked], side: usize, lacks: &Lacked) -> bool {
     let bytes = lacks.iter().map(|(range, _)| range.end - range.start).sum();
     store_of(looked, side).takes(bytes, lacks.len() as u64)

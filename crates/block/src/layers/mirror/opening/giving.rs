@@ -1,7 +1,7 @@
-//! Giving a side what it lacks of what the others have, before the volume is served.
+//! Giving a side the changes that it lacks and others have, before the volume is served.
 //!
-//! What nobody has any more must not be mistaken for what the side had before it: the side is told
-//! that it is lost.
+//! Content that no side has any more must not be mistaken for the older content of the side: a
+//! record marks it as lost.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::error::IoError;
 use crate::layers::mirror::store::{Append, Outcome, all_stored};
 use crate::request::Origin;
 
-/// Appends that wait to be stored at a time.
+/// Number of appends that wait to be stored at a time.
 const APPENDS_AT_ONCE: usize = 32;
-/// Progress is told this often.
+/// Minimum time between two progress reports.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 
 impl Attempt<'_> {
-    /// Gives a side what it lacks, under the same numbers: durable when this returns. Returns what
-    /// nobody has any more.
+    /// Gives a side the changes it lacks, under the same sequence numbers; they are durable when
+    /// this returns. Returns the ranges whose content no side has any more.
     pub(super) async fn give(
         &self,
         looked: &[Looked],
@@ -39,7 +39,7 @@ impl Attempt<'_> {
             let appends = self.appends_of(looked, index, piece, newest).await?;
             let lost = appends.iter().filter(|append| append.is_lost());
             missing.extend(lost.map(|append| append.range()));
-            // Without checksums there is no place at home to say so.
+            // Without checksums, the home has no place to record that content is lost.
             let kept = appends.into_iter();
             let kept = kept.filter(|append| !append.is_lost() || store.has_checksums());
             outcomes.extend(kept.map(|append| store.append(append)));
@@ -56,7 +56,7 @@ impl Attempt<'_> {
         Ok(missing)
     }
 
-    /// Tells how far the opening has come with a side, if it was not told just now.
+    /// Reports the progress of the opening with a side, unless a report was made just now.
     pub(super) fn tell(&self, index: usize, step: OpeningStep, done_bytes: u64, bytes_max: u64) {
         let now = self.rt.now();
         let Some(progress) = self.options.progress else {
@@ -79,7 +79,8 @@ impl Attempt<'_> {
         self.on_side(index, stored).await
     }
 
-    /// The content of a piece: at once, or block by block when some of it cannot be read.
+    /// Reads the content of a piece: with one request, or block by block when a part cannot be
+    /// read.
     async fn appends_of(
         &self,
         looked: &[Looked],
@@ -102,8 +103,8 @@ impl Attempt<'_> {
         Ok(appends)
     }
 
-    /// A block, from the side that was to give it or else from another one whose log has the same
-    /// change of it; `None` when it is not what it should be on any of them.
+    /// Reads a block from the side that should supply it, or else from another one whose log has
+    /// the same change of it; `None` when it is corrupt on all of them.
     async fn content_of_block(
         &self,
         looked: &[Looked],
@@ -127,7 +128,7 @@ impl Attempt<'_> {
         Ok(None)
     }
 
-    /// What a side has of a range; `None` when it is not what it should be.
+    /// Reads a range from a side; `None` when it is corrupt.
     async fn content(
         &self,
         looked: &[Looked],

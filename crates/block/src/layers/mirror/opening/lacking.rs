@@ -1,5 +1,5 @@
-//! What sides lack of each other: by the numbers of the records in their logs, and by the regions
-//! of which log entries have been let go.
+//! Changes that sides lack of each other: by the sequence numbers of the records in their logs, and
+//! by the regions whose log entries have been dropped.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -9,10 +9,10 @@ use crate::extent_map::{Cut, ExtentMap};
 use crate::layers::mirror::store::Store;
 use crate::range_set::RangeSet;
 
-/// Changes are copied from one log to another in pieces of this size.
+/// Size of the pieces in which changes are copied from one log to another.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// The newest record of a range, and the side whose log has it.
+/// The newest record of a range, as its sequence number and the side whose log has it.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Newest {
     pub(in super::super) number: u64,
@@ -25,7 +25,7 @@ impl Cut for Newest {
     }
 }
 
-/// Cuts a range into pieces that can be copied at once.
+/// Cuts a range into pieces that can be copied with one request each.
 pub(super) fn pieces(
     (range, newest): (Range<u64>, Newest),
 ) -> impl Iterator<Item = (Range<u64>, Newest)> {
@@ -33,7 +33,7 @@ pub(super) fn pieces(
     starts.map(move |start| (start..range.end.min(start + PIECE_BYTES), newest))
 }
 
-/// The side that is complete up to the highest number.
+/// Returns the side that is complete up to the highest sequence number.
 pub(super) fn most_complete(looked: &[Looked], sides: &[usize]) -> usize {
     let most = sides
         .iter()
@@ -41,12 +41,13 @@ pub(super) fn most_complete(looked: &[Looked], sides: &[usize]) -> usize {
     *most.expect("a plan has a source")
 }
 
-/// What a side lacks, and who has it.
+/// Ranges that a side lacks, each with the newest record of it and the side that has it.
 pub(super) type Lacked = Vec<(Range<u64>, Newest)>;
 
-/// What a side lacks of what these have: these ranges, from the most complete one; and what is in
-/// their logs. In the order of the numbers, as in any log: what
-/// goes home first must not be newer than what follows.
+/// Returns what a side lacks of the content of the given sides: these ranges, from the most
+/// complete side, and the changes in the logs of the given sides. The result is in the order of
+/// sequence numbers, as in any log: a change that is destaged first must not be newer than one that
+/// follows.
 pub(super) fn lacked(
     looked: &[Looked],
     sides: &[usize],
@@ -71,15 +72,15 @@ pub(super) fn lacked(
     lacks
 }
 
-/// The regions of which a side may lack the last change, because others have let go of it. One that
-/// is as complete as any lacks nothing.
+/// Returns the regions of which a side may lack the last change, because others have dropped it
+/// from their logs. A side that is as complete as any lacks nothing.
 pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -> RangeSet {
     let mut regions = RangeSet::new();
     let most = store_of(looked, most_complete(looked, sides)).complete();
     if store_of(looked, index).complete() >= most {
         return regions;
     }
-    // It may be late since an earlier epoch than that of its superblock.
+    // The side may be late since an earlier epoch than that of its superblock.
     let histories = sides
         .iter()
         .map(|&side| &superblock_of(looked, side).history);
@@ -87,8 +88,8 @@ pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -
     let newest = newest.expect("a plan has a source");
     let since = newest.epoch_of(store_of(looked, index).complete());
     let epoch = since.min(superblock_of(looked, index).history.current().number);
-    // What a member lacks of a log that has kept it all is there. One that has not been told of the
-    // newest epoch may be an older copy of the member that the log was kept for.
+    // If a log has kept all changes that a member lacks, they are in it. A side that was not told
+    // of the newest epoch may be an older copy of the member for which the log was kept.
     let own = store_of(looked, index).complete();
     let is_told = superblock_of(looked, index).history.current().id == newest.current().id;
     let is_kept = |other: usize| {
@@ -104,7 +105,7 @@ pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -
     regions
 }
 
-/// For each range that is in the log of one of these stores, the newest record.
+/// Returns the newest record for each range that is in the log of one of these stores.
 pub(in super::super) fn newest_among(stores: &[(usize, Rc<Store>)]) -> ExtentMap<Newest> {
     let mut all: Vec<(Range<u64>, Newest)> = Vec::new();
     for (side, store) in stores {
@@ -112,7 +113,8 @@ pub(in super::super) fn newest_among(stores: &[(usize, Rc<Store>)]) -> ExtentMap
         let side = *side;
         all.extend(changes.map(|(range, number)| (range, Newest { number, side })));
     }
-    // The last one inserted counts. Of equal ones any does: the content is the same.
+    // The last record inserted counts. Of records with equal sequence numbers any may: the content
+    // is the same.
     all.sort_by_key(|(_, newest)| newest.number);
     let mut map = ExtentMap::new();
     for (range, newest) in all {
@@ -126,8 +128,8 @@ pub(super) fn newest_of(looked: &[Looked], sources: &[usize]) -> ExtentMap<Newes
     newest_among(&stores.collect::<Vec<_>>())
 }
 
-/// What a side lacks of the newest records: those from the number on up to which it is complete, as
-/// far as they are not in its own log.
+/// Returns the newest records that a side lacks: those from the sequence number on up to which it
+/// is complete, as far as they are not in its own log.
 pub(in super::super) fn lacking(
     store: &Store,
     newest: &ExtentMap<Newest>,

@@ -1,9 +1,9 @@
-//! Opening a formatted volume: looking at its sides, deciding what they are worth, and making one
+//! Opening a formatted volume: examining its sides, deciding which of them count, and making one
 //! volume of them again, whatever happened before.
 //!
-//! Nothing is served before every change that counts is on every side that counts, durably: so the
-//! first answer is final (T4). Each step leaves behind what can be opened again; when a side fails
-//! in one of them, it is left out, and the decision is made anew without it.
+//! No request is served before every change that counts is on every side that counts, durably: so
+//! the first answer is final (T4). Each step leaves behind a state that can be opened again. When a
+//! side fails in a step, it is left out, and the decision is made anew without it.
 
 mod elsewhere;
 mod equalising;
@@ -37,36 +37,36 @@ use crate::device::Device;
 use crate::error::{IoError, OpenError};
 use crate::range_set::RangeSet;
 
-/// What the operator asks for.
+/// Options of the operator for an opening.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// How to open although a side that may be ahead is missing.
+    /// Forces the opening although a side that may be ahead is missing.
     pub force: Option<Force>,
     /// Sides that are given up, whatever they hold: they are made anew from the others.
     pub rebuild: Vec<String>,
-    /// Is told, every two seconds at most, how far an opening has come that takes long.
+    /// Called with the progress of an opening that takes long, at most every two seconds.
     pub progress: Option<fn(&OpeningProgress)>,
 }
 
-/// What an opening does with a side that may take long.
+/// A step of an opening that may take long on a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpeningStep {
-    /// It reads the log, to find out where it ends.
+    /// Reading the log, to find its end.
     ReadingLog,
-    /// It gives the side what it lacks.
+    /// Giving the side the changes it lacks.
     Giving,
 }
 
-/// How far an opening has come with a side.
+/// Progress of an opening with a side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpeningProgress {
     /// The name of the side.
     pub side: String,
-    /// What it does.
+    /// The present step.
     pub step: OpeningStep,
-    /// Bytes of which this is done.
+    /// Number of bytes done.
     pub done_bytes: u64,
-    /// Bytes in all; at most, while the log is read.
+    /// Total number of bytes; an upper bound while the log is read.
     pub bytes_max: u64,
 }
 
@@ -74,25 +74,25 @@ pub struct OpeningProgress {
 pub struct SideToOpen {
     /// Its name.
     pub name: String,
-    /// Its device, or why it could not be opened.
+    /// Its device, or the reason why it could not be opened.
     pub device: Result<Rc<dyn Device>, OpenError>,
 }
 
-/// A volume that is ready.
+/// A volume that is ready to be served.
 pub(super) struct Opened {
     pub(super) volume: Volume,
     pub(super) sides: Vec<OpenedSide>,
     pub(super) volume_bytes: u64,
-    /// The number of the next change.
+    /// Sequence number of the next change.
     pub(super) next_number: u64,
-    /// Nothing may be written.
+    /// Whether writes are refused.
     pub(super) read_only: bool,
 }
 
-/// One side of it.
+/// A side of an opened volume.
 pub(super) struct OpenedSide {
     pub(super) name: String,
-    /// `None` when the side is not there.
+    /// `None` when the side is absent.
     pub(super) way: Option<Rc<Way>>,
     pub(super) store: Option<Rc<Store>>,
     pub(super) life: Life,
@@ -100,26 +100,26 @@ pub(super) struct OpenedSide {
     pub(super) durable: bool,
 }
 
-/// A side that was looked at.
+/// A side that was examined.
 struct Looked {
     seen: Seen,
     store: Option<Rc<Store>>,
 }
 
-/// A volume that was made of sides.
+/// A volume that was made of its sides.
 struct Made {
     volume: Volume,
     volume_bytes: u64,
     next_number: u64,
-    /// What each side lacks, and how it is.
+    /// Ranges that each side lacks, and the condition of each side.
     stale: Vec<RangeSet>,
     lives: Vec<Life>,
     read_only: bool,
 }
 
-/// Why an attempt has come to nothing.
+/// Reason why an attempt to open has failed.
 enum Setback {
-    /// A side has failed; the others may do without.
+    /// A side has failed; the others may be enough without it.
     Side(usize, IoError),
     /// The volume must not be opened.
     Refused(OpenError),
@@ -128,8 +128,8 @@ enum Setback {
 /// Opens a volume.
 ///
 /// # Errors
-/// When it must not be opened, or no side can be used: the message says what was found and what can
-/// be done.
+/// When the volume must not be opened, or no side can be used: the message says what was found and
+/// what can be done.
 pub(super) async fn open(
     rt: &Rt,
     config: &MirrorConfig,
@@ -166,7 +166,7 @@ pub(super) async fn open(
     }
 }
 
-/// A side of the configuration, by the way to it.
+/// A side of the configuration, with the path to its device.
 struct SideByWay {
     name: String,
     way: Result<Rc<Way>, OpenError>,
@@ -186,19 +186,19 @@ struct Attempt<'a> {
     sides: Vec<SideByWay>,
     /// Sides that have failed while the volume was being opened.
     failed: Vec<Option<IoError>>,
-    /// The epochs that attempts have begun. A side that failed while it was told may have it, and
-    /// must find it in the past of the others.
+    /// The epochs that attempts have begun. A side that failed while it was told of one may have
+    /// it, and must find it in the past of the others.
     begun: RefCell<Vec<Begun>>,
-    /// When progress was told last.
+    /// Time of the last progress report.
     told_at: Cell<Instant>,
 }
 
 /// An epoch that an attempt to open has begun.
 struct Begun {
-    /// Identity of the one before it.
+    /// Identity of the epoch before it.
     before: Uuid,
     epoch: Epoch,
-    /// What was known then of the sides, also of one that has failed since.
+    /// The table at that time, including a side that has failed since.
     table: Table,
 }
 
@@ -209,7 +209,7 @@ impl Attempt<'_> {
         match self.make_one(&mut looked).await {
             Ok(made) => Ok(self.opened(looked, made)),
             Err(setback) => {
-                // What has begun must be over before the sides are used in another way.
+                // All work in progress must have ended before the sides are used in another way.
                 for store in looked.iter().filter_map(|side| side.store.as_ref()) {
                     store.end().await;
                 }
@@ -218,7 +218,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Decides what the sides are worth and makes one volume of them.
+    /// Decides which sides count, and makes one volume of them.
     async fn make_one(&self, looked: &mut [Looked]) -> Result<Made, Setback> {
         let seen: Vec<Seen> = looked.iter().map(|side| side.seen.clone()).collect();
         let mut plan = family::decide(&seen, &self.options.rebuild, self.options.force)
@@ -251,7 +251,7 @@ impl Attempt<'_> {
         Ok(made)
     }
 
-    /// A side that was not told how large the volume has become is as large from now on.
+    /// Sets the size of the volume in the superblock of a side that was not told of its growth.
     fn fit(&self, looked: &[Looked], index: usize, volume_bytes: u64) -> Result<(), Setback> {
         let device = self.sides[index].device();
         let device_bytes = device.map_or(0, |device| device.geometry().size_bytes);
@@ -262,7 +262,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// The sources are healthy, those that have left are none of the volume, all others absent.
+    /// Returns the condition of each side: sources are healthy, sides that have left do not belong
+    /// to the volume, and all others are absent.
     fn lives(&self, plan: &Plan) -> Vec<Life> {
         let life = |index| {
             if plan.sources.contains(&index) {
@@ -276,7 +277,7 @@ impl Attempt<'_> {
         (0..self.sides.len()).map(life).collect()
     }
 
-    /// Makes those ready that are to be rebuilt. One that cannot be is only missing.
+    /// Prepares the sides that are to be rebuilt. A side that cannot be prepared is only absent.
     async fn begin_rebuilds(&self, looked: &mut [Looked], plan: &Plan, made: &mut Made) {
         for (index, behind) in &plan.behind {
             store_of(looked, *index).set_epoch(made.volume.epoch());
@@ -286,7 +287,8 @@ impl Attempt<'_> {
                 made.stale[*index] = lacks;
                 made.lives[*index] = Life::Resyncing;
             } else {
-                // What does not count of it is not known any more when it comes back.
+                // When the side comes back, it is not known any more which of its changes do not
+                // count.
                 made.volume.forget(*index);
             }
         }
@@ -299,7 +301,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Makes a side of a device that is none. The others have its place in their tables.
+    /// Makes a new side on a device that holds no side of the volume. The other sides already have
+    /// its place in their tables.
     async fn make(
         &self,
         looked: &mut [Looked],
@@ -334,7 +337,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// What fails in something that a side does is a setback of that side.
+    /// Turns an error of an operation on a side into a setback of that side.
     async fn on_side<T>(
         &self,
         index: usize,
@@ -381,8 +384,8 @@ impl Attempt<'_> {
             Err(error) => return absent(Absence::Unreadable(error.to_string())),
         };
         let found = store.found();
-        // What it once was complete up to, by its own word, it must still be. While it is rebuilt
-        // it has said nothing.
+        // A side must still be complete up to the point that it once stated. While it is rebuilt it
+        // has stated nothing.
         let said_below = found.shared_below.max(superblock.complete_below);
         let lost = found.complete_below < said_below && superblock.state != State::Inconsistent;
         Looked {
@@ -399,7 +402,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// The refusal, with the ranges in which something may be lost, as far as they are known.
+    /// Returns the error for a refusal, with the ranges in which changes may be lost, as far as
+    /// they are known.
     fn refused(&self, looked: &[Looked], refusal: &family::Refusal) -> OpenError {
         let mut message = self.full_in_words().unwrap_or_else(|| refusal.to_string());
         let no_volume = matches!(refusal, family::Refusal::NotAVolume { .. });
@@ -431,8 +435,8 @@ impl Attempt<'_> {
         OpenError::new(message)
     }
 
-    /// What to do about sides that the opening could not write to for lack of space, which is no
-    /// reason to do without them; `None` when there are none.
+    /// Returns advice about sides that the opening could not write to for lack of space, which is
+    /// no reason to do without them; `None` when there are none.
     fn full_in_words(&self) -> Option<String> {
         let failed = self.sides.iter().zip(&self.failed);
         let full = failed.filter(|(_, failed)| **failed == Some(IoError::NoSpace));
@@ -455,7 +459,7 @@ impl Attempt<'_> {
         plan.sources.iter().map(|&index| store_of(looked, index))
     }
 
-    /// The first number that no change that counts has.
+    /// Returns the first sequence number that no counting change has.
     fn next_number(&self, looked: &[Looked], plan: &Plan) -> u64 {
         if let Some(first) = plan.counts_below {
             return first.max(super::superblock::FIRST_CHANGE);
@@ -465,14 +469,15 @@ impl Attempt<'_> {
             let found = store_of(looked, index).found();
             found.next_number.max(superblock.complete_below)
         });
-        // A past that does not count may have used higher numbers; it is told apart by its epoch.
-        // So an epoch may begin below the one before: what was lost of that one's past counts
-        // nowhere.
+        // A past that does not count may have used higher sequence numbers; it is told apart by its
+        // epoch. So an epoch may begin below the one before: the changes lost of that one's past
+        // count nowhere.
         seen.max().expect("a plan has a source")
     }
 
-    /// What came before its turn is in no home, and may be too much for the log of the side that
-    /// has most. Then it does not count: nothing of it was flushed.
+    /// Decides that changes beyond the complete ones do not count, if they are too many for the log
+    /// of the most complete side. Such changes came before their turn and are in no home, and none
+    /// of them was flushed.
     fn cut_to_fit(&self, looked: &[Looked], plan: &mut Plan) {
         let truth = most_complete(looked, &plan.sources);
         if !takes(
@@ -490,7 +495,7 @@ impl Attempt<'_> {
     fn volume(&self, looked: &[Looked], plan: &Plan) -> Result<Volume, Setback> {
         let sides = self.sides.iter().zip(looked).map(|(side, looked)| {
             let superblock = looked.seen.found.as_ref().ok()?;
-            // One that is not listed has left the volume, or is made anew.
+            // A side that is not listed has left the volume, or is made anew.
             place_in(&plan.table, &superblock.side)?;
             let candidate = Candidate {
                 name: side.name.clone(),
@@ -516,9 +521,9 @@ impl Attempt<'_> {
         Ok(volume)
     }
 
-    /// What the volume goes on with. A side that the configuration names is one as any other, and
-    /// once it names those that the volume has and no other, nobody asks for the ones that have
-    /// left.
+    /// Returns the unfinished operations with which the volume goes on. A side that the
+    /// configuration names is no longer one added by a command. Once the configuration names
+    /// exactly the sides of the volume, the sides that have left are forgotten.
     fn remembered(&self, looked: &[Looked], plan: &Plan) -> Remembered {
         let mut remembered = plan.remembered.within(&plan.table);
         let mut agree = self.sides.len() == self.config.sides.len();
@@ -536,7 +541,8 @@ impl Attempt<'_> {
         remembered
     }
 
-    /// Every source says durably that it is in use, and in which epoch, before anything is taken.
+    /// Makes every source say durably that it is in use, and in which epoch, before any request is
+    /// served.
     async fn mark_sources(
         &self,
         volume: &Volume,
@@ -557,7 +563,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// What a side that is behind may lack.
+    /// Returns the ranges that a side that is behind may lack.
     fn lacks(&self, looked: &[Looked], plan: &Plan, index: usize, behind: Behind) -> RangeSet {
         let volume_bytes = plan.volume_bytes;
         let mut lacks = RangeSet::for_volume(volume_bytes);
@@ -571,7 +577,7 @@ impl Attempt<'_> {
         };
         let own = store_of(looked, index);
         let discarded = own.discard_from(discard_from, epoch);
-        // It may have been late already when it still was a member.
+        // The side may already have been late while it was a member.
         let epoch = epoch.min(plan.newest.epoch_of(own.complete()));
         let regions = self.stores(looked, plan).flat_map(|s| s.stale_since(epoch));
         let complete = own.complete().min(discard_from);
@@ -579,12 +585,12 @@ impl Attempt<'_> {
         let logged = lacking(own, &newest, complete).into_iter();
         let logged = logged.map(|(range, _)| range);
         lacks.extend(regions.chain(logged).chain(discarded));
-        // A past that does not count may have been larger.
+        // In a past that does not count, the volume may have been larger.
         lacks.remove(volume_bytes..u64::MAX);
         lacks
     }
 
-    /// Makes a side ready to be rebuilt: marked so before it is touched.
+    /// Prepares a side to be rebuilt: it is marked before any other change to it.
     async fn begin_rebuild(
         &self,
         looked: &[Looked],
@@ -601,7 +607,7 @@ impl Attempt<'_> {
         };
         let mark = volume.mark_inconsistent(index, behind);
         self.on_side(index, mark).await?;
-        // What an earlier rebuild has brought past the log is lacking again, by regions.
+        // Content that an earlier rebuild wrote past the log is lacking again, by regions.
         let superseded = Superseded::default();
         let begun = store.begin_rebuilt(member_until, lacks, &superseded);
         self.on_side(index, begun).await
@@ -660,7 +666,7 @@ impl Attempt<'_> {
     }
 }
 
-/// True of a device that was read and is no side of a volume.
+/// Returns true for a device that was read and is no side of a volume.
 fn is_blank(side: &Looked) -> bool {
     side.seen.found == Err(Absence::NoVolume)
 }
@@ -689,7 +695,7 @@ fn superblock_of(looked: &[Looked], index: usize) -> &Superblock {
     found.expect("a side that is used has a superblock")
 }
 
-/// What the store of a side is opened over.
+/// Returns the parameters for opening the store of a side.
 pub(super) fn store_device(
     device: &Rc<dyn Device>,
     superblock: &Superblock,
@@ -712,7 +718,7 @@ pub(super) fn store_device(
     }
 }
 
-/// The ranges in which something may be lost if the volume were opened all the same.
+/// Returns the ranges in which changes may be lost if the volume were opened nevertheless.
 fn lost_ranges(looked: &[Looked], refusal: &family::Refusal) -> Vec<Range<u64>> {
     let mut lost = RangeSet::new();
     match refusal {

@@ -1,4 +1,4 @@
-//! What an opening decides, and whether the next one finds it.
+//! Decisions of an opening, and whether the next opening agrees with them.
 
 use super::super::Mirror;
 use super::super::formatting::{self, Formatting};
@@ -16,7 +16,7 @@ fn full_of(rt: &Rt, byte: u8) -> Payload {
     Payload::from(block.freeze())
 }
 
-/// Opens the sides of which `there` says so.
+/// Opens the sides that `there` selects.
 async fn open_some(
     rt: &Rt,
     sides: &[Candidate],
@@ -45,8 +45,8 @@ async fn first_byte(mirror: &Mirror) -> u8 {
     read.expect("it reads").into_data().to_vec()[0]
 }
 
-/// Has the log of a side hold a change, and not the one before it, as a crash may leave it that
-/// comes while something is given out of turn.
+/// Appends a change to the log of a side that lacks the change before it, as a crash may leave it
+/// while a change is given out of turn.
 async fn keep_out_of_turn(rt: &Rt, side: &Candidate, byte: u8) {
     let superblock = side.superblock().await.expect("readable").expect("there");
     let config = MirrorConfig::of(vec![side.name.clone()]);
@@ -62,9 +62,9 @@ async fn keep_out_of_turn(rt: &Rt, side: &Candidate, byte: u8) {
     store.end().await;
 }
 
-/// With all sides there everything counts that one of them has (T3). Once it has been answered it
-/// is final (T4), so each side must hold it that is later started alone, although alone nothing
-/// counts beyond what is complete (T6).
+/// With all sides there, every change that one of them has counts (T3). Once read, it is final
+/// (T4), so each side must have it that is later started alone, although a side alone counts only
+/// complete changes (T6).
 #[test]
 fn what_an_opening_has_answered_is_found_on_each_side_alone() {
     let rt = Rt::virtual_time(VirtualOptions::default());
@@ -97,7 +97,7 @@ fn what_an_opening_has_answered_is_found_on_each_side_alone() {
     });
 }
 
-/// Says in both superblocks of a side that it is complete up to `number`, in use as it is.
+/// Makes both superblocks of a side say that it is complete up to `number`, and in use as it is.
 async fn claim_complete(rt: &Rt, side: &Candidate, number: u64) {
     let found = side.superblock().await.expect("readable").expect("there");
     let claiming = Superblock {
@@ -113,8 +113,9 @@ async fn claim_complete(rt: &Rt, side: &Candidate, number: u64) {
     }
 }
 
-/// What a side in use has said that it holds durably, its log must still hold. A log that ends
-/// before has lost its end, and the side is not taken for one that lacks only what comes after.
+/// If a side in use has stated that it holds changes durably, its log must still hold them. A log
+/// that ends before them has lost its end, and the side does not pass for one that lacks only later
+/// changes.
 #[test]
 fn a_log_that_ends_before_what_its_superblock_says_has_lost_its_end() {
     let rt = Rt::virtual_time(VirtualOptions::default());
@@ -138,7 +139,7 @@ fn a_log_that_ends_before_what_its_superblock_says_has_lost_its_end() {
     });
 }
 
-/// Where the log of a side has the header of the entry whose first block is full of `byte`.
+/// Returns the offset of the header of the log entry whose first block is full of `byte`.
 async fn header_of(side: &Candidate, byte: u8) -> u64 {
     let superblock = side.superblock().await.expect("readable").expect("there");
     let (start, bytes) = superblock.layout.log;
@@ -161,11 +162,11 @@ async fn until_all_are_healthy(rt: &Rt, mirror: &Mirror) {
     }
 }
 
-/// A log of which nobody wants anything for so long begins to go home.
+/// The destage of a log begins after this time without requests.
 const IDLE_FOR_LESS_THAN: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Two sides, of which the log of the first has lost an entry that had been durable; then it was
-/// rebuilt from the other one, and the program was killed.
+/// Returns two sides, of which the log of the first has lost an entry that had been durable; then
+/// the side was rebuilt from the other one, and the program was killed.
 async fn rebuilt_after_a_damaged_log(rt: &Rt) -> Vec<Candidate> {
     let side = |index| Candidate {
         name: format!("side{index}"),
@@ -194,7 +195,7 @@ async fn rebuilt_after_a_damaged_log(rt: &Rt) -> Vec<Candidate> {
     let write = Request::write(0, full_of(rt, 4), crate::request::Flags::NONE);
     rebuilt.submit(write).await.expect("written");
     rebuilt.submit(Request::flush()).await.expect("flushed");
-    // Not so long that the log of an idle side goes home, and lets go of what it holds by itself.
+    // Stop before an idle side destages its log, which would drop the entries by itself.
     while rebuilt.status().exposed_bytes > 0 {
         assert!(
             rt.now() < opened_at + IDLE_FOR_LESS_THAN,
@@ -210,8 +211,8 @@ async fn rebuilt_after_a_damaged_log(rt: &Rt) -> Vec<Candidate> {
     sides
 }
 
-/// A side that was rebuilt because its log had lost entries does not miss them any more: it counts
-/// as any other one, also when it is the last one.
+/// A side that was rebuilt because its log had lost entries no longer misses them: it counts like
+/// any other side, even when it is the last one.
 #[test]
 fn a_side_that_was_rebuilt_after_its_log_was_damaged_starts_alone() {
     let rt = Rt::virtual_time(VirtualOptions::default());
@@ -224,7 +225,7 @@ fn a_side_that_was_rebuilt_after_its_log_was_damaged_starts_alone() {
     });
 }
 
-/// Nor is it rebuilt at each opening.
+/// Such a side is not rebuilt at each opening.
 #[test]
 fn a_side_that_was_rebuilt_after_its_log_was_damaged_is_not_rebuilt_again() {
     let rt = Rt::virtual_time(VirtualOptions::default());

@@ -1,12 +1,12 @@
-//! What waits for a side, in groups that follow each other.
+//! Waiting writes of a side, in groups that follow each other.
 //!
-//! Without a log all that waits is one group, in which a newer write replaces an older one. A side
-//! with a log passes through moments of the volume's history, and while it is being given a group
-//! it is at none: so the first group, which it is being given, is not added to. What comes joins
-//! the last one, and replaces what waits there.
+//! Without a log, all waiting writes are in one group, in which a newer write replaces an older
+//! one. A side with a log passes through moments of the volume's history, and is at none of them
+//! while it is being given a group. So the first group, which the side is being given, accepts no
+//! more writes. A new write joins the last group, and replaces waiting parts there.
 //!
-//! Until a group is in the log as a whole, nothing of it can go home. So a group must never become
-//! longer than the log has room for: one that has reached its bound is not added to any more.
+//! Until all of a group is in the log, no part of it can be destaged. So a group must never become
+//! longer than the log has room for: a group that has reached its bound accepts no more writes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,12 +15,12 @@ use super::Waiting;
 use crate::BLOCK_BYTES;
 use crate::extent_map::ExtentMap;
 
-/// See the module.
+/// Groups of waiting writes; see the module documentation.
 pub(super) struct Groups {
-    /// In the order in which the side is given them. There is at least one, and only the first may
-    /// be empty, when nothing waits at all.
+    /// Groups in the order in which the side is given them. There is at least one, and only the
+    /// first may be empty, when no write waits at all.
     groups: VecDeque<ExtentMap<Waiting>>,
-    /// The first group is what the side could not store, and waits again.
+    /// The first group holds parts that the side could not store, and that wait again.
     first_failed: bool,
     /// The side has been given nothing of the last group.
     last_is_whole: bool,
@@ -29,7 +29,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Nothing, for a side with a log or without.
+    /// Creates empty groups for a side with a log or without.
     pub(super) fn new(logged: bool) -> Groups {
         Groups {
             groups: VecDeque::from([ExtentMap::new()]),
@@ -39,18 +39,18 @@ impl Groups {
         }
     }
 
-    /// The group that is being given to the side.
+    /// Returns the group that is being given to the side.
     pub(super) fn first(&self) -> &ExtentMap<Waiting> {
         &self.groups[0]
     }
 
-    /// The same, for a side without a log: it has no other.
+    /// Returns the only group of a side without a log.
     pub(super) fn first_mut(&mut self) -> &mut ExtentMap<Waiting> {
         &mut self.groups[0]
     }
 
-    /// The group that new writes join. One that waits for its turn is left as it is once its parts,
-    /// with a header of the log for each, are `bytes_max`.
+    /// Returns the group that new writes join. A group that waits for its turn accepts no more
+    /// writes once its parts, with a log header for each, reach `bytes_max`.
     pub(super) fn gathering(&mut self, bytes_max: u64) -> &mut ExtentMap<Waiting> {
         let last = &self.groups[self.groups.len() - 1];
         let bytes = last.bytes() + last.len() as u64 * BLOCK_BYTES;
@@ -63,10 +63,10 @@ impl Groups {
         self.groups.back_mut().expect("there is at least one")
     }
 
-    /// Takes a part that waits out of its group.
+    /// Takes a waiting part out of its group.
     ///
     /// # Panics
-    /// When it does not wait as a whole.
+    /// When the part does not wait as a whole.
     pub(super) fn take(&mut self, part: &Range<u64>, seq: u64) -> Waiting {
         let holds = |group: &ExtentMap<Waiting>| {
             let mut there = group.overlapping(part);
@@ -82,8 +82,9 @@ impl Groups {
         waiting
     }
 
-    /// A part of a side with a log waits again, before all that has not been given: nothing newer
-    /// takes its place, or more might have to be in the log as a whole than it has room for.
+    /// Makes a part of a side with a log wait again, before all parts that the side has not been
+    /// given. No newer write replaces it, or more might have to be in the log as a whole than the
+    /// log has room for.
     pub(super) fn put_back(&mut self, part: Range<u64>, waiting: Waiting) {
         let joins = self.first_failed && self.first().is_clear(&part);
         if !self.first().is_empty() && !joins {
@@ -93,7 +94,7 @@ impl Groups {
         self.groups[0].insert(part, waiting);
     }
 
-    /// Takes everything.
+    /// Takes all waiting parts.
     pub(super) fn take_all(&mut self) -> Vec<(Range<u64>, Waiting)> {
         let all = std::mem::replace(self, Groups::new(self.logged));
         let groups = all.groups.into_iter();
@@ -102,7 +103,7 @@ impl Groups {
             .collect()
     }
 
-    /// Takes all that waits of a write, and says which parts that was.
+    /// Takes all waiting parts of a write, and returns their ranges.
     pub(super) fn take_parts(&mut self, seq: u64, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut taken = Vec::new();
         for group in &mut self.groups {
@@ -127,8 +128,8 @@ impl Groups {
         self.last_is_whole &= self.groups.len() > 1;
     }
 
-    /// The first part of a write in any group that nothing of the groups before it overlaps, and
-    /// that is free.
+    /// Returns the first free part of a write in any group that no part of the groups before it
+    /// overlaps.
     pub(super) fn first_that(
         &self,
         seq: u64,
@@ -151,7 +152,7 @@ impl Groups {
         self.groups.iter().enumerate().find_map(in_group)
     }
 
-    /// What waits in a range, in the order of the groups.
+    /// Returns the waiting parts in a range, in the order of the groups.
     pub(super) fn overlapping(
         &self,
         range: &Range<u64>,
@@ -160,24 +161,24 @@ impl Groups {
         groups.flat_map(move |group| group.overlapping(range))
     }
 
-    /// True when nothing waits in a range.
+    /// Returns true when no write waits in a range.
     pub(super) fn is_clear(&self, range: &Range<u64>) -> bool {
         self.groups.iter().all(|group| group.is_clear(range))
     }
 
-    /// The first position behind the start of a range up to which all of it waits in a group, or
-    /// nothing of it.
+    /// Returns the first position behind the start of a range up to which, in each group, either
+    /// all of the range waits or none of it.
     pub(super) fn first_boundary(&self, range: &Range<u64>) -> u64 {
         let boundaries = self.groups.iter().map(|group| group.first_boundary(range));
         boundaries.fold(range.end, u64::min)
     }
 
-    /// Bytes that wait.
+    /// Returns the number of waiting bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.groups.iter().map(ExtentMap::bytes).sum()
     }
 
-    /// Parts that wait.
+    /// Returns the number of waiting parts.
     pub(super) fn parts(&self) -> usize {
         self.groups.iter().map(ExtentMap::len).sum()
     }

@@ -1,13 +1,13 @@
-//! What one side has yet to store: the writes that wait, those it is working on, and how much of
-//! each numbered write is left.
+//! The queue of one side: waiting writes, writes in flight, and the remaining bytes of each
+//! numbered write.
 //!
-//! Pure bookkeeping without I/O. It keeps two promises. Per side, overlapping writes apply in the
-//! order in which they were admitted: what overlaps an operation in flight waits for it. And a
-//! newer write replaces the waiting parts of older ones, so nothing is written twice.
+//! This is pure bookkeeping without I/O. It keeps two promises. Per side, overlapping writes apply
+//! in the order in which they were admitted: a write that overlaps one in flight waits for it. And
+//! a newer write replaces the waiting parts of older ones, so nothing is written twice.
 //!
-//! A side with a log must pass through moments of the volume's history, so there replacing has
-//! bounds: what waits is in [`groups`], and only in the last one, which is not being given to the
-//! side yet, does a newer write replace an older one.
+//! A side with a log must pass through moments of the volume's history, so replacement has bounds
+//! there: waiting writes are in [`groups`], and a newer write replaces an older one only in the
+//! last group, of which the side has been given nothing yet.
 
 mod groups;
 #[cfg(test)]
@@ -28,18 +28,18 @@ use crate::extent_map::{Cut, ExtentMap};
 use crate::range_set::RangeSet;
 use crate::request::{self, Flags, Op};
 
-/// Batches in elevator order between two jumps to the oldest write: jumping for each would make the
-/// order random again.
+/// Number of batches in elevator order between two jumps to the oldest write: a jump for each batch
+/// would make the order random again.
 const BATCHES_BETWEEN_JUMPS: u32 = 32;
 
-/// What a write does to its range.
+/// Effect of a write on its range.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub(super) op: Op,
     pub(super) flags: Flags,
     pub(super) origin: request::Origin,
     pub(super) payload: Payload,
-    /// The digests of the payload, if a side wants them.
+    /// Digests of the payload, if a side needs them.
     pub(super) digests: Option<Digests>,
 }
 
@@ -62,7 +62,7 @@ impl Cut for Change {
     }
 }
 
-/// A part of a write that waits.
+/// A waiting part of a write.
 #[derive(Clone)]
 pub(super) struct Waiting {
     pub(super) change: Change,
@@ -83,20 +83,21 @@ pub(super) struct Batch {
     pub(super) range: Range<u64>,
     pub(super) change: Change,
     pub(super) parts: Vec<(Range<u64>, Waiting)>,
-    /// Whether it counts as draining, for the depth of drained batches.
+    /// Whether the batch counts towards the depth of drained batches.
     pub(super) drained: bool,
 }
 
-/// What is left of one write on this side, waiting and in flight.
+/// Remaining parts of one write on this side, waiting and in flight.
 struct Outstanding {
     bytes: u64,
-    /// Those of them that the side has not been given.
+    /// Remaining bytes that the side has not been given.
     unsent: u64,
     ticket: Rc<Ticket>,
-    /// The oldest write that this one stands for: itself, or one that it has replaced before the
-    /// side stored it. Until this one is stored, neither is that one.
+    /// Sequence number of the oldest write that this one stands for: itself, or a write that it
+    /// replaced before the side stored that. The older write counts as stored only when this one
+    /// is.
     origin: u64,
-    /// A part of it could not be stored: it is given up once the others have ended.
+    /// A part could not be stored: the write is given up once its other parts have ended.
     failed: Option<IoError>,
 }
 
@@ -104,37 +105,38 @@ struct Outstanding {
 struct Origin {
     ticket: Rc<Ticket>,
     count: usize,
-    /// Those of them of which a part has not been given to the side.
+    /// Number of these outstanding writes with a part that the side has not been given.
     unsent: usize,
 }
 
-/// See the module.
+/// The queue of one side; see the module documentation.
 pub(super) struct SideQueue {
     waiting: Groups,
     /// The side has a log.
     logged: bool,
-    /// Ranges the device is working on, with what is being stored there.
+    /// Ranges in flight, with the write of each.
     flying: ExtentMap<Waiting>,
     outstanding: BTreeMap<u64, Outstanding>,
     origins: BTreeMap<u64, Origin>,
-    /// Writes that the side was given, or that were replaced, and that stand for an older one: by
-    /// their numbers, with the oldest that each stands for.
+    /// Writes that the side was given, or that were replaced, and that stand for an older one: maps
+    /// their sequence numbers to that of the oldest write that each stands for.
     ahead: BTreeMap<u64, u64>,
-    /// Admitted writes in order. Entries whose parts have all been taken otherwise are skipped.
+    /// Admitted writes in order. Entries whose parts have all been taken in another way are
+    /// skipped.
     order: VecDeque<(u64, Range<u64>)>,
-    /// Writes that no other side is likely to take in time, in order.
+    /// Writes that no other side is likely to store in time, in order.
     urgent: VecDeque<Rc<Ticket>>,
-    /// By the paper's rules a write that was sent at once stays so; by ours, a write is urgent only
-    /// until some side has it.
+    /// By the paper's rules a write that was sent at once stays urgent; by ours, a write is urgent
+    /// only until some side has it.
     stays_urgent: bool,
-    /// Where the elevator is.
+    /// Position of the elevator.
     head: u64,
-    /// Batches since the elevator last left its order for an old write.
+    /// Number of batches since the elevator last left its order for an old write.
     since_jump: u32,
 }
 
 impl SideQueue {
-    /// An empty queue of a side with a log or without; see [`SideQueue::stays_urgent`].
+    /// Creates an empty queue of a side with a log or without; see [`SideQueue::stays_urgent`].
     pub(super) fn new(stays_urgent: bool, logged: bool) -> SideQueue {
         SideQueue {
             waiting: Groups::new(logged),
@@ -151,9 +153,9 @@ impl SideQueue {
         }
     }
 
-    /// Admits a write; waiting parts of older ones under it, of the group that it joins, are
-    /// dropped as replaced. A group of a side with a log is not made longer than `group_bytes_max`,
-    /// but for one write.
+    /// Admits a write. Waiting parts of older writes under it, in the group that it joins, are
+    /// dropped as replaced. A group of a side with a log does not become longer than
+    /// `group_bytes_max`, except by one write.
     pub(super) fn push(
         &mut self,
         change: Change,
@@ -190,8 +192,8 @@ impl SideQueue {
         self.sweep_order();
     }
 
-    /// Settles what waited where something newer covers it now, and says which write that stands
-    /// for from now on.
+    /// Settles waiting parts that a newer write has replaced, and returns the oldest write that the
+    /// newer one stands for from now on.
     fn settle_replaced(
         &mut self,
         replaced: Vec<(Range<u64>, Waiting)>,
@@ -216,7 +218,7 @@ impl SideQueue {
         oldest
     }
 
-    /// Bytes of a write wait no more: they are with the side, or dropped.
+    /// Notes that bytes of a write no longer wait: the side was given them, or they were dropped.
     fn sent(&mut self, seq: u64, bytes: u64) {
         let entry = self.outstanding.get_mut(&seq);
         let entry = entry.expect("a part belongs to a write");
@@ -230,7 +232,7 @@ impl SideQueue {
         }
     }
 
-    /// Bytes of a write wait again.
+    /// Notes that bytes of a write wait again.
     fn unsent(&mut self, seq: u64, bytes: u64) {
         let entry = self.outstanding.get_mut(&seq);
         let entry = entry.expect("a part belongs to a write");
@@ -241,20 +243,20 @@ impl SideQueue {
         entry.unsent += bytes;
     }
 
-    /// The number below which the side has been given everything, at most `limit`: once that is
-    /// stored the side is the volume at that moment.
+    /// Returns the sequence number below which the side has been given every write, at most
+    /// `limit`: once these are stored, the side is the volume at that moment.
     ///
-    /// What was given before its turn is no part of that moment. So what it has replaced must not
-    /// be either: its content was never given.
+    /// A write given before its turn is no part of that moment. So a write that it replaced must
+    /// not be part of it either: the side was never given its content.
     pub(super) fn given_below(&self, limit: u64) -> u64 {
         let mut unsent = self.origins.iter().filter(|(_, origin)| origin.unsent > 0);
         let below = unsent.next().map_or(limit, |(seq, _)| limit.min(*seq));
         self.moment_below(below)
     }
 
-    /// The last moment up to a number that is not spoilt by what was given before its turn. One
-    /// such write may lead to another: without the moment of the first, the second is early as
-    /// well.
+    /// Returns the last moment, at most `below`, that does not depend on a write given before its
+    /// turn. One such write may lead to another: if the moment moves before the first, the second
+    /// is early as well.
     fn moment_below(&self, mut below: u64) -> u64 {
         loop {
             let replaced = self.ahead.range(below..).map(|(_, origin)| *origin).min();
@@ -265,7 +267,7 @@ impl SideQueue {
         }
     }
 
-    /// The lowest number that a write which is with the side stands for.
+    /// Returns the lowest sequence number that a write in flight stands for.
     pub(super) fn stands_for(&self, seq: u64) -> u64 {
         self.outstanding[&seq].origin
     }
@@ -286,7 +288,7 @@ impl SideQueue {
         }
     }
 
-    /// The oldest write that an outstanding one stands for.
+    /// Returns the oldest write that an outstanding one stands for.
     fn origin_of(&self, seq: u64) -> Rc<Ticket> {
         Rc::clone(&self.origins[&self.outstanding[&seq].origin].ticket)
     }
@@ -310,8 +312,8 @@ impl SideQueue {
         }
     }
 
-    /// What lies below everything outstanding is stored, and concerns no moment to come, unless one
-    /// that was given early leads back there.
+    /// Forgets early writes below everything outstanding: they are stored, and concern no moment to
+    /// come, unless an early write leads back there.
     fn forget_ahead(&mut self) {
         let oldest = self.origins.keys().next().copied().unwrap_or(u64::MAX);
         if self.ahead.keys().next().is_some_and(|seq| *seq < oldest) {
@@ -344,7 +346,7 @@ impl SideQueue {
         }
     }
 
-    /// True when an urgent write waits and nothing older under it is in flight.
+    /// Returns true when an urgent write waits and no older write under it is in flight.
     pub(super) fn has_urgent(&mut self) -> bool {
         self.forget_what_is_not_urgent();
         self.first_urgent().is_some()
@@ -360,14 +362,14 @@ impl SideQueue {
         self.is_queued(ticket.seq, &ticket.range)
     }
 
-    /// True when a part of a write waits in a range, in any group.
+    /// Returns true when a part of a write waits in a range, in any group.
     fn is_queued(&self, seq: u64, range: &Range<u64>) -> bool {
         let mut there = self.waiting.overlapping(range);
         there.any(|(_, entry)| entry.ticket.seq == seq)
     }
 
-    /// The next urgent part: by the paper's rules the oldest; by ours the next one on the
-    /// elevator's way, since a disk that must carry the load alone needs its order most.
+    /// Returns the next urgent part: by the paper's rules the oldest; by ours the next one in the
+    /// elevator's direction, since a disk that carries the load alone needs its order most.
     fn first_urgent(&self) -> Option<(u64, Range<u64>)> {
         let mut free = self.urgent.iter().filter_map(|ticket| {
             let part = self.first_free_of_all(ticket.seq, &ticket.range)?;
@@ -379,7 +381,8 @@ impl SideQueue {
         free.min_by_key(|(_, part)| (part.start < self.head, part.start))
     }
 
-    /// The first part of a write in the group that is being given which nothing in flight overlaps.
+    /// Returns the first part of a write, in the group that is being given, that no write in flight
+    /// overlaps.
     fn first_free(&self, seq: u64, range: &Range<u64>) -> Option<Range<u64>> {
         let mut parts = self.waiting.first().overlapping(range);
         parts
@@ -387,7 +390,8 @@ impl SideQueue {
             .map(|(part, _)| part)
     }
 
-    /// The same, in any group: a part may overtake what nothing of it overlaps.
+    /// Returns the first part of a write, in any group, that may be sent now: it may overtake parts
+    /// that do not overlap it.
     fn first_free_of_all(&self, seq: u64, range: &Range<u64>) -> Option<Range<u64>> {
         let is_free = |part: &Range<u64>| self.flying.is_clear(part);
         self.waiting.first_that(seq, range, is_free)
@@ -400,7 +404,7 @@ impl SideQueue {
         Some(self.take(seq, part, false))
     }
 
-    /// Takes the oldest part that can go.
+    /// Takes the oldest part that may be sent now.
     pub(super) fn take_in_order(&mut self, drained: bool) -> Option<Batch> {
         while let Some((seq, range)) = self.order.front() {
             if self.is_queued(*seq, range) {
@@ -454,7 +458,7 @@ impl SideQueue {
         oldest.find_map(|(&seq, entry)| self.first_free(seq, &entry.ticket.range))
     }
 
-    /// True when the device is working on a part of the write.
+    /// Returns true when a part of the write is in flight.
     pub(super) fn is_flying(&self, ticket: &Ticket) -> bool {
         self.flying
             .overlapping(&ticket.range)
@@ -463,7 +467,8 @@ impl SideQueue {
 
     fn next_free_from_head(&self) -> Option<(u64, Range<u64>)> {
         let (waiting, mut position) = (self.waiting.first(), self.head);
-        // Operations in flight are few, so few entries are skipped; twice round is the end.
+        // Few operations are in flight, so few entries are skipped; the loop ends after going round
+        // twice.
         for _ in 0..=2 * self.flying.len() {
             let (range, entry) = waiting.next_from(position)?;
             if self.flying.is_clear(&range) {
@@ -494,7 +499,7 @@ impl SideQueue {
         }
     }
 
-    /// The device has stored a batch.
+    /// Handles a batch that the device has stored.
     pub(super) fn stored(&mut self, batch: &Batch, side: usize, now: Instant) {
         self.landed(batch);
         for (range, waiting) in &batch.parts {
@@ -504,8 +509,8 @@ impl SideQueue {
         }
     }
 
-    /// The device could not store a batch: it waits again. Without a log, only what nothing newer
-    /// has replaced does.
+    /// Handles a batch that the device could not store: it waits again. Without a log, only the
+    /// parts that no newer write has replaced wait again.
     pub(super) fn failed(&mut self, batch: Batch, side: usize, now: Instant) {
         self.landed(&batch);
         for (range, waiting) in batch.parts {
@@ -518,7 +523,7 @@ impl SideQueue {
         }
     }
 
-    /// A part of a write waits again, in its place in the order.
+    /// Puts a part of a write back into the order.
     fn wait_again(&mut self, part: Range<u64>, waiting: Waiting) {
         let seq = waiting.ticket.seq;
         self.unsent(seq, part.end - part.start);
@@ -550,7 +555,7 @@ impl SideQueue {
         }
     }
 
-    /// The operation of a batch is over, whatever came of it.
+    /// Removes a batch whose operation has ended from the ranges in flight, whatever its outcome.
     fn landed(&mut self, batch: &Batch) {
         let landed = self.flying.remove(batch.range.clone());
         let bytes: u64 = landed
@@ -564,7 +569,8 @@ impl SideQueue {
         );
     }
 
-    /// Forgets what waits, giving up its writes, and says which ranges that leaves stale.
+    /// Drops all waiting parts, gives up their writes, and returns the ranges that the side lacks
+    /// as a result.
     pub(super) fn abandon_waiting(&mut self, side: usize, error: IoError) -> Vec<Range<u64>> {
         let dropped = self.waiting.take_all();
         self.order.clear();
@@ -577,8 +583,8 @@ impl SideQueue {
         dropped.into_iter().map(|(range, _)| range).collect()
     }
 
-    /// True when nothing in a batch has been promised: none of its writes is stored elsewhere, and
-    /// so perhaps read or acknowledged already, or stands for one that is.
+    /// Returns true when no write in a batch may have been acknowledged or read: none of them is
+    /// acknowledged, stored elsewhere, or stands for an older write, which may be.
     pub(super) fn may_be_given_up(&self, batch: &Batch) -> bool {
         batch.parts.iter().all(|(_, part)| {
             let own = self.outstanding[&part.ticket.seq].origin == part.ticket.seq;
@@ -586,8 +592,8 @@ impl SideQueue {
         })
     }
 
-    /// A batch is over that will not be stored. What waits of its writes is dropped, and they are
-    /// given up when nothing of them is in flight any more.
+    /// Handles a batch that will not be stored. The waiting parts of its writes are dropped, and
+    /// its writes are given up when no part of them is in flight any more.
     pub(super) fn abandoned(&mut self, batch: &Batch, side: usize, error: IoError) {
         self.landed(batch);
         for (range, waiting) in &batch.parts {
@@ -603,26 +609,26 @@ impl SideQueue {
         }
     }
 
-    /// Gives up the writes that are in flight, without forgetting that they are.
+    /// Gives up the writes in flight, but keeps tracking them as in flight.
     pub(super) fn give_up_flying(&self, side: usize, error: IoError) {
         for (_, waiting) in self.flying.iter() {
             waiting.ticket.give_up(side, error);
         }
     }
 
-    /// True when the side has the newest content of the whole range.
+    /// Returns true when the side has the newest content of the whole range.
     pub(super) fn is_current(&self, range: &Range<u64>) -> bool {
         self.waiting.is_clear(range) && self.flying.is_clear(range)
     }
 
-    /// The first position behind the start of a range up to which the whole is stored or nothing of
-    /// it.
+    /// Returns the first position behind the start of a range up to which either all of the range
+    /// is stored or none of it.
     pub(super) fn first_boundary(&self, range: &Range<u64>) -> u64 {
         let waiting = self.waiting.first_boundary(range);
         waiting.min(self.flying.first_boundary(range))
     }
 
-    /// The parts of a range that this side has yet to store.
+    /// Returns the parts of a range that this side has yet to store.
     pub(super) fn pending_in(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut pending = RangeSet::new();
         let waiting = self.waiting.overlapping(range);
@@ -632,7 +638,8 @@ impl SideQueue {
         pending.iter().collect()
     }
 
-    /// The newest changes in a range that this side has yet to store, in order and cut to it.
+    /// Returns the newest changes in a range that this side has yet to store, in order and cut to
+    /// it.
     pub(super) fn newest_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, Waiting)> {
         let mut newest = ExtentMap::new();
         let flying = self.flying.overlapping(range);
@@ -647,58 +654,58 @@ impl SideQueue {
             .collect()
     }
 
-    /// True when something waits.
+    /// Returns true when a write waits.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.first().is_empty()
     }
 
-    /// Bytes that wait.
+    /// Returns the number of waiting bytes.
     pub(super) fn waiting_bytes(&self) -> u64 {
         self.waiting.bytes()
     }
 
-    /// Parts that wait.
+    /// Returns the number of waiting parts.
     pub(super) fn waiting_parts(&self) -> u64 {
         self.waiting.parts() as u64
     }
 
-    /// Bytes in flight.
+    /// Returns the number of bytes in flight.
     pub(super) fn flying_bytes(&self) -> u64 {
         self.flying.bytes()
     }
 
-    /// The number of the oldest write that is not on this side, in its own content or in that of
-    /// what has replaced it.
+    /// Returns the sequence number of the oldest write that is not on this side, neither in its own
+    /// content nor in that of a write that replaced it.
     pub(super) fn oldest_seq(&self) -> Option<u64> {
         self.origins.keys().next().copied()
     }
 
-    /// When the oldest acknowledged write from number `from` on that is not on this side was
-    /// acknowledged.
+    /// Returns when the oldest acknowledged write, of those with a sequence number of `from` or
+    /// more that are not on this side, was acknowledged.
     pub(super) fn oldest_acknowledged(&self, from: u64) -> Option<Instant> {
         self.origins
             .range(from..)
             .find_map(|(_, origin)| origin.ticket.acknowledged.get())
     }
 
-    /// When the oldest write that waits or is in flight was admitted.
+    /// Returns when the oldest write that waits or is in flight was admitted.
     pub(super) fn oldest_admitted(&self) -> Option<Instant> {
         let oldest = self.outstanding.values().next();
         oldest.map(|entry| entry.ticket.admitted)
     }
 
-    /// The writes of which something is left.
+    /// Returns the writes with parts that are not stored.
     pub(super) fn outstanding(&self) -> impl Iterator<Item = &Rc<Ticket>> {
         self.outstanding.values().map(|left| &left.ticket)
     }
 
-    /// The tickets that are outstanding here and not yet acknowledged.
+    /// Returns the outstanding writes that are not yet acknowledged.
     pub(super) fn unacknowledged(&self) -> impl Iterator<Item = &Rc<Ticket>> {
         let tickets = self.outstanding.values().map(|entry| &entry.ticket);
         tickets.filter(|ticket| ticket.acknowledged.get().is_none())
     }
 
-    /// Keeps the order list within twice what waits (and a floor).
+    /// Keeps the order list within twice the number of waiting parts (and a floor).
     fn sweep_order(&mut self) {
         if self.order.len() > 64 && self.order.len() > 2 * self.waiting.parts() {
             let mut order = std::mem::take(&mut self.order);

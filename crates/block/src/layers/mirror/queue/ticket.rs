@@ -1,4 +1,4 @@
-//! One admitted write, and how far it has come on each side.
+//! An admitted write, and its progress on each side.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -9,16 +9,16 @@ use bimetal_rt::sync::Event;
 
 use crate::error::IoError;
 
-/// How far one write has come on one side.
+/// Progress of one write on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Progress {
-    /// The side is not concerned: it was absent when the write was admitted.
+    /// The side does not take part: it was absent when the write was admitted.
     Absent,
-    /// So many bytes are left.
+    /// This number of bytes is left.
     Left(u64),
-    /// The side has it.
+    /// The side has stored the write.
     Done,
-    /// The side could not store it, or has become absent.
+    /// The side could not store the write, or has become absent.
     Failed(IoError),
 }
 
@@ -28,9 +28,9 @@ pub(in super::super) struct Ticket {
     pub(in super::super) admitted: Instant,
     pub(in super::super) range: Range<u64>,
     sides: Vec<Cell<Progress>>,
-    /// The sides that were healthy, and not stale in the range, when it was admitted, or have
-    /// become so since. Only these decide whether it is stored: the word of another one would not
-    /// outlive a crash.
+    /// The sides that were healthy, and not out of sync in the range, when the write was admitted,
+    /// or have become so since. Only these decide whether the write is stored: on another side it
+    /// would not survive a crash.
     decides: Vec<Cell<bool>>,
     pub(in super::super) acknowledged: Cell<Option<Instant>>,
     pub(in super::super) first_done: Cell<Option<Instant>>,
@@ -58,11 +58,11 @@ impl Ticket {
     }
 
     pub(in super::super) fn progress(&self, side: usize) -> Progress {
-        // A side that came later was absent then.
+        // A side that was added later was absent then.
         self.sides.get(side).map_or(Progress::Absent, Cell::get)
     }
 
-    /// `bytes` more are on the side.
+    /// Notes that `bytes` more are stored on the side.
     pub(in super::super) fn stored(&self, side: usize, bytes: u64, now: Instant) {
         if let Progress::Left(left) = self.sides[side].get() {
             assert!(bytes <= left, "no more is stored than was asked for");
@@ -78,7 +78,7 @@ impl Ticket {
         }
     }
 
-    /// The side has become whole: its word counts from now on, also for what it has already.
+    /// Lets a side that has become whole decide from now on, also by what it has stored already.
     pub(in super::super) fn decides_from_now(&self, side: usize, now: Instant) {
         let Some(decides) = self.decides.get(side) else {
             return;
@@ -90,7 +90,7 @@ impl Ticket {
         }
     }
 
-    /// The side will not store it.
+    /// Notes that the side will not store the write.
     pub(in super::super) fn give_up(&self, side: usize, error: IoError) {
         if let Progress::Left(_) = self.sides[side].get() {
             self.sides[side].set(Progress::Failed(error));
@@ -98,12 +98,12 @@ impl Ticket {
         }
     }
 
-    /// True when some side has it that decides.
+    /// Returns true when a side that decides has stored the write.
     pub(in super::super) fn any_done(&self) -> bool {
         self.first_done.get().is_some()
     }
 
-    /// True when no side still works on it.
+    /// Returns true when no side still works on the write.
     pub(in super::super) fn settled(&self) -> bool {
         !self
             .sides
@@ -111,7 +111,7 @@ impl Ticket {
             .any(|p| matches!(p.get(), Progress::Left(_)))
     }
 
-    /// The error of a write that no side has.
+    /// Returns the error of a write that no side has stored.
     pub(in super::super) fn error(&self) -> IoError {
         let failed = self.sides.iter().find_map(|p| match p.get() {
             Progress::Failed(error) => Some(error),

@@ -1,5 +1,5 @@
-//! What is appended to a log again under its old number, so that its old entry can be dropped. It
-//! must never lie behind a newer change of the same place.
+//! Changes that are appended to a log again under their old sequence numbers, so that their old
+//! entries can be dropped. Such a copy must never lie behind a newer change of the same place.
 
 use std::rc::Rc;
 
@@ -9,10 +9,10 @@ use super::log::{Log, Outcome, Pending};
 use crate::error::IoError;
 
 impl Log {
-    /// Keeps changes that are in the log already under the same numbers once more, so that their
-    /// old entries can be dropped. A change that has been replaced by the time an entry is formed
-    /// is left out: a copy must never lie behind a newer change of the same place, which may be
-    /// dropped first.
+    /// Appends changes that are already in the log again, under the same sequence numbers, so that
+    /// their old entries can be dropped. A change that has been replaced by the time an entry is
+    /// formed is left out: a copy must never lie behind a newer change of the same place, because
+    /// the newer one may be dropped first.
     pub(super) fn append_again(self: &Rc<Self>, appends: Vec<Append>) -> Vec<Outcome> {
         let mut outcomes = Vec::with_capacity(appends.len());
         for append in appends {
@@ -31,7 +31,7 @@ impl Log {
         outcomes
     }
 
-    /// Leaves out what waits to be appended again and has been replaced meanwhile.
+    /// Removes waiting copies that newer changes have replaced.
     pub(super) fn drop_replaced(&self) {
         let index = self.index.borrow();
         let flying = self.flying.borrow();
@@ -54,14 +54,14 @@ impl Log {
         });
     }
 
-    /// True when a change has been given in part, or before its turn: nothing behind it can go
-    /// before what is missing has found room.
+    /// Returns true when a change has been logged in part, or before its turn: no entry behind it
+    /// can be destaged before the missing changes have found room.
     pub(super) fn has_gap(&self) -> bool {
         let (highest, complete) = self.formed.get();
         highest >= complete
     }
 
-    /// What waits to be appended again is not.
+    /// Fails all waiting copies with `error`.
     pub(super) fn fail_again(&self, error: IoError) {
         for waiting in std::mem::take(&mut *self.again.borrow_mut()) {
             waiting.outcome.set(Err(error));

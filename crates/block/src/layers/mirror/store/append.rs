@@ -1,4 +1,4 @@
-//! What a side is asked to keep.
+//! Requests to append to the log of a side.
 
 use std::ops::Range;
 
@@ -10,28 +10,28 @@ use crate::extent_map::Cut;
 
 /// A change, or a part of one.
 pub(in super::super) struct Append {
-    /// Bytes of the volume.
+    /// Range of the volume in bytes.
     pub(super) range: Range<u64>,
     pub(super) kind: Kind,
-    /// The data, of a write.
+    /// The data of a write; else empty.
     pub(super) payload: Payload,
-    /// The digests of the data, if they were made before. A side that makes them in another way
-    /// makes its own.
+    /// The digests of the data, if they were made before. A side that uses another digest computes
+    /// its own.
     pub(super) digests: Option<Digests>,
-    /// The number of the change.
+    /// Sequence number of the change.
     pub(super) number: u64,
-    /// The lowest number of a change that this one stands for: its own, or that of one it has
-    /// replaced before the side had it.
+    /// Lowest sequence number of a change that this one stands for: its own, or that of a change
+    /// that it replaced before the side had that.
     pub(super) stands_for: u64,
 }
 
 impl Append {
-    /// A whole change of known content.
+    /// Builds the append of a whole write.
     pub(in super::super) fn of(range: Range<u64>, payload: Payload, number: u64) -> Append {
         Append::known(range, payload, None, number)
     }
 
-    /// A whole change of which digests may have been made already.
+    /// Builds the append of a whole write whose digests may have been computed already.
     pub(in super::super) fn known(
         range: Range<u64>,
         payload: Payload,
@@ -48,17 +48,17 @@ impl Append {
         }
     }
 
-    /// A range that is to read as zeroes.
+    /// Builds the append of a range that reads as zeroes.
     pub(in super::super) fn zeroes(range: Range<u64>, space: Space, number: u64) -> Append {
         Append::without_data(range, Kind::Zeroes(space), number)
     }
 
-    /// A range of which nobody knows what it should be.
+    /// Builds the append of a range whose content is lost.
     pub(in super::super) fn lost(range: Range<u64>, number: u64) -> Append {
         Append::without_data(range, Kind::Lost, number)
     }
 
-    /// Nothing; it stands for no change.
+    /// Builds an empty append that stands for no change.
     pub(super) fn nothing() -> Append {
         Append::without_data(0..0, Kind::Zeroes(Space::Freed), 0).standing_for(u64::MAX)
     }
@@ -74,10 +74,10 @@ impl Append {
         }
     }
 
-    /// Takes the first bytes off: they have been given to the device.
+    /// Removes the first `bytes` bytes, which are part of an entry now.
     ///
     /// # Panics
-    /// When there are not more bytes than that.
+    /// When no bytes would be left.
     pub(super) fn advance(&mut self, bytes: u64) {
         let len = self.range.end - self.range.start;
         assert!(bytes < len, "something is left");
@@ -88,22 +88,23 @@ impl Append {
         self.range.start += bytes;
     }
 
-    /// True when it says that nobody knows what the range should be.
+    /// Returns true when the append marks its range as lost.
     pub(in super::super) fn is_lost(&self) -> bool {
         self.kind == Kind::Lost
     }
 
-    /// Bytes of data that it puts into the log.
+    /// Returns the number of bytes of data that the append puts into the log.
     pub(super) fn data_bytes(&self) -> u64 {
         self.payload.len() as u64
     }
 
-    /// The bytes of the volume that it is about.
+    /// Returns the range of the volume in bytes.
     pub(in super::super) fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// The same, in the place of all changes from a number on that the side never had.
+    /// Returns the same append, standing for all changes from a sequence number on that the side
+    /// never had.
     pub(in super::super) fn standing_for(mut self, number: u64) -> Append {
         self.stands_for = number;
         self

@@ -1,7 +1,7 @@
-//! Looking at everything that a side holds, for a scrub: what is wrong, what nobody knows, and what
-//! lies beside the data.
+//! Scrub of a side: finding blocks that are wrong, blocks whose correct content is unknown, and
+//! damage in the areas beside the data.
 //!
-//! It must never take for wrong what is only on its way.
+//! It must never report a block as wrong that is only on its way home.
 
 use std::ops::Range;
 
@@ -14,17 +14,17 @@ use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{EXTENTS_MAX, Origin};
 
-/// Changed pages of checksums are written when there are so many.
+/// Number of changed checksum pages at which they are written.
 const UNWRITTEN_PAGES_MAX: usize = 64;
 
-/// What was found in a range of the volume.
+/// Result of checking a range of the volume.
 #[derive(Default)]
 pub(in super::super) struct Checked {
-    /// Bytes that hold something, and were read.
+    /// Bytes that hold data, and were read.
     pub(in super::super) read_bytes: u64,
-    /// Blocks that are not what was written, or cannot be read.
+    /// Blocks that are not as written, or cannot be read.
     pub(in super::super) wrong: Vec<Range<u64>>,
-    /// Blocks that are what they are, because nothing says what they should be.
+    /// Blocks without a known checksum, whose content is accepted as it is.
     pub(in super::super) unknown: Vec<Range<u64>>,
 }
 
@@ -36,17 +36,18 @@ fn push_block(ranges: &mut Vec<Range<u64>>, start: u64) {
 }
 
 impl Store {
-    /// Reads everything that was ever written in a range of the volume, and checks it.
+    /// Reads and verifies everything that was ever written in a range of the volume.
     ///
     /// # Errors
-    /// Those of the device that say nothing of a block.
+    /// Errors of the device that do not concern a single block.
     pub(in super::super) async fn check(&self, range: &Range<u64>) -> Result<Checked, IoError> {
         let mut checked = Checked::default();
         let mut position = range.start;
         while position < range.end {
             let found = match self.extents(position..range.end, EXTENTS_MAX).await {
                 Err(IoError::Corrupt) => {
-                    // A page of checksums is damaged: nothing of what it describes is known.
+                    // A page of checksums is damaged, so nothing is known of the blocks that it
+                    // describes.
                     let starts = range.clone().step_by(BLOCK_BYTES as usize);
                     checked = Checked::default();
                     starts.for_each(|start| push_block(&mut checked.wrong, start));
@@ -76,7 +77,7 @@ impl Store {
             Err(error) if error.is_of_a_block() => {}
             other => return other.map(|_| ()),
         }
-        // It may have been on its way home just then. Under the lock it is not.
+        // The part may have been on its way home during the first read. Under the lock it is not.
         let _still = self.home.lock(part.clone()).await;
         for start in part.step_by(BLOCK_BYTES as usize) {
             match self
@@ -90,7 +91,7 @@ impl Store {
         Ok(())
     }
 
-    /// The blocks of a range of which nothing says what they should be.
+    /// Returns the blocks of a range that have no known checksum.
     ///
     /// # Errors
     /// Those of the device; `Corrupt` when a page of checksums is damaged.
@@ -114,8 +115,8 @@ impl Store {
         Ok(unknown)
     }
 
-    /// From now on the blocks of a range of which nothing was known should be what they are. The
-    /// range must not be changed meanwhile. Returns how many blocks that was news for.
+    /// Records checksums of `data` for the blocks of a range that had none. The range must not be
+    /// changed meanwhile. Returns the number of these blocks.
     ///
     /// # Errors
     /// Those of the device; `Corrupt` when a page of checksums is damaged.
@@ -148,8 +149,9 @@ impl Store {
         Ok(learned)
     }
 
-    /// Where a range of the volume begins to hold something, as far as is known without reading:
-    /// before that, nothing is in the log, and no page of checksums was ever written.
+    /// Returns the position at which a range of the volume begins to hold data, as far as this is
+    /// known without reading: before it, the log has no records, and no page of checksums was ever
+    /// written.
     pub(in super::super) fn first_touched(&self, range: &Range<u64>) -> u64 {
         let Some(checksums) = &self.checksums else {
             return range.start;
@@ -174,8 +176,8 @@ impl Store {
         }
     }
 
-    /// Reads the checksums from a page on as they lie on the device, as many as one request may,
-    /// and with the first page the checkpoint and the map. Writes anew what is not as it should be.
+    /// Reads the checksum pages from a page on from the device, as many as one request may, and
+    /// with page 0 also the checkpoint and the map. Rewrites pages that are wrong.
     ///
     /// # Errors
     /// Those of the device.

@@ -1,6 +1,6 @@
-//! The checkpoint of a side: where its log begins, and where its runs have jumped. It is written to
-//! two slots, one after the other, so that one of them is whole at any time, and either is enough
-//! once both are written; see `docs/format/mirror-side.md`.
+//! The checkpoint of a side: where its log begins, and the discontinuity records (jumps) between
+//! its incarnations. It is written to two slots, one after the other, so that one of them is whole
+//! at any time, and either is enough once both are written; see `docs/format/mirror-side.md`.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,10 +14,10 @@ use crate::error::IoError;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{Flags, Request};
 
-/// Where the slots are.
+/// Offsets of the slots on the device.
 const SLOTS: [u64; 2] = [4 << 10, 8 << 10];
 const MAGIC: [u8; 8] = *b"BMCHECK\0";
-/// Jumps that fit.
+/// Maximum number of discontinuity records.
 pub(super) const JUMPS_MAX: usize = 128;
 const JUMPS_AT: usize = 72;
 const JUMP_BYTES: usize = 24;
@@ -25,43 +25,44 @@ const KEPT_FROM_AT: usize = JUMPS_AT + JUMPS_MAX * JUMP_BYTES;
 const DURABLE_AT: usize = KEPT_FROM_AT + 8;
 const CHECKSUM_AT: usize = BLOCK_BYTES as usize - 4;
 
-/// The place where one run of the log ended and the next one began.
+/// A discontinuity record: the place where one incarnation of the log ended and the next one began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Jump {
-    /// The run that began.
+    /// The incarnation that began.
     pub(super) run: u64,
-    /// Where the one before ended.
+    /// Position at which the incarnation before it ended.
     pub(super) end: u64,
-    /// Where this one began.
+    /// Position at which the new incarnation began.
     pub(super) start: u64,
 }
 
-/// What a checkpoint says.
+/// Content of a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Checkpoint {
-    /// Counts checkpoints.
+    /// Sequence number of the checkpoint.
     pub(super) sequence: u64,
-    /// The first position that is needed.
+    /// First position of the log that is needed.
     pub(super) tail: u64,
-    /// What is complete without the entries from the tail on.
+    /// All changes below this sequence number are on the side, even without the entries from the
+    /// tail on.
     pub(super) complete_below: u64,
-    /// The present run.
+    /// The present incarnation of the log.
     pub(super) run: u64,
-    /// All changes below this number were durable on every member of the epoch. Nothing from it on
-    /// has been let go of without a mark in the map.
+    /// All changes below this sequence number were durable on every member of the epoch. No change
+    /// from it on has been dropped without a mark in the map.
     pub(super) shared_below: u64,
-    /// Of the changes from this number on, none has left the log while a member of the epoch lacked
-    /// it. 0: that is not known.
+    /// No change from this sequence number on has left the log while a member of the epoch lacked
+    /// it. 0: this is not known.
     pub(super) kept_from: u64,
-    /// Every entry of the log before this position was durable when this was written. 0: that is
+    /// Every log entry before this position was durable when the checkpoint was written. 0: this is
     /// not known.
     pub(super) durable_to: u64,
-    /// The jumps between the tail and the head.
+    /// The discontinuity records between the tail and the head.
     pub(super) jumps: Vec<Jump>,
 }
 
 impl Checkpoint {
-    /// The block as it lies on the device.
+    /// Encodes the checkpoint as the block on the device.
     fn encode(&self, side: &Uuid) -> Vec<u8> {
         assert!(self.jumps.len() <= JUMPS_MAX, "the jumps fit");
         let mut block = vec![0; BLOCK_BYTES as usize];
@@ -86,7 +87,7 @@ impl Checkpoint {
         block
     }
 
-    /// Reads a block; `None` when it is not a whole checkpoint of this side.
+    /// Decodes a block; `None` when it is not a valid checkpoint of this side.
     fn decode(block: &[u8], side: &Uuid) -> Option<Checkpoint> {
         let known = block.len() == BLOCK_BYTES as usize && block[..8] == MAGIC;
         if !known || u32_at(block, CHECKSUM_AT) != crc32c::crc32c(&block[..CHECKSUM_AT]) {
@@ -117,7 +118,7 @@ impl Checkpoint {
         checkpoint.is_sound().then_some(checkpoint)
     }
 
-    /// Positions only grow, and so do runs.
+    /// Returns true when positions and incarnations only grow.
     fn is_sound(&self) -> bool {
         let forward = self.jumps.iter().all(|jump| jump.end <= jump.start);
         let ordered = self
@@ -130,18 +131,19 @@ impl Checkpoint {
     }
 }
 
-/// What the slots hold.
+/// Result of reading the slots.
 pub(super) struct Found {
     /// The newest checkpoint.
     pub(super) newest: Checkpoint,
-    /// The slot to write first next time: the one that does not hold it, or not surely.
+    /// The slot to write first next time: the one that does not hold the newest checkpoint, or may
+    /// not.
     pub(super) older_slot: usize,
 }
 
-/// The newest checkpoint of a side.
+/// Reads the newest checkpoint of a side.
 ///
 /// # Errors
-/// `Corrupt` when neither slot can be believed. Those of the device when neither can be read.
+/// `Corrupt` when neither slot is valid. Those of the device when neither can be read.
 pub(super) async fn read(device: &Rc<dyn Device>, side: &Uuid) -> Result<Found, IoError> {
     let (mut newest, mut error) = (None::<Found>, IoError::Corrupt);
     for (index, slot) in SLOTS.into_iter().enumerate() {
@@ -167,10 +169,10 @@ pub(super) async fn read(device: &Rc<dyn Device>, side: &Uuid) -> Result<Found, 
     newest.ok_or(error)
 }
 
-/// How many of the slots do not hold a checkpoint that was written to both.
+/// Returns the number of slots that do not hold a checkpoint that was written to both.
 ///
 /// # Errors
-/// When a slot cannot be read, other than for what lies there.
+/// When a slot cannot be read, other than for an error of its blocks.
 pub(super) async fn wrong_slots(
     device: &Rc<dyn Device>,
     side: &Uuid,
@@ -188,12 +190,12 @@ pub(super) async fn wrong_slots(
     Ok(wrong)
 }
 
-/// Writes a checkpoint durably to both slots, first to the one that is not known to be whole. What
-/// it lets go of may be reused afterwards, and not before: until then each of the slots may be the
-/// one that is found.
+/// Writes a checkpoint durably to both slots, first to the one that is not known to be whole. The
+/// space that it frees may be reused only after this returns: until then an opening may find either
+/// slot.
 ///
 /// # Errors
-/// When the device fails; one slot is whole all the same, with this checkpoint or the one before.
+/// When the device fails; one slot is whole nevertheless, with this checkpoint or the one before.
 pub(super) async fn write(
     rt: &Rt,
     device: &Rc<dyn Device>,

@@ -1,12 +1,13 @@
-//! What each block of a side's home should be: the checksum area, one page of 4 KiB for 1008
-//! blocks, in a cache of bounded size. The bytes are those of `docs/format/mirror-side.md`.
+//! The expected checksum of each block of a side's home: the checksum area, with one page of 4 KiB
+//! for 1008 blocks, behind a cache of bounded size. The bytes are those of
+//! `docs/format/mirror-side.md`.
 //!
-//! What is expected of a block is needed at every read and changes at every write, and it takes
-//! one 1008th of the side: too much for memory, too little for a read each time.
+//! The checksum of a block is needed at every read and changes at every write, and the area takes
+//! one 1008th of the side: too much for memory, and too small to read from the device each time.
 //!
-//! It must never believe a damaged page, never drop a page that has changed before the device has
-//! it, and never flush: when pages must be durable is decided by whoever drops the log entries from
-//! which they could be made again.
+//! This module must never trust a damaged page, never evict a changed page before the device has
+//! it, and never flush: the code that drops log entries, from which the pages could be rebuilt,
+//! decides when pages must be durable.
 
 mod cache;
 mod entries;
@@ -34,8 +35,8 @@ pub(super) use entries::Expected;
 use entries::{Entries, decode, encode, first_entries, kind_of, unknown_entries};
 pub(super) use entries::{expected_of, verify};
 
-/// Pages that are being read. The requests that wait for one of them look again when this is
-/// dropped, whether it came or not.
+/// Pages that are being read. Dropping this guard wakes the requests that wait for one of them,
+/// whether the read succeeded or not; they then check again.
 struct Loading<'a> {
     of: &'a Checksums,
     run: Range<u64>,
@@ -50,12 +51,12 @@ impl Drop for Loading<'_> {
     }
 }
 
-/// What is done with the entries of a page that was never written.
+/// Use of the entries of a page that was never written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// They are only looked at.
+    /// The entries are only read.
     Look,
-    /// They are changed, so the page must be in memory.
+    /// The entries are changed, so the page must be in memory.
     Change,
 }
 
@@ -64,13 +65,13 @@ pub(super) struct Checksums {
     device: Rc<dyn Device>,
     area: Area,
     blocks: Cell<u64>,
-    /// Of the first blocks of the data, up to this number, a page that was never written says that
-    /// nothing is known of them; of the others, that they were never written.
+    /// Number of blocks at the start of the data whose content is unknown in a page that was never
+    /// written; such a page says of all other blocks that they were never written.
     unknown_blocks: u64,
     cached_pages_max: usize,
     cache: RefCell<Cache>,
     loading: RefCell<BTreeSet<u64>>,
-    /// Requests that wait until a page is not being read any more, by its number.
+    /// Requests that wait until the read of a page has ended, by page number.
     loaded: WaitQueue,
     write_back: WriteBack,
     damaged: RefCell<BTreeMap<u64, PageError>>,
@@ -79,11 +80,11 @@ pub(super) struct Checksums {
 }
 
 impl Checksums {
-    /// The area of a side with `blocks` blocks of data, of which at most `cached_pages_max` pages
-    /// are kept in memory, besides those that have changed. Reads nothing.
+    /// Creates the area of a side with `blocks` blocks of data. At most `cached_pages_max` pages
+    /// are kept in memory, besides changed ones. Reads nothing.
     ///
     /// # Panics
-    /// When the area is too short for so many blocks.
+    /// When the area is too short for this number of blocks.
     pub(super) fn new(
         rt: &Rt,
         device: &Rc<dyn Device>,
@@ -111,9 +112,9 @@ impl Checksums {
         }
     }
 
-    /// Brings into memory what is expected of these blocks, as far as there is room. If the blocks
-    /// are going to be `changed`, also pages that were never written: so those that change are
-    /// written together with what lies between them.
+    /// Reads the checksums of these blocks into memory, as far as there is room. If the blocks are
+    /// going to be `changed`, this includes pages that were never written, so that changed pages
+    /// are written together with those between them.
     ///
     /// # Errors
     /// As [`expected`](Self::expected).
@@ -129,8 +130,8 @@ impl Checksums {
             .await
     }
 
-    /// The same for an area of which not all pages were written when the side was formatted: of
-    /// those that never were, nothing is known of the first `unknown_blocks` blocks of the data.
+    /// Sets the bits of an area whose pages were not all written when the side was formatted: in a
+    /// page that was never written, the first `unknown_blocks` blocks of the data are unknown.
     pub(super) fn with_written(self, written: WrittenIn, unknown_blocks: u64) -> Checksums {
         Checksums {
             unknown_blocks,
@@ -139,10 +140,10 @@ impl Checksums {
         }
     }
 
-    /// The data may have become longer: at least so many blocks.
+    /// Extends the data to at least this number of blocks.
     ///
     /// # Panics
-    /// When the area is too short for so many blocks.
+    /// When the area is too short for this number of blocks.
     pub(super) fn reach(&self, blocks: u64) {
         assert!(
             blocks.div_ceil(PAGE_BLOCKS) <= self.area.pages(),
@@ -151,17 +152,17 @@ impl Checksums {
         self.blocks.set(self.blocks.get().max(blocks));
     }
 
-    /// The page that describes a block.
+    /// Returns the page that describes a block.
     pub(super) fn page_of(block: u64) -> u64 {
         block / PAGE_BLOCKS
     }
 
-    /// The blocks that a page describes.
+    /// Returns the blocks that a page describes.
     pub(super) fn blocks_of(page: u64) -> Range<u64> {
         page * PAGE_BLOCKS..(page + 1) * PAGE_BLOCKS
     }
 
-    /// What is expected of each of these blocks.
+    /// Returns the checksum entry of each of these blocks.
     ///
     /// # Errors
     /// `Corrupt` when a page is [damaged](Self::damaged); else those of the device.
@@ -178,10 +179,10 @@ impl Checksums {
         Ok(expected)
     }
 
-    /// What is expected of the blocks of a range that the page of the first one describes, in runs
-    /// of one kind with their lengths in blocks; all checksums are of one kind. Of the range, which
-    /// may go on, more is read into memory with the same request, as far as the memory goes. Where
-    /// the first page was never written the answer may cover further pages that never were.
+    /// Returns the checksum entries of the blocks in a range that the page of its first block
+    /// describes, in runs of one kind with their lengths in blocks; all digests are of one kind.
+    /// The same request reads further pages of the range into memory, as far as there is room. If
+    /// the first page was never written, the answer may cover further pages that never were.
     ///
     /// # Errors
     /// As [`expected`](Self::expected).
@@ -209,8 +210,9 @@ impl Checksums {
         Ok(kinds)
     }
 
-    /// What is expected of the first blocks of a range whose pages were never written and have not
-    /// changed in memory, and how many blocks these are; `None` when the first page is no such.
+    /// Returns the checksum entry of the first blocks of a range whose pages were never written and
+    /// have not changed in memory, and the number of these blocks; `None` when the first page is
+    /// not like that.
     pub(super) fn untouched(&self, blocks: &Range<u64>) -> Option<(Expected, u64)> {
         let pages = Checksums::page_of(blocks.start)..blocks.end.div_ceil(PAGE_BLOCKS);
         let end_page = self.write_back.written().first_written(pages.clone());
@@ -230,17 +232,17 @@ impl Checksums {
         })
     }
 
-    /// The entries of a page that was never written.
+    /// Returns the entries of a page that was never written.
     fn first_entries(&self, page: u64) -> Entries {
         first_entries(page, self.unknown_blocks)
     }
 
-    /// Changes what is expected of the blocks from `first_block` on. On the device after the next
-    /// [`write_back`](Self::write_back).
+    /// Changes the checksum entries of the blocks from `first_block` on. They are on the device
+    /// after the next [`write_back`](Self::write_back).
     ///
     /// # Errors
-    /// As [`expected`](Self::expected). A part of the values may have been set; to do it again is
-    /// safe.
+    /// As [`expected`](Self::expected). A part of the values may have been set; it is safe to
+    /// repeat the call.
     ///
     /// # Panics
     /// When the range leaves the data.
@@ -261,11 +263,11 @@ impl Checksums {
         .await
     }
 
-    /// Writes all pages that have changed before the call, and does not flush. Must be run to its
-    /// end.
+    /// Writes all pages that have changed before the call, and does not flush. The future must run
+    /// to completion.
     ///
     /// # Errors
-    /// The first of the device. What was not written is written the next time.
+    /// The first error of the device. Pages that were not written are written the next time.
     pub(super) async fn write_back(&self) -> Result<(), IoError> {
         self.write_back
             .bridge(|page| self.cache.borrow().pages.contains_key(&page));
@@ -282,8 +284,8 @@ impl Checksums {
         result
     }
 
-    /// Reads the pages that were written since the last call, and says whether all of them are as
-    /// they were written. Those that are not are due again.
+    /// Reads back the pages written since the last call, and returns whether all of them are as
+    /// they were written. The others are due again.
     ///
     /// # Errors
     /// Those of the device.
@@ -305,14 +307,14 @@ impl Checksums {
         Ok(lost.is_empty())
     }
 
-    /// The pages that were found damaged, and why, and have been neither found whole nor reset
-    /// since.
+    /// Returns the pages that were found damaged, with the reason, and that have been neither found
+    /// whole nor reset since.
     pub(super) fn damaged(&self) -> Vec<(u64, PageError)> {
         let damaged = self.damaged.borrow();
         damaged.iter().map(|(page, why)| (*page, *why)).collect()
     }
 
-    /// The first pages of a range that were written, as many as one request may read.
+    /// Returns the first run of written pages in a range, of at most the length of one request.
     fn written_run(&self, pages: Range<u64>) -> Range<u64> {
         let written = self.write_back.written();
         let start = written.first_written(pages.clone());
@@ -321,9 +323,9 @@ impl Checksums {
         start..end.unwrap_or(end_max)
     }
 
-    /// Reads written pages as they lie on the device, from one on, as many as one request may.
-    /// Those that are not as they should be are due to be written again; those of which memory has
-    /// no copy are forgotten, and named.
+    /// Reads written pages from the device, from `page` on, as many as one request may. Wrong pages
+    /// are due to be written again. The checksums of wrong pages without a copy in memory are lost,
+    /// and these pages are returned.
     ///
     /// # Errors
     /// Those of the device.
@@ -346,7 +348,7 @@ impl Checksums {
             if self.is_as_it_should_be(page, &bytes) {
                 continue;
             }
-            // It may have been on its way just then.
+            // During the first read the page may have been on its way.
             let again = self.area.read(&*self.device, page..page + 1).await?;
             if self.is_as_it_should_be(page, &again.to_vec()) {
                 continue;
@@ -362,7 +364,8 @@ impl Checksums {
         Ok((checked, lost))
     }
 
-    /// True when a page that was read is whole, and what memory says it is; or cannot be.
+    /// Returns true when a page that was read is whole and agrees with memory, or when a write of
+    /// it is due, so that it cannot be judged.
     fn is_as_it_should_be(&self, page: u64, bytes: &[u8]) -> bool {
         if self.write_back.is_due(page) {
             return true;
@@ -375,9 +378,9 @@ impl Checksums {
         cached.is_none_or(|cached| cached.entries == found)
     }
 
-    /// Forgets what is expected of all blocks of a page, whatever it was: for one that is
-    /// [damaged](Self::damaged). Where several may find the same damage, each looks there first, or
-    /// the second would forget what came after the first.
+    /// Resets a [damaged](Self::damaged) page, so that all its blocks become unknown. If several
+    /// tasks may find the same damage, each must check `damaged` first, or the second would forget
+    /// entries set after the first reset.
     ///
     /// # Panics
     /// When the page leaves the area.
@@ -392,18 +395,18 @@ impl Checksums {
         cache.trim(self.cached_pages_max, &self.write_back);
     }
 
-    /// Pages that are in memory because the device may not have them.
+    /// Returns the number of pages that are in memory because the device may not have them.
     #[cfg(test)]
     pub(super) fn needed_pages(&self) -> usize {
         self.write_back.needed_pages()
     }
 
-    /// Pages that have changed and that the device has not taken.
+    /// Returns the number of pages that have changed and that the device has not taken.
     pub(super) fn unwritten_pages(&self) -> usize {
         self.write_back.due_pages()
     }
 
-    /// The figures of this area, for a part of the device.
+    /// Reports the statistics of this area for a part of the device.
     pub(super) fn figures(&self, part: &str, out: &mut dyn FigureVisitor) {
         let cached_pages = self.cache.borrow().pages.len() as f64;
         let unwritten_pages = self.unwritten_pages() as f64;
@@ -417,8 +420,8 @@ impl Checksums {
         show("checksum_damaged_pages", Figure::Counter(damaged_pages));
     }
 
-    /// Passes the entries of the blocks, page by page and in order, to `each`. What is not in
-    /// memory is read with neighbours before the page `load_end`.
+    /// Passes the entries of the blocks, page by page and in order, to `each`. A page that is not
+    /// in memory is read together with its neighbours before the page `load_end`.
     async fn visit(
         &self,
         blocks: Range<u64>,
@@ -467,7 +470,8 @@ impl Checksums {
                 }
                 continue;
             }
-            // What was loaded has been visited: until here nothing was given up.
+            // The pages loaded before have been visited, so they may be evicted now and not
+            // earlier.
             self.trim();
             self.load(page..load_end).await?;
         }
@@ -479,11 +483,11 @@ impl Checksums {
         cache.trim(self.cached_pages_max, &self.write_back);
     }
 
-    /// Brings the first of these pages into memory, and with the same read those right behind it
-    /// that are missing too; or waits while somebody else does. The caller looks again.
+    /// Reads the first of these pages into memory, and with the same read the missing pages right
+    /// behind it; or waits while another task reads it. The caller checks again.
     ///
     /// # Errors
-    /// `Corrupt` when one of them is damaged; those that are whole are in memory then.
+    /// `Corrupt` when one of the pages is damaged; the whole ones are in memory then.
     async fn load(&self, pages: Range<u64>) -> Result<(), IoError> {
         let first = pages.start;
         let is_loading = || self.loading.borrow().contains(&first);
@@ -511,8 +515,8 @@ impl Checksums {
         result
     }
 
-    /// The start of `pages`, up to the first that is in memory, on its way there, or was never
-    /// written.
+    /// Returns the start of `pages`, up to the first page that is in memory, is being read, or was
+    /// never written.
     fn missing(&self, pages: Range<u64>) -> Range<u64> {
         let (cache, loading) = (self.cache.borrow(), self.loading.borrow());
         let end = pages
@@ -527,7 +531,7 @@ impl Checksums {
         pages.start..end
     }
 
-    /// Takes a page that was read into memory, or notes why not.
+    /// Takes a page that was read into memory, or notes why it is damaged.
     fn take(&self, page: u64, bytes: &[u8]) -> Result<(), PageError> {
         let entries = self.area.entries(page, bytes).map(|bytes| decode(&bytes));
         let mut damaged = self.damaged.borrow_mut();

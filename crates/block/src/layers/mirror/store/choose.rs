@@ -1,9 +1,9 @@
 //! Choosing which entries of the log are destaged next, and which parts of them are written home.
 //!
-//! An entry is never let go of while a member of the epoch lacks a change that is nowhere else in
-//! this log: after a crash at any moment, whatever a late member lacks is found here (T13, T14).
-//! The choice is made in slices with a yield between two of them, so that a log of many small
-//! records does not hold up the thread.
+//! An entry is not dropped while a member of the epoch lacks a change that is nowhere else in this
+//! log, unless a full log has waited for that member in vain. So after a crash at any moment, the
+//! changes that a late member lacks are found here (T13, T14). The choice is made in slices with a
+//! yield between two of them, so that a log of many small records does not hold up the thread.
 
 use std::ops::Range;
 
@@ -13,16 +13,16 @@ use super::Store;
 use super::index::{Entry, Index, Logged};
 use crate::extent_map::Cut;
 
-/// A chunk writes at most this many bytes home; they are in memory meanwhile.
+/// Maximum number of bytes that a chunk writes home; they are in memory meanwhile.
 const CHUNK_LIVE_BYTES_MAX: u64 = 64 << 20;
-/// Records that are looked at between two yields.
+/// Number of records that are handled between two yields.
 const RECORDS_PER_SLICE: usize = 256;
 
-/// What is destaged together.
+/// Log entries that are destaged together.
 pub(super) struct Chunk {
-    /// The entries up to this position are dropped afterwards.
+    /// The entries before this position are dropped afterwards.
     pub(super) end: u64,
-    /// What is written home: parts of the volume, and the records that hold their content.
+    /// The content to write home: parts of the volume, and the records that hold their content.
     pub(super) pieces: Vec<(Range<u64>, Logged)>,
     /// Ranges that an absent side will lack once the entries are dropped.
     pub(super) unreleased: Vec<Range<u64>>,
@@ -30,8 +30,8 @@ pub(super) struct Chunk {
     pub(super) replaced_bytes: u64,
 }
 
-/// The state of the log when the choice began. Each figure only grows, so that what was true of an
-/// entry then stays true while the choice is made.
+/// The state of the log when the choice began. Each field only grows, so that a condition that was
+/// true of an entry then stays true while the choice is made.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     /// Everything in the log below this position is durable.
@@ -43,22 +43,22 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// True when `other`, which lies in the log where `record` does in the volume, makes `record`
-    /// superfluous: it is a newer change of that place or a copy of the same one, and whatever is
-    /// started from this side will have it.
+    /// Returns true when `other`, a record of the same place in the volume, makes `record`
+    /// superfluous: `other` is a newer change of that place or a copy of the same change, and any
+    /// volume started from this side will have it.
     fn replaces(&self, other: &Logged, record: &Logged) -> bool {
         let newer = other.number > record.number;
         let copy = other.number == record.number && other.entry > record.entry;
         (newer || copy) && other.number < self.home_below && other.entry < self.flushed
     }
 
-    /// True when an entry is durable, and all its changes may be written home.
+    /// Returns true when an entry is durable, and all its changes may be written home.
     pub(super) fn may_go_home(&self, entry: &Entry) -> bool {
         entry.end <= self.flushed && entry.highest().unwrap_or(0) < self.home_below
     }
 }
 
-/// The parts of a record that nothing in the log from position `end` on replaces.
+/// Returns the parts of a record that no record in the log from position `end` on replaces.
 fn parts_left(
     index: &Index,
     limits: &Limits,
@@ -77,22 +77,23 @@ fn parts_left(
     left
 }
 
-/// How much of the log is used.
+/// Fill level of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fill {
-    /// Less than seven eighths: only an idle side brings things home. What is replaced meanwhile
-    /// never has to go there.
+    /// Less than seven eighths: entries are destaged only while the side is idle. Content that is
+    /// replaced meanwhile never has to be destaged.
     Low,
-    /// Seven eighths of it or more: whenever nothing else is to be done.
+    /// Seven eighths or more: entries are destaged whenever the side has no other work.
     Much,
-    /// Fifteen sixteenths or more, or so many runs: beside everything else.
+    /// Fifteen sixteenths or more, or many incarnations of the log: the destage runs beside all
+    /// other work.
     High,
-    /// Changes wait for space: before everything else.
+    /// Changes wait for space: the destage runs before all other work.
     Full,
 }
 
 impl Store {
-    /// How much of the log is used.
+    /// Returns the fill level of the log.
     pub(super) fn fill(&self) -> Fill {
         let (used, all) = (self.log.used_bytes(), self.log.usable_bytes());
         if self.log.is_full() {
@@ -106,7 +107,7 @@ impl Store {
         }
     }
 
-    /// The state of the log now.
+    /// Returns the present state of the log.
     pub(super) fn limits(&self) -> Limits {
         let home_below = match self.mixes.get() {
             true => u64::MAX,
@@ -119,7 +120,8 @@ impl Store {
         }
     }
 
-    /// True when a member of the epoch lacks a change of this entry that nothing replaces.
+    /// Returns true when a member of the epoch lacks a change of this entry that no newer change
+    /// replaces.
     pub(super) fn is_needed(&self, index: &Index, limits: &Limits, entry: &Entry) -> bool {
         let needed = |(range, record): &(Range<u64>, Logged)| {
             record.number >= limits.released_below
@@ -128,9 +130,9 @@ impl Store {
         entry.records.iter().any(needed)
     }
 
-    /// True when the log keeps this entry for the time being, although it could be destaged: a
-    /// member lacks a change of it, and while there is room the entry is kept even when newer
-    /// changes have replaced that.
+    /// Returns true when the log keeps this entry for now, although the entry could be destaged: a
+    /// member lacks a change of it. While the log has room, the entry is kept even when newer
+    /// changes have replaced that change.
     fn is_kept(&self, index: &Index, limits: &Limits, entry: &Entry) -> bool {
         if self.let_go.get() {
             return false;
@@ -142,7 +144,7 @@ impl Store {
         unreleased && (patient || self.is_needed(index, limits, entry))
     }
 
-    /// True when the oldest entry can be destaged now.
+    /// Returns true when the oldest entry can be destaged now.
     pub(super) fn first_may_go(&self) -> bool {
         let (index, limits) = (self.log.index.borrow(), self.limits());
         let first = index.entries().front();
@@ -150,15 +152,16 @@ impl Store {
             .is_some_and(|first| limits.may_go_home(first) && !self.is_kept(&index, &limits, first))
     }
 
-    /// True when the oldest entry could be destaged but for another member that lacks it.
+    /// Returns true when the oldest entry could be destaged if no other member lacked it.
     pub(super) fn keeps_first(&self) -> bool {
         let (index, limits) = (self.log.index.borrow(), self.limits());
         let first = index.entries().front();
         first.is_some_and(|first| limits.may_go_home(first) && self.is_kept(&index, &limits, first))
     }
 
-    /// Chooses the oldest entries that are durable, complete, and needed by no member that is only
-    /// late; `None` when the oldest one cannot go. Nothing else may drop entries meanwhile.
+    /// Chooses the oldest entries that are durable, complete, and needed by no member that is
+    /// merely late; `None` when the oldest entry cannot be destaged. The caller must let no other
+    /// task drop entries meanwhile.
     pub(super) async fn choose_chunk(&self) -> Option<Chunk> {
         let (limits, log_bytes_max) = (self.limits(), self.log.area.bytes / 16);
         let (mut newest, mut end, mut begin, mut records) = (Index::default(), 0, None, 0);
@@ -191,7 +194,8 @@ impl Store {
         Some(self.pieces_of(&newest, end, &limits).await)
     }
 
-    /// The newest records of the entries before `end`, without what later records replace.
+    /// Returns the newest records of the entries before `end`, without the parts that later records
+    /// replace.
     async fn pieces_of(&self, newest: &Index, end: u64, limits: &Limits) -> Chunk {
         let mut chunk = Chunk {
             end,
@@ -210,7 +214,7 @@ impl Store {
         chunk
     }
 
-    /// Takes those of some records into a chunk that nothing behind it replaces.
+    /// Adds to the chunk the parts of some records that no record behind the chunk replaces.
     fn take_pieces(&self, chunk: &mut Chunk, records: Vec<(Range<u64>, Logged)>, limits: &Limits) {
         for (range, record) in records {
             let lets_go = self.let_go.get() && record.number >= limits.released_below;

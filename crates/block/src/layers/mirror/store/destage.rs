@@ -1,9 +1,10 @@
-//! Bringing changes home from the log: a chunk of the oldest entries at a time, sorted and merged,
-//! and without what newer ones have replaced.
+//! Destaging: writing changes from the log to their home locations, a chunk of the oldest entries
+//! at a time, sorted and merged, and without the parts that newer changes have replaced.
 //!
-//! Only what is durable in the log and complete goes home, so that the home is never ahead of what
-//! the side could be started with. An entry is dropped when its records are durable at home, with
-//! their checksums, and every other side has them or the map marks their regions.
+//! Only changes that are durable in the log and complete are destaged, so that the home is never
+//! ahead of the state with which the side could be started. An entry is dropped when its records
+//! are durable at home, with their checksums, and every other side has them or the map marks their
+//! regions.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -23,45 +24,47 @@ use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{Flags, Op, Origin, Request};
 
-/// Neighbours are merged up to this.
+/// Maximum length of a merged home write.
 const WRITE_BYTES_MAX: u64 = 1 << 20;
-/// A side counts as idle when nobody has wanted anything for so long.
+/// A side without requests for this long counts as idle.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// Whether it is time is looked at this often, at least.
+/// Maximum time between two checks whether the destage may go on.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// After this many looks at a full log that found nothing to let go of, it lets go of what a late
-/// member lacks.
+/// After this many checks of a full log that found no entry to drop, the log drops the changes that
+/// a late member lacks.
 const LOOKS_IN_VAIN_MAX: u32 = 3;
-/// After an error, nothing is brought home for so long.
+/// Pause of the destage after an error.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// A peer that is asked for content is waited for so long.
+/// Timeout of a request for content to a peer.
 const PEER_PATIENCE: Duration = Duration::from_millis(20);
-/// A page that is not found as it was written is written again so often.
+/// Number of times that the changed pages are written, when one is not read back as it was written.
 const PAGE_TRIES: usize = 4;
 /// Home writes between two turns of a rebuild.
 const BURST_WRITES_BESIDE_REBUILD: usize = 16;
-/// Home writes between two turns of the log, on a device that does not seek.
+/// Home writes between two turns of the log, on a device that is not rotational.
 const BURST_WRITES: usize = 8;
 /// Reads of the log in flight.
 const READS_IN_FLIGHT_MAX: usize = 4;
-/// Pieces of the log that lie together are read together: so many, each at most so long, and with
-/// at most so much between them that is of no use (a header, and a block that was replaced).
+/// Pieces that lie together in the log are read together: at most this many, each at most this
+/// long, and with at most this gap of unneeded bytes between two of them (a header, and a block
+/// that was replaced).
 const READ_PIECES_MAX: usize = 64;
 const READ_TOGETHER_BYTES_MAX: u64 = 64 << 10;
 const READ_GAP_BYTES_MAX: u64 = 8 << 10;
 
-/// Something that is written home as one operation.
+/// A range that is written home as one operation.
 pub(super) struct HomeWrite {
     range: Range<u64>,
-    /// Nothing for zeroes.
+    /// Empty for zeroes.
     data: Payload,
     expected: Vec<Expected>,
-    /// What becomes of its space when it is zeroes.
+    /// Handling of its space when it is zeroes.
     space: Space,
 }
 
 impl HomeWrite {
-    /// Content with these digests; without data, only they go home.
+    /// Builds the home write of content with these digests; without data, it writes only the
+    /// digests.
     pub(super) fn of(range: &Range<u64>, data: Payload, digests: &Digests) -> HomeWrite {
         let expected = digests
             .values()
@@ -76,7 +79,7 @@ impl HomeWrite {
     }
 }
 
-/// Makes what goes home go at once, until it is dropped.
+/// A guard that makes the destage run without waiting for an idle side.
 struct Hurry<'s>(&'s Store);
 
 impl Hurry<'_> {
@@ -94,7 +97,7 @@ impl Drop for Hurry<'_> {
 }
 
 impl Store {
-    /// True when it is time for the next piece.
+    /// Returns true when the next piece may be destaged now.
     fn may_destage(&self) -> bool {
         let held = || {
             let held = Rc::clone(&self.held.borrow());
@@ -108,15 +111,15 @@ impl Store {
         }
     }
 
-    /// Waits until it is time for the next piece.
+    /// Waits until the next piece may be destaged.
     ///
     /// # Errors
-    /// `Closed` when there is none any more.
+    /// `Closed` when the destage has ended.
     async fn turn(&self) -> Result<(), IoError> {
         let over = || self.ending.get() || self.may_destage();
         while !over() {
             let moved = self.log.changed.until(over);
-            // An idle side is one where nothing happens, so the time is looked at as well.
+            // On an idle side no event occurs, so the time is checked as well.
             let _ = self.rt.timeout(LOOK_EVERY, moved).await;
         }
         if self.ending.get() {
@@ -125,7 +128,7 @@ impl Store {
         Ok(())
     }
 
-    /// Reads of the log in flight.
+    /// Returns the number of reads of the log in flight.
     fn reads_depth(&self) -> usize {
         if self.fill() <= Fill::Much {
             1
@@ -134,7 +137,7 @@ impl Store {
         }
     }
 
-    /// Home writes in flight.
+    /// Returns the number of home writes in flight.
     fn destage_depth(&self) -> usize {
         match self.fill() {
             _ if self.hurries.get() > 0 => 16,
@@ -145,8 +148,8 @@ impl Store {
         }
     }
 
-    /// Home writes between two turns of the log. A disk seeks for each, and what its log waits for
-    /// so long is what clients wait for while the other side is frozen.
+    /// Returns the number of home writes between two turns of the log. A disk seeks for each of
+    /// them, and while the other side is frozen, clients wait for as long as this log does.
     fn burst_writes(&self) -> usize {
         match self.device.geometry().rotational {
             true => 1,
@@ -154,7 +157,7 @@ impl Store {
         }
     }
 
-    /// Brings changes home for ever, when it is time.
+    /// Runs the destage for ever.
     pub(super) async fn destage_for_ever(self: Rc<Self>) {
         let mut looks_in_vain = 0;
         loop {
@@ -167,14 +170,14 @@ impl Store {
             let was_full = self.log.is_full();
             let brought = self.destage_chunk().await;
             if let Err(error) = brought {
-                // A change that waits for this space would wait for ever.
+                // Otherwise a change that waits for this space would wait for ever.
                 self.log.fail_waiting(error);
                 self.rt.sleep(RETRY_AFTER).await;
             } else if self.log.tail() == tail && self.log.flushed() == durable {
                 self.durability_has_moved();
-                // Nothing could go: a peer, or a change that is missing, must move first; or what
-                // came meanwhile has filled the log and must be flushed. A log that was not full
-                // keeps what it would move when it is.
+                // No entry could be dropped: a peer, or a missing change, must make progress first;
+                // or changes that arrived meanwhile have filled the log and must be flushed. A log
+                // that was not full relogs its entries only when it is.
                 let full = || self.log.is_full() && (!was_full || self.log.has_unflushed());
                 let moved = self.log.changed.until(|| full() || self.first_may_go());
                 let patience = match was_full {
@@ -185,7 +188,7 @@ impl Store {
                 let held_up = kept_full().then(|| self.noticed.hold_up());
                 let in_vain = self.rt.timeout(patience, moved).await.is_err();
                 drop(held_up);
-                // Two full logs that wait for each other would wait for ever.
+                // Otherwise two full logs that wait for each other would wait for ever.
                 if in_vain && kept_full() {
                     looks_in_vain += 1;
                     self.let_go.set(looks_in_vain >= LOOKS_IN_VAIN_MAX);
@@ -197,20 +200,14 @@ impl Store {
         }
     }
 
-    /// Brings everything home that can go, and says whether that was all.
-    ///
-    /// # Errors
-    /// When the device fails.
+    /// Destages every entry that may be destaged, and returns whether the log is empty afterwards.
     pub(in super::super) async fn empty(self: &Rc<Self>) -> Result<bool, IoError> {
         let _hurry = Hurry::of(self);
         self.empty_now().await
     }
 
-    /// Brings the oldest chunk home, and says whether that has made space. It need not be all that
-    /// can go: what a side has kept for peers that are late saves them more than its region.
-    ///
-    /// # Errors
-    /// When the device fails.
+    /// Destages the oldest chunk, and returns whether that has made space. It does not empty the
+    /// log: entries that a side keeps save late peers from copying whole regions.
     pub(super) async fn make_space(self: &Rc<Self>) -> Result<bool, IoError> {
         let tail = self.log.tail();
         let _hurry = Hurry::of(self);
@@ -231,7 +228,7 @@ impl Store {
         }
     }
 
-    /// Brings one chunk home and lets go of its entries.
+    /// Destages one chunk and drops its entries.
     async fn destage_chunk(self: &Rc<Self>) -> Result<(), IoError> {
         let _one = self.destaging.acquire(1).await;
         if !self.first_may_go() {
@@ -258,10 +255,10 @@ impl Store {
         Ok(())
     }
 
-    /// Writes what has changed of the checksums and the map, durably, and reads it again: of a page
-    /// nothing else tells that it is older than it should be. Only then it is noted of pages that
-    /// were never written before that they count, durably as well. Everything written home before
-    /// is durable afterwards.
+    /// Writes the changed pages of the checksums and the map, durably, and reads them back, because
+    /// an outdated page cannot be recognised later. Only then this records, durably as well, that
+    /// pages written for the first time count. Everything written home before is durable
+    /// afterwards.
     pub(super) async fn write_pages(&self) -> Result<(), IoError> {
         let _one = self.writing_pages.acquire(1).await;
         for _ in 0..PAGE_TRIES {
@@ -271,7 +268,7 @@ impl Store {
             if self.regions.dirty() {
                 self.regions.write_back().await?;
             }
-            // What the device takes from now on need not be covered by the flush.
+            // Pages that the device takes from now on need not be covered by the flush.
             let fresh = self.written.as_ref().map(|written| written.fresh());
             self.device.submit(Request::flush()).await?;
             let mut taken = self.regions.verify().await?;
@@ -288,8 +285,8 @@ impl Store {
         Err(IoError::Corrupt)
     }
 
-    /// Reads what goes home, in the order of the log, and puts it in the order of the home, with
-    /// neighbours merged.
+    /// Reads the content of a chunk, in the order of the log, and returns it in the order of the
+    /// home, with neighbours merged.
     async fn contents_of(&self, chunk: &Chunk) -> Result<Vec<HomeWrite>, IoError> {
         let mut pieces: Vec<&(Range<u64>, Logged)> = chunk.pieces.iter().collect();
         pieces.sort_by_key(|(_, record)| match record.content {
@@ -315,8 +312,9 @@ impl Store {
         Ok(merged(writes))
     }
 
-    /// True when two pieces lie so close in the log that reading what is between them costs less
-    /// than reading each for itself. A side that asks a peer reads little of its own log.
+    /// Returns true when two pieces lie so close in the log that reading the gap between them costs
+    /// less than a second read. A side that asks a peer for content reads little of its own log, so
+    /// it reads no pieces together.
     fn are_read_together(&self, one: &(Range<u64>, Logged), next: &(Range<u64>, Logged)) -> bool {
         let place = |(range, record): &(Range<u64>, Logged)| match record.content {
             Content::Data { position, .. } => {
@@ -334,8 +332,8 @@ impl Store {
             && self.peer.borrow().is_none()
     }
 
-    /// What goes home of a run of pieces that lie close together in the log, with one read. When it
-    /// is not all as it should be, each piece is read for itself.
+    /// Reads a run of pieces that lie close together in the log with one read, and returns their
+    /// home writes. If one piece is corrupt or unreadable, reads each piece separately.
     async fn contents_of_run(
         &self,
         run: &[&(Range<u64>, Logged)],
@@ -409,8 +407,8 @@ impl Store {
                 Ok(HomeWrite::of(range, data, digests))
             }
             Err(IoError::Corrupt) => {
-                // What the log says that it should be is believed, and will not be found at home:
-                // so it cannot be taken for the content before.
+                // Write home only the digest from the log. The home does not match it, so the old
+                // content there cannot be taken for the newest.
                 self.suspect.borrow_mut().insert(range.clone());
                 Ok(HomeWrite::of(range, Payload::empty(), digests))
             }
@@ -418,8 +416,8 @@ impl Store {
         }
     }
 
-    /// What a peer has of a range, if that is what the log says it should be: so a disk need not
-    /// seek to its own log.
+    /// Returns a peer's content of a range, if it matches the digests in the log: a disk then need
+    /// not seek to its own log.
     async fn content_from_peer(&self, range: &Range<u64>, digests: &Digests) -> Option<Payload> {
         let ask = self.peer.borrow().clone()?;
         // A peer that does not answer must not keep this side from its own log.
@@ -453,14 +451,14 @@ impl Store {
         failed.get().map_or(Ok(()), Err)
     }
 
-    /// Beside other work home writes come in bursts, and the rebuild and the log have their turns
-    /// between two of them. A disk that orders its requests by place would otherwise go on through
-    /// the home, where there is always one more, and never come back to the others.
+    /// Lets the rebuild and the log have turns between two bursts of home writes. A disk that
+    /// orders its requests by place would otherwise go on through the home, where there is always
+    /// one more request, and never come back to the others.
     async fn give_way_after_burst(&self, group: &TaskGroup, burst: &mut usize) {
         *burst += 1;
         if burst.is_multiple_of(BURST_WRITES_BESIDE_REBUILD) && self.straight.is_writing() {
             group.join().await;
-            // What is under way may take long on a device that hangs.
+            // The write in flight may take long on a device that hangs.
             let _ = self
                 .rt
                 .timeout(LOOK_EVERY, self.straight.until_written())
@@ -472,7 +470,7 @@ impl Store {
         *burst = 0;
         group.join().await;
         let had = || self.fill() != Fill::High || !self.log.is_busy() || self.ending.get();
-        // A log that is never idle has had its turn after a while.
+        // A log that is never idle has had its turn after this time.
         let _ = self
             .rt
             .timeout(LOOK_EVERY, self.log.changed.until(had))
@@ -484,7 +482,7 @@ impl Store {
         self.write_locked_home(write).await
     }
 
-    /// The same, where the caller has the lock of the range at home.
+    /// Writes a range home; the caller holds the lock of the range at home.
     pub(super) async fn write_locked_home(&self, write: HomeWrite) -> Result<(), IoError> {
         let (offset, len) = (
             self.data_offset + write.range.start,
@@ -508,11 +506,11 @@ impl Store {
         Ok(())
     }
 
-    /// Clears blocks that read as zeroes from now on. Where checksums are kept they say so,
-    /// whatever is in the home: the device is told that it may forget what is there, and is never
-    /// made to write zeroes. Without checksums the home must have them; so it must where it is a
-    /// disk that was adopted, which is the volume by itself after a clean stop. Space that is kept
-    /// is zeroed where the device does that by itself, and else left as it is: nothing is freed.
+    /// Clears blocks that read as zeroes from now on. With checksums, these say so, whatever is in
+    /// the home: the device is told that it may discard the content, and never has to write zeroes.
+    /// Without checksums the home itself must read as zeroes. So must an adopted disk, which is the
+    /// volume by itself after a clean stop. Space that is kept is zeroed if the device does that by
+    /// itself, and otherwise left as it is: no space is freed.
     async fn forget_home(&self, offset: u64, len: u64, space: Space) -> Result<(), IoError> {
         let geometry = self.device.geometry();
         let home_decides = self.checksums.is_none() || geometry.content_offset_bytes.is_some();
@@ -529,14 +527,14 @@ impl Store {
         };
         let request = Request::without_data(op, offset, len, flags);
         match self.device.submit(request).await {
-            // A discard is advice; what cannot take it keeps what it has.
+            // A discard is advice; a device that does not support it keeps its content.
             Err(IoError::Unsupported) if op == Op::Discard && !geometry.discard_zeroes => Ok(()),
             other => other.map(|_done| ()),
         }
     }
 
-    /// A page of checksums that has gone bad is begun anew: nothing is known of its other blocks,
-    /// which are therefore to be repaired from another side.
+    /// Sets the checksums of blocks. A damaged page of checksums is reset: nothing is known of its
+    /// other blocks, which must therefore be repaired from another side.
     pub(super) async fn set_expected(
         &self,
         checksums: &Checksums,
@@ -561,7 +559,7 @@ impl Store {
     }
 }
 
-/// Merges neighbours that can be written as one.
+/// Merges neighbours that can be written with one request.
 fn merged(writes: Vec<HomeWrite>) -> Vec<HomeWrite> {
     let mut merged: Vec<HomeWrite> = Vec::with_capacity(writes.len());
     for write in writes {
@@ -622,8 +620,8 @@ mod tests {
     }
 
     /// Fills the first MiB of a mirror of two such disks, discards or zeroes the whole volume, and
-    /// stops it. Gives the bytes that each disk has zeroed for it, and whether the first MiB of its
-    /// home is zeroes.
+    /// closes it. Returns the number of bytes that each disk had to zero, and whether the first MiB
+    /// of its home is zeroes.
     fn cleared(op: Op, no_checksums: bool) -> [(u64, bool); 2] {
         let rt = Rt::virtual_time(VirtualOptions::default());
         rt.block_on(async {

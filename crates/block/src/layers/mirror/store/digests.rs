@@ -1,5 +1,5 @@
-//! Digests of the content of a change, made once when it is admitted and used by every side that
-//! makes them in the same way.
+//! Digests of the content of a change, computed once when the change is admitted and used by every
+//! side with the same digest function.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use crate::BLOCK_BYTES;
 use crate::extent_map::Cut;
 use crate::layers::mirror::digest::BlockDigest;
 
-/// The digest of each block of some content. Parts that are cut out share them.
+/// The digest of each block of some content. Parts cut out of it share the values.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Digests {
     made_by: BlockDigest,
@@ -19,7 +19,7 @@ pub(in super::super) struct Digests {
 }
 
 impl Digests {
-    /// From values that are known.
+    /// Builds digests from known values.
     pub(super) fn new(made_by: BlockDigest, values: Vec<u32>) -> Digests {
         Digests {
             made_by,
@@ -28,25 +28,25 @@ impl Digests {
         }
     }
 
-    /// Of a payload.
+    /// Computes the digests of a payload.
     ///
     /// # Panics
-    /// When it is not whole blocks.
+    /// When the payload is not a whole number of blocks.
     pub(in super::super) fn of(made_by: BlockDigest, payload: &Payload) -> Digests {
         Digests::new(made_by, made_by.of_each(payload))
     }
 
-    /// How they were made.
+    /// Returns the digest function that made the values.
     pub(super) fn made_by(&self) -> BlockDigest {
         self.made_by
     }
 
-    /// One value for each block.
+    /// Returns one value for each block.
     pub(super) fn values(&self) -> &[u32] {
         &self.all[self.blocks.clone()]
     }
 
-    /// True when a payload is what these were made of.
+    /// Returns true when a payload matches the digests.
     pub(super) fn agree_with(&self, payload: &Payload) -> bool {
         self.made_by.of_each(payload) == self.values()
     }

@@ -1,5 +1,5 @@
-//! Entries of the log that have been let go of: the index forgets them a few at a time, since there
-//! may be tens of thousands, and their space is not used again while it still knows one of them.
+//! Dropping entries of the log. The index forgets the entries a few at a time, since there may be
+//! tens of thousands, and their space is not reused while the index still has one of them.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use super::log::Log;
 use crate::error::IoError;
 
 impl Log {
-    /// Lets go of the entries before a position: durably, before their space is used again.
+    /// Drops the entries before a position: durably, before their space is reused.
     ///
     /// # Errors
     /// When the device fails; then nothing has changed.
@@ -35,7 +35,7 @@ impl Log {
                 .map(following)
         };
         next.sequence += 1;
-        // With nothing left, the log begins where the next entry goes. An entry may be in flight
+        // With no entry left, the log begins where the next entry goes. An entry may be in flight
         // there, and is found from there on.
         next.tail = left.unwrap_or_else(|| self.stored());
         next.complete_below = next.complete_below.max(complete_below);
@@ -54,17 +54,17 @@ impl Log {
     }
 }
 
-/// The entries before a position, which nobody needs any more. When this is dropped all of them are
-/// forgotten.
+/// The entries before a position, which are no longer needed. Dropping this guard forgets all of
+/// them.
 struct Dropping<'l> {
     log: &'l Log,
     position: u64,
-    /// The position from which on nothing is used again until then.
+    /// The position from which on space is not reused until then.
     pinned: u64,
 }
 
 impl<'l> Dropping<'l> {
-    /// Keeps the space of the entries before a position for as long as the index knows them.
+    /// Protects the space of the entries before a position until the index has forgotten them.
     fn of(log: &'l Log, position: u64) -> Dropping<'l> {
         let pinned = log.tail();
         log.index.borrow_mut().pin(pinned);
@@ -75,7 +75,7 @@ impl<'l> Dropping<'l> {
         }
     }
 
-    /// Forgets them, in as many turns of the executor as it takes.
+    /// Forgets the entries, in as many turns of the executor as this takes.
     async fn in_turns(self) {
         while self.drop_first() {
             give_way().await;

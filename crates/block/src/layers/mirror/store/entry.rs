@@ -1,17 +1,17 @@
-//! An entry of the log as it lies on the device: a header that describes changes, and their data.
-//! The format is drawn byte by byte in `docs/format/mirror-side.md`.
+//! Format of a log entry on the device: a header that describes changes, and their data. The bytes
+//! are drawn in `docs/format/mirror-side.md`.
 //!
-//! Nothing of a header is believed before its checksum is, and nothing is allocated for what it
-//! says before that lies within the limits of the format.
+//! The decoder never trusts a header before verifying its checksum, and never allocates memory for
+//! a count in it before checking the count against the limits of the format.
 
 use crate::BLOCK_BYTES;
 use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::superblock::Uuid;
 
 pub(super) const HEADER_BYTES: u64 = BLOCK_BYTES;
-/// Records of an entry, at most.
+/// Maximum number of records of an entry.
 pub(super) const RECORDS_MAX: usize = 64;
-/// Blocks of data of an entry, at most.
+/// Maximum number of blocks of data of an entry.
 pub(super) const DATA_BLOCKS_MAX: u64 = 512;
 
 const MAGIC: [u8; 8] = *b"BMLOG\0\0\x01";
@@ -22,29 +22,29 @@ const _: () = assert!(
     RECORDS_AT + RECORDS_MAX * RECORD_BYTES + DATA_BLOCKS_MAX as usize * 4 <= HEADER_BYTES as usize
 );
 
-/// What becomes of the space at home of what reads as zeroes.
+/// Handling of the space at home of a range that reads as zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Space {
     /// The device may use it for something else.
     Freed,
-    /// It stays with its place, so that a later write there needs no other.
+    /// The space stays allocated to its range, so that a later write there needs no new space.
     Kept,
 }
 
-/// What a record does to its range.
+/// Effect of a record on its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Its blocks are in the data of the entry.
     Write,
     /// It reads as zeroes from now on.
     Zeroes(Space),
-    /// Nobody has what it should be: it cannot be read from now on.
+    /// The content is on no side: the range cannot be read from now on.
     Lost,
 }
 
 impl Kind {
-    /// The kind as a side is told that makes digests in this way: programs that know no other way
-    /// than CRC32C do not know of space that is kept.
+    /// Returns the kind that is written to a side that makes digests with `digest`: programs that
+    /// know only CRC32C do not know zeroes that keep their space.
     pub(super) fn for_side_with(self, digest: BlockDigest) -> Kind {
         match (self, digest) {
             (Kind::Zeroes(_), BlockDigest::Crc32c) => Kind::Zeroes(Space::Freed),
@@ -58,21 +58,21 @@ impl Kind {
 pub(super) struct Record {
     /// First byte in the volume.
     pub(super) offset: u64,
-    /// The number of the change.
+    /// Sequence number of the change.
     pub(super) number: u64,
     /// Length in blocks.
     pub(super) blocks: u32,
-    /// What it does.
+    /// Effect on the range.
     pub(super) kind: Kind,
 }
 
 impl Record {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.blocks) * BLOCK_BYTES
     }
 
-    /// Blocks of data that belong to it.
+    /// Returns the number of blocks of data that belong to the record.
     pub(super) fn data_blocks(&self) -> u64 {
         match self.kind {
             Kind::Write => u64::from(self.blocks),
@@ -86,19 +86,20 @@ impl Record {
 pub(super) struct Header {
     /// The side it belongs to.
     pub(super) side: Uuid,
-    /// The run of the log it was written in.
+    /// Incarnation of the log in which the entry was written.
     pub(super) run: u64,
-    /// Where it lies, in bytes since the log was made.
+    /// Position of the entry, in bytes since the log was made.
     pub(super) position: u64,
-    /// Everything below this position was durable when it was written.
+    /// Everything below this position was durable when the entry was written.
     pub(super) flushed: u64,
-    /// With the log up to and including this entry, the side holds all changes below this number.
+    /// With the log up to and including this entry, the side holds all changes below this sequence
+    /// number.
     pub(super) complete_below: u64,
     /// The number of the epoch.
     pub(super) epoch: u64,
-    /// When it was written, in seconds since 1970.
+    /// Time at which the entry was written, in seconds since 1970.
     pub(super) written_s: u64,
-    /// All changes below this number were durable on every member of the epoch.
+    /// All changes below this sequence number were durable on every member of the epoch.
     pub(super) shared_below: u64,
     /// The changes, in order.
     pub(super) records: Vec<Record>,
@@ -107,15 +108,15 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// The position behind the entry.
+    /// Returns the position behind the entry.
     pub(super) fn end(&self) -> u64 {
         self.position + HEADER_BYTES + self.digests.len() as u64 * BLOCK_BYTES
     }
 
-    /// Writes the header over a block.
+    /// Encodes the header into a block.
     ///
     /// # Panics
-    /// When there is more in it than the format allows.
+    /// When the header has more records or digests than the format allows.
     pub(super) fn encode(&self, block: &mut [u8]) {
         assert!(self.records.len() <= RECORDS_MAX && self.digests.len() as u64 <= DATA_BLOCKS_MAX);
         block.fill(0);
@@ -157,7 +158,7 @@ impl Header {
         put_u32(block, 8, checksum);
     }
 
-    /// Reads a header; `None` when the block is none, or not a whole one.
+    /// Decodes a header; `None` when the block is not a valid header.
     pub(super) fn decode(block: &[u8]) -> Option<Header> {
         if block.len() as u64 != HEADER_BYTES || block[..8] != MAGIC {
             return None;
@@ -193,7 +194,7 @@ impl Header {
     }
 }
 
-/// A record, if what it says can be.
+/// Decodes a record; `None` when its values are impossible.
 fn record_at(block: &[u8], at: usize) -> Option<Record> {
     let record = Record {
         offset: u64_at(block, at),
@@ -260,7 +261,7 @@ mod tests {
         }
     }
 
-    /// The bytes that the format page gives these values, put together by hand.
+    /// The bytes of this header according to the format page, put together by hand.
     fn golden() -> Vec<u8> {
         let mut block = vec![0u8; 4096];
         block[..8].copy_from_slice(b"BMLOG\0\0\x01");
@@ -308,7 +309,7 @@ mod tests {
         }
     }
 
-    /// Headers whose checksum is right but that describe what cannot be.
+    /// Headers with a valid checksum and impossible values.
     #[test]
     fn impossible_headers_are_refused() {
         let cases: [(usize, &[u8]); 6] = [

@@ -1,7 +1,7 @@
-//! Which parts of a side hold data, as far as is known without reading them.
+//! Finding out which parts of a side hold data, as far as this is known without reading them.
 //!
 //! The walk goes from one part to the next, in the log and page by page in the checksums, and ends
-//! where the answer is full or has covered enough: its work is bounded by what it answers, however
+//! when the answer is full or covers enough: the work is bounded by the size of the answer, however
 //! much of the range is in the log.
 
 use std::ops::Range;
@@ -15,10 +15,10 @@ use crate::error::IoError;
 use crate::extents::ExtentList;
 use crate::request::{Extent, Reply, Request};
 
-/// Pages of checksums that one answer is made of, at most: 252 MiB of the volume.
+/// Maximum number of checksum pages that one answer takes: 252 MiB of the volume.
 const PAGES_MAX: usize = 64;
 
-/// Where a walk is, and what it may still do.
+/// Position of a walk, and the bounds on its remaining work.
 struct Walk {
     range: Range<u64>,
     found: ExtentList,
@@ -40,8 +40,8 @@ impl Walk {
 }
 
 impl Store {
-    /// Which parts of a prefix of a range hold data, in at most `extents_max` extents; at least one
-    /// block of it, unless it is empty.
+    /// Returns which parts of a prefix of a range hold data, in at most `extents_max` extents. The
+    /// prefix has at least one block, unless the range is empty.
     ///
     /// # Errors
     /// Those of the device; `Corrupt` when a page of checksums is damaged.
@@ -73,7 +73,7 @@ impl Store {
         Ok(walk.found)
     }
 
-    /// Adds what is known of a range that is not in the log, page by page.
+    /// Adds the extents of a range that is not in the log, page by page.
     async fn extents_at_home(&self, range: Range<u64>, walk: &mut Walk) -> Result<(), IoError> {
         let Some(checksums) = &self.checksums else {
             walk.push(range.end - range.start, true);
@@ -95,7 +95,8 @@ impl Store {
         Ok(())
     }
 
-    /// Adds what is known of a part of the home of whose blocks the same kind of thing is expected.
+    /// Adds the extents of a part of the home whose blocks all have the same kind of checksum
+    /// entry.
     async fn extents_of_kind(&self, kind: Expected, place: Range<u64>, walk: &mut Walk) {
         let settled = self.unsettled.borrow().is_clear(&place);
         match kind {
@@ -118,8 +119,8 @@ impl Store {
         }
     }
 
-    /// Where the home counts as it is, the device says which parts of it hold data. One that cannot
-    /// holds data everywhere.
+    /// Adds the extents that the device reports for a part of the home without known checksums. If
+    /// the device cannot report extents, all of the part counts as data.
     async fn extents_on_device(&self, place: Range<u64>, walk: &mut Walk) {
         let (start, len) = (self.data_offset + place.start, place.end - place.start);
         let ask = Request::extents(start, len, walk.found.asks_for());

@@ -1,8 +1,8 @@
-//! Changes that are in the log and do not count.
+//! Forgetting changes that are in the log and do not count.
 //!
-//! They may have replaced others before the side was given these, and may have gone home when the
-//! side was being rebuilt. What that leaves behind must be known as long as it is there: the log
-//! lets go of such changes at once.
+//! Such changes may have replaced others before the side was given these, and may have been
+//! destaged while the side was being rebuilt. The places that they may have changed must be known
+//! for as long as they may differ, although the log drops such changes at once.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -16,14 +16,15 @@ use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::range_set::RangeSet;
 
-/// Entries of the log that are looked at between two looks at everything else.
+/// Number of log entries that are handled between two yields to other tasks.
 const ENTRIES_PER_TURN: usize = 64;
 
 impl Store {
-    /// Begins the first run of a side that is going to be rebuilt, and is marked so durably. It has
-    /// been no member since the epoch `member_until`, and lacks these ranges; without an epoch it
-    /// lacks everything. `superseded` is what an earlier store of this side had forgotten of the
-    /// log because a rebuild brought something newer.
+    /// Begins the first incarnation of the log of a side that is going to be rebuilt, and whose
+    /// superblock says so durably. The side has been no member since the epoch `member_until`, and
+    /// lacks the ranges `lacks`; with `None` it lacks everything. `superseded` names the changes in
+    /// the log that an earlier store of this side had forgotten because a rebuild wrote newer
+    /// content.
     ///
     /// # Errors
     /// Those of the device.
@@ -44,8 +45,9 @@ impl Store {
         self.begin().await
     }
 
-    /// Forgets every change with a number from `first` on: the side is started alone, or these
-    /// changes are of a past that does not count. Only before the first run.
+    /// Forgets every change with a sequence number of `first` or more: the side is started alone,
+    /// or these changes belong to a past that does not count. May be called only before the first
+    /// incarnation of the log begins.
     pub(in super::super) fn forget_from(&self, first: u64) {
         for (range, _) in self.changes_from(first) {
             self.forgotten.borrow_mut().insert(range.clone());
@@ -54,14 +56,16 @@ impl Store {
         self.log.forget_from(first);
     }
 
-    /// Forgets every change with a number from `first` on, because these do not count on a side
-    /// that has been no member since the epoch `member_until`, and says where the side lacks
-    /// something for that: also for what it had to forget before. What a forgotten change had
-    /// replaced before the side was given it, the side never had. The map keeps that in mind when
-    /// the log does not any more. Only before the first run.
+    /// Forgets every change with a sequence number of `first` or more, because these changes do not
+    /// count on a side that has been no member since the epoch `member_until`. Returns the ranges
+    /// that the side lacks as a result, and those it lacks because of changes forgotten earlier:
+    /// the side never had the content that a forgotten change replaced before the side was given
+    /// it. The map remembers these ranges once the log has dropped the changes. May be called only
+    /// before the first incarnation of the log begins.
     pub(in super::super) fn discard_from(&self, first: u64, member_until: u64) -> Vec<Range<u64>> {
         self.forget_from(first);
-        // As long as it was a member it marked what others lack; in later epochs this.
+        // While the side was a member, its map marked the regions that others lack; in later epochs
+        // it marks those that this side lacks.
         let mut lacks = self.stale_since(member_until + 1);
         for range in self.forgotten_ranges() {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
@@ -70,11 +74,12 @@ impl Store {
         lacks
     }
 
-    /// Forgets every change and every entry of the log, because the side is given everything anew:
-    /// it is marked so, durably. The next run begins an empty log. Entries that the old log has
-    /// lost are not missed any more then, or they would be again at each opening, also of a side
-    /// that has been rebuilt since. Before the log lets go of them, the map says durably where the
-    /// home may hold what the forgotten changes have left. Only before the first run.
+    /// Forgets every change and every entry of the log, because the side is given everything anew
+    /// and its superblock says so durably. The next incarnation begins an empty log. Otherwise
+    /// entries that the old log has lost would be missed at each opening, even of a side that has
+    /// been rebuilt since. Before the log drops its entries, the map says durably where the home
+    /// may hold content of the forgotten changes. May be called only before the first incarnation
+    /// of the log begins.
     ///
     /// # Errors
     /// Those of the device.
@@ -89,11 +94,12 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets what the log has of ranges that the side lacks, on a side that is going to be
-    /// rebuilt: what counts there is newer and comes past the log, without waiting until what is
-    /// older has gone home. It also forgets what was superseded in an earlier rebuild that was cut
-    /// short, whether the side still lacks that or not. Before the log lets go of it, the map says
-    /// where the home may hold something of it. Only before the first run.
+    /// Forgets the log's changes of ranges that the side lacks, on a side that is going to be
+    /// rebuilt: the content that counts there is newer and is written past the log, without waiting
+    /// until the older changes are destaged. This also forgets the changes that were superseded in
+    /// an earlier rebuild that was cut short, whether or not the side still lacks their ranges.
+    /// Before the log drops these changes, the map says where the home may hold their content. May
+    /// be called only before the first incarnation of the log begins.
     pub(super) async fn forget_lacking(&self, lacks: &RangeSet, superseded: &Superseded) {
         let entries = self.log.index.borrow().entries().len();
         for at in 0..entries {
@@ -118,17 +124,18 @@ impl Store {
         self.straight.supersede(entry, had);
     }
 
-    /// The ranges of what was forgotten, as far as they are in the volume.
+    /// Returns the ranges of the forgotten changes, cut to the volume.
     pub(in super::super) fn forgotten_ranges(&self) -> Vec<Range<u64>> {
         let mut forgotten = self.forgotten.borrow().clone();
-        // A past that does not count may have been larger.
+        // In a past that does not count, the volume may have been larger.
         forgotten.remove(self.volume_bytes.get()..u64::MAX);
         forgotten.iter().collect()
     }
 
-    /// Has the checksums say of the home of forgotten changes, where nothing was ever written by
-    /// them, that it is unknown: so a rebuild writes zeroes there that would else find it empty.
-    /// Only on a side that lacks all of it, since what it holds there is not what it should be.
+    /// Marks the home blocks of forgotten changes as unknown in the checksums where these say that
+    /// the blocks were never written: a rebuild then writes zeroes there instead of skipping them
+    /// as empty. Call this only on a side that lacks all of these ranges, since the content that it
+    /// holds there is wrong.
     ///
     /// # Errors
     /// Those of the device.
@@ -149,7 +156,8 @@ impl Store {
     ) -> Result<(), IoError> {
         let (first, end) = (range.start / BLOCK_BYTES, range.end / BLOCK_BYTES);
         let expected = match checksums.expected(first..end).await {
-            // Nothing is known of the page, and nothing may stay known.
+            // The checksum page is damaged, so treat all its blocks as never written; they become
+            // unknown.
             Err(IoError::Corrupt) => vec![Expected::NeverWritten; (end - first) as usize],
             other => other?,
         };

@@ -1,6 +1,6 @@
-//! A side whose volume becomes larger. What is beyond the old end must read as zeroes before any
-//! superblock says that it is a part of the volume: there may be pages of checksums that were lost
-//! and begun anew, content that was on a disk before, or what a past has left that does not count.
+//! Growing the volume of a side. The part beyond the old end must read as zeroes before any
+//! superblock says that it belongs to the volume: there may be damaged checksum pages that were
+//! reset, old content of the disk, or content from a past that does not count.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{Flags, Op, Request};
 
-/// Pages of checksums that wait to be written meanwhile, at most.
+/// Maximum number of changed checksum pages that wait to be written meanwhile.
 const UNWRITTEN_PAGES_MAX: usize = 1024;
-/// The home is cleared by requests of this length.
+/// Length of the requests that clear the home.
 const ZERO_BYTES: u64 = 16 << 20;
 
 impl Store {
-    /// The volume has this size from now on, if it was smaller.
+    /// Sets the size of the volume, if it was smaller.
     ///
     /// # Panics
     /// When the areas of the side are too short for it.
@@ -31,7 +31,7 @@ impl Store {
         self.volume_bytes.set(volume_bytes);
     }
 
-    /// Makes what a larger volume would have beyond the present end read as zeroes, durably.
+    /// Makes the part of a larger volume beyond the present end read as zeroes, durably.
     ///
     /// # Errors
     /// Those of the device.
@@ -70,7 +70,7 @@ impl Store {
                 .map(|(_, blocks)| blocks)
                 .sum();
             block += clear;
-            // The end of what was clear may be the end of its page, or of the range.
+            // The end of the clear blocks may be the end of their page, or of the range.
             let page_end = Checksums::blocks_of(Checksums::page_of(block)).end;
             let blocks = block..page_end.min(end);
             if clear == 0 {
@@ -85,7 +85,7 @@ impl Store {
         self.write_pages().await
     }
 
-    /// Without checksums nothing says of a block that it was never written.
+    /// Zeroes a range of the home: without checksums, nothing says that a block was never written.
     async fn clear_home(&self, range: Range<u64>) -> Result<(), IoError> {
         for start in range.clone().step_by(ZERO_BYTES as usize) {
             let len = ZERO_BYTES.min(range.end - start);

@@ -1,8 +1,8 @@
-//! Headers of the entries in the log, for a scrub. They are read after a stop only, so one that has
-//! gone bad would be found when the changes behind it are needed, and when the side from which they
+//! Scrub of the headers of log entries. Headers are otherwise read only at an opening, so a corrupt
+//! one would be found just when the changes behind it are needed, and when the side from which they
 //! could be copied may have left the volume.
 //!
-//! A header that is wrong is written again from what is known in memory.
+//! A corrupt header is written again from the copy of its fields in memory.
 
 use std::rc::Rc;
 
@@ -16,23 +16,23 @@ use crate::error::IoError;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{Flags, Request};
 
-/// Headers that one call looks at, and reads that are in flight for that, at most.
+/// Maximum number of headers that one call checks, and of reads that it has in flight.
 const HEADERS_AT_ONCE: usize = 64;
 const READS_IN_FLIGHT_MAX: usize = 8;
 
-/// What was found among some headers.
+/// Result of checking some headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct CheckedHeaders {
     pub(in super::super) read_bytes: u64,
-    /// Headers that were not what was written.
+    /// Headers that were not as written.
     pub(in super::super) wrong: u64,
-    /// Those of them that are right again.
+    /// Wrong headers that have been repaired.
     pub(in super::super) repaired: u64,
-    /// The position to go on from, if there are more.
+    /// The position at which the next call begins, if any headers were checked.
     pub(in super::super) next: Option<u64>,
 }
 
-/// An entry whose space is not used again until this is dropped.
+/// An entry whose space in the log is not reused until this guard is dropped.
 struct Held<'l> {
     log: &'l Rc<Log>,
     entry: Entry,
@@ -48,11 +48,10 @@ impl Drop for Held<'_> {
 }
 
 impl Store {
-    /// Reads the headers of some entries from a position on, and writes anew what is not as it
-    /// should be.
+    /// Reads the headers of some entries from a position on, and rewrites those that are wrong.
     ///
     /// # Errors
-    /// Those of the device that say nothing of a block.
+    /// Errors of the device that do not concern a single block.
     pub(in super::super) async fn check_headers(
         &self,
         from: u64,
@@ -105,8 +104,8 @@ impl Store {
         }))
     }
 
-    /// Writes the header of an entry again; false when that is not known, or the device has not
-    /// taken it.
+    /// Writes the header of an entry again. Returns false when the header is not known, or the
+    /// device has not stored it.
     async fn rewrite_header(&self, entry: &Entry) -> Result<bool, IoError> {
         let Some(header) = header_of(entry, self.log.side) else {
             return Ok(false);
@@ -123,8 +122,8 @@ impl Store {
     }
 }
 
-/// The header of an entry as it was written; `None` when some of its changes were found not to
-/// count and are forgotten, so that it is not known any more.
+/// Returns the header of an entry as it was written; `None` when some of its changes did not count
+/// and were forgotten, so that the header is no longer known.
 fn header_of(entry: &Entry, side: Uuid) -> Option<Header> {
     let (mut records, mut digests) = (Vec::new(), Vec::new());
     for (range, logged) in &entry.records {

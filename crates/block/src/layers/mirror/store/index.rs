@@ -1,5 +1,5 @@
-//! What is in the log, in memory: the entries in order, and for each block of the volume the newest
-//! record of it.
+//! The log's index in memory: the entries in order, and for each block of the volume its newest
+//! record.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -11,28 +11,28 @@ use crate::extent_map::{Cut, ExtentMap};
 use crate::layers::mirror::digest::BlockDigest;
 use crate::range_set::RangeSet;
 
-/// Where the content of a record, or a part of it, is.
+/// Location of the content of a record, or of a part of one.
 #[derive(Clone, Debug)]
 pub(super) enum Content {
-    /// In the log, from this position on.
+    /// The content is in the log, from this position on.
     Data {
-        /// The position of its first block.
+        /// The position of the first block.
         position: u64,
-        /// What it should be.
+        /// The digests of the blocks.
         digests: Digests,
     },
-    /// Nowhere: it is zeroes.
+    /// The content is zeroes, and takes no space in the log.
     Zeroes(Space),
-    /// Nowhere, and it cannot be read.
+    /// The content is lost, and cannot be read.
     Lost,
 }
 
 /// A record, or a part of one.
 #[derive(Clone, Debug)]
 pub(super) struct Logged {
-    /// The number of the change.
+    /// Sequence number of the change.
     pub(super) number: u64,
-    /// The entry it is in, by its position.
+    /// Position of the entry that holds the record.
     pub(super) entry: u64,
     /// Its content.
     pub(super) content: Content,
@@ -63,26 +63,26 @@ pub(super) struct Entry {
     pub(super) position: u64,
     /// Where it ends.
     pub(super) end: u64,
-    /// The run of the log it was written in.
+    /// Incarnation of the log in which the entry was written.
     pub(super) run: u64,
-    /// Everything below this position was durable when it was written.
+    /// Everything below this position was durable when the entry was written.
     pub(super) flushed: u64,
     /// The number of the epoch.
     pub(super) epoch: u64,
-    /// Records in its header; some of them may be forgotten.
+    /// Number of records in the header of the entry; some of them may be forgotten.
     pub(super) records_written: usize,
-    /// With it, the log holds all changes below this number.
+    /// The log up to and including this entry holds all changes below this sequence number.
     pub(super) complete_below: u64,
-    /// When it was written, in seconds since 1970.
+    /// Time at which the entry was written, in seconds since 1970.
     pub(super) written_s: u64,
-    /// All changes below this number were durable on every member of the epoch.
+    /// All changes below this sequence number were durable on every member of the epoch.
     pub(super) shared_below: u64,
-    /// Its records, in order, with their ranges of the volume in bytes.
+    /// Records in order, with their ranges of the volume in bytes.
     pub(super) records: Vec<(Range<u64>, Logged)>,
 }
 
 impl Entry {
-    /// Builds an entry from what its header says, of a side that makes digests in this way.
+    /// Builds an entry from its header, on a side that makes digests with `made_by`.
     pub(super) fn of(header: &super::entry::Header, made_by: BlockDigest) -> Entry {
         let mut position = header.position + super::entry::HEADER_BYTES;
         let all = Digests::new(made_by, header.digests.clone());
@@ -124,24 +124,24 @@ impl Entry {
         }
     }
 
-    /// The highest number in it.
+    /// Returns the highest sequence number in the entry.
     pub(super) fn highest(&self) -> Option<u64> {
         self.records.iter().map(|(_, logged)| logged.number).max()
     }
 }
 
-/// See the module.
+/// The index of a log; see the module documentation.
 #[derive(Default)]
 pub(super) struct Index {
     newest: ExtentMap<Logged>,
     entries: VecDeque<Entry>,
-    /// Positions that are being read, with how many readers each; nothing from the lowest on is
-    /// reused.
+    /// Positions that are being read, with the number of readers of each; space from the lowest on
+    /// is not reused.
     pins: BTreeMap<u64, u32>,
 }
 
 impl Index {
-    /// Takes an entry that is stored, behind all others.
+    /// Adds a stored entry behind all others.
     pub(super) fn push(&mut self, entry: Entry) {
         assert!(
             self.entries
@@ -155,7 +155,7 @@ impl Index {
         self.entries.push_back(entry);
     }
 
-    /// A record counts where nothing of a higher number is.
+    /// Adds a record to the newest ones, except where a record of a higher sequence number exists.
     fn insert(&mut self, range: Range<u64>, logged: &Logged) {
         let newer = |(_, other): &(Range<u64>, &Logged)| other.number > logged.number;
         let kept: Vec<(Range<u64>, Logged)> = self
@@ -170,12 +170,12 @@ impl Index {
         }
     }
 
-    /// The newest records in a range, cut to it, in order.
+    /// Returns the newest records in a range, cut to it, in order.
     pub(super) fn newest_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, Logged)> {
         self.some_newest_in(range, usize::MAX)
     }
 
-    /// The same, and no more of them than `parts_max`: the first ones.
+    /// Returns the first `parts_max` of the newest records in a range, cut to it, in order.
     pub(super) fn some_newest_in(
         &self,
         range: &Range<u64>,
@@ -190,20 +190,21 @@ impl Index {
         parts.map(cut).collect()
     }
 
-    /// The first part of a range that is in the log, cut to it, and whether it holds data.
+    /// Returns the first part of a range that is in the log, cut to the range. The flag is false
+    /// when the part is known to be zeroes.
     pub(super) fn first_in(&self, range: &Range<u64>) -> Option<(Range<u64>, bool)> {
         let (part, logged) = self.newest.overlapping(range).next()?;
         let inside = part.start.max(range.start)..part.end.min(range.end);
         Some((inside, !matches!(logged.content, Content::Zeroes(_))))
     }
 
-    /// The stored entries, oldest first.
+    /// Returns the stored entries, oldest first.
     pub(super) fn entries(&self) -> &VecDeque<Entry> {
         &self.entries
     }
 
-    /// Forgets the first entry if it ends before a position, and the records that were only there.
-    /// False when there is no such entry.
+    /// Drops the first entry if it ends at or before a position, and its records from the newest
+    /// ones. Returns false when there is no such entry.
     pub(super) fn drop_first_before(&mut self, position: u64) -> bool {
         let Some(entry) = self.entries.pop_front_if(|first| first.end <= position) else {
             return false;
@@ -214,7 +215,7 @@ impl Index {
         true
     }
 
-    /// Keeps what lies from a position on from being reused.
+    /// Protects the space of the log from a position on from being reused.
     pub(super) fn pin(&mut self, position: u64) {
         *self.pins.entry(position).or_default() += 1;
     }
@@ -228,26 +229,27 @@ impl Index {
         }
     }
 
-    /// The lowest position that is being read.
+    /// Returns the lowest position that is being read.
     pub(super) fn lowest_pin(&self) -> Option<u64> {
         self.pins.keys().next().copied()
     }
 
-    /// Bytes of the volume whose newest content is in the log.
+    /// Returns the number of bytes of the volume whose newest content is in the log.
     pub(super) fn bytes(&self) -> u64 {
         self.newest.bytes()
     }
 
-    /// All newest records with a number from `first` on, in the order of their ranges.
+    /// Returns the ranges of all newest records with a sequence number of `first` or more, in
+    /// order, with that number.
     pub(super) fn since_number(&self, first: u64) -> Vec<(Range<u64>, u64)> {
         let newest = self.newest.iter();
         let late = newest.filter(|(_, logged)| logged.number >= first);
         late.map(|(range, logged)| (range, logged.number)).collect()
     }
 
-    /// Forgets every record with a number from `first` on, as if it had never been logged: what a
-    /// side that is started alone does with changes that are not complete. Older records of the
-    /// same blocks count again.
+    /// Forgets every record with a sequence number of `first` or more, as if it had never been
+    /// logged. A side that is started alone does so with changes that are not complete. Older
+    /// records of the same blocks count again.
     pub(super) fn forget_from(&mut self, first: u64) {
         for entry in &mut self.entries {
             entry.records.retain(|(_, logged)| logged.number < first);
@@ -260,8 +262,8 @@ impl Index {
         self.entries = entries;
     }
 
-    /// Forgets what the entry at a place among all entries has of some ranges. Returns the parts
-    /// that it had there. Older records of the same blocks do not count again.
+    /// Forgets the records of some ranges in the entry with the index `at`. Returns the parts of
+    /// the ranges that the entry had. Older records of the same blocks do not count again.
     ///
     /// # Panics
     /// When there is no such entry.
@@ -283,7 +285,7 @@ impl Index {
         had
     }
 
-    /// Removes what the entry at a position has among the newest records in a range.
+    /// Removes the records of the entry at a position from the newest ones in a range.
     fn remove_newest_of(&mut self, position: u64, range: &Range<u64>) {
         let of_entry = |(_, logged): &(Range<u64>, &Logged)| logged.entry == position;
         let inside =
@@ -302,7 +304,7 @@ impl Index {
     }
 }
 
-/// Bytes that a whole number of blocks has.
+/// Returns the number of blocks in a length in bytes, which must be a multiple of the block size.
 pub(super) fn block_count(bytes: u64) -> u32 {
     debug_assert!(bytes.is_multiple_of(BLOCK_BYTES));
     (bytes / BLOCK_BYTES) as u32

@@ -1,9 +1,10 @@
-//! What one side keeps, and how: every change goes to a log in sequence, and home later, sorted and
-//! merged. The contract is in `docs/trust.md`, the format in `docs/format/mirror-side.md`.
+//! Storage of one side: every change is appended to a log in sequence, and is destaged to its home
+//! location later, sorted and merged. The contract is in `docs/trust.md`, the format in
+//! `docs/format/mirror-side.md`.
 //!
-//! A store knows one side and nothing of its peers. It must never lose what it reported as durable,
-//! never return content that is not what was written, and never let go of a log entry that somebody
-//! may still need.
+//! A store knows one side and none of its peers. It must never lose a change that it reported as
+//! durable, never return content other than what was written, and never drop a log entry that a
+//! peer may still need.
 
 mod again;
 mod append;
@@ -65,10 +66,11 @@ use crate::range_lock::RangeLock;
 use crate::range_set::RangeSet;
 use crate::request::Request;
 
-/// Of changes that are given many at once, at least so many are in an entry that is not full.
+/// Lowest number of records per log entry when many changes are given at once, except in entries
+/// that are full.
 const RECORDS_TOGETHER: u64 = 16;
 
-/// What a store is opened over.
+/// The device of a side and the parameters with which its store is opened.
 #[derive(Clone)]
 pub(super) struct StoreDevice {
     pub(super) device: Rc<dyn Device>,
@@ -76,49 +78,50 @@ pub(super) struct StoreDevice {
     pub(super) layout: Layout,
     pub(super) digest: BlockDigest,
     pub(super) volume_bytes: u64,
-    /// Blocks at the start of the data that had content when the side was formatted.
+    /// Number of blocks at the start of the data area that had content when the side was formatted.
     pub(super) unknown_blocks: u64,
-    /// Whether checksums of the home are kept.
+    /// Whether checksums of the blocks in their home locations are kept.
     pub(super) integrity: bool,
-    /// Of the changes of an epoch, given by its number, only those below a number count.
+    /// Maps the number of an epoch to the sequence number below which the changes of that epoch
+    /// count.
     pub(super) counts_below: Rc<dyn Fn(u64) -> u64>,
-    /// Bytes of checksum pages kept in memory, at most.
+    /// Maximum number of bytes of checksum pages cached in memory.
     pub(super) checksum_cache_bytes: u64,
 }
 
-/// What was found in a store when it was opened.
+/// State of a store as found when it was opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoreFound {
-    /// All changes below this number are on the side.
+    /// All changes below this sequence number are on the side.
     pub(super) complete_below: u64,
-    /// The lowest number that it has certainly never seen.
+    /// Lowest sequence number that the side has certainly never seen.
     pub(super) next_number: u64,
-    /// When its last entry was written, in seconds since 1970.
+    /// Time at which the last log entry was written, in seconds since 1970.
     pub(super) written_s: Option<u64>,
-    /// All changes below this number were durable on every member of its epoch.
+    /// All changes below this sequence number were durable on every member of the epoch.
     pub(super) shared_below: u64,
-    /// Of the changes from this number on, none has left the log while a member of the epoch lacked
-    /// it. 0: that is not known.
+    /// No change from this sequence number on has left the log while a member of the epoch lacked
+    /// it. 0: this is not known.
     pub(super) kept_from: u64,
-    /// Changes that had been durable are gone, and nobody knows which.
+    /// Changes that had been durable are lost, and it is not known which.
     pub(super) damaged: bool,
 }
 
-/// Counts of a store since it was opened.
+/// Counters of a store since it was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StoreCounts {
-    /// Bytes written home.
+    /// Bytes written to their home locations.
     pub(super) destaged_bytes: u64,
-    /// Writes that this took.
+    /// Writes that the destage took.
     pub(super) destage_writes: u64,
-    /// Bytes that were replaced before they went home.
+    /// Bytes that newer changes replaced before they were destaged.
     pub(super) replaced_bytes: u64,
 }
 
-/// Gives what a peer has of a range of the volume, if it can.
+/// Returns a peer's content of a range of the volume, or `None` if the peer cannot supply it.
 pub(super) type AskPeer = dyn Fn(Range<u64>) -> LocalFuture<'static, Option<Payload>>;
 
-/// See the module.
+/// The store of one side; see the module documentation.
 pub(super) struct Store {
     rt: Rt,
     device: Rc<dyn Device>,
@@ -128,70 +131,74 @@ pub(super) struct Store {
     log: Rc<Log>,
     checksums: Option<Checksums>,
     regions: Regions,
-    /// Which pages of these two were ever written; `None` when formatting has written all of them.
+    /// Records which pages of the map and of the checksums were ever written; `None` when
+    /// formatting wrote all of them.
     written: Option<Rc<Written>>,
-    /// The changed pages are made durable by one task at a time.
+    /// Lets one task at a time make the changed pages durable.
     writing_pages: Rc<Semaphore>,
-    /// Ranges whose home is being written.
+    /// Locks of the ranges whose home location is being written.
     home: Rc<RangeLock>,
     zeroes: Buf,
     found: StoreFound,
     epoch: Cell<u64>,
-    /// Changes below this number are durable on all other members. Before the store is told of any,
-    /// there are none.
+    /// Changes below this sequence number are durable on all other members. Until the store is told
+    /// of other members, it assumes that there are none.
     released_below: Cell<u64>,
-    /// Bytes that were appended again for a late member since `released_below` last changed, and
-    /// the tail of the log at that moment.
+    /// Bytes relogged for a late member since `released_below` last changed, and the tail of the
+    /// log at that moment.
     relogged: Cell<(u64, u64)>,
-    /// Somebody is missing who will need what is dropped.
+    /// A side is missing that will need the changes that are dropped, so their regions must be
+    /// marked.
     marks_all: Cell<bool>,
-    /// The home may be a mixture: the side is being rebuilt, and marked so.
+    /// The home may be a mixture of old and new content: the side is being rebuilt, and its
+    /// superblock says so.
     mixes: Cell<bool>,
-    /// Peers are late, so the side has better things to do.
+    /// Returns true while the destage should hold back because peers are late and the side has more
+    /// urgent work.
     held: RefCell<Rc<dyn Fn() -> bool>>,
-    /// Is told when more has become durable here, and when the log waits for what is durable on the
-    /// other members.
+    /// Called when more has become durable on this side, and when the log waits for changes to
+    /// become durable on the other members.
     durability_moved: RefCell<Rc<dyn Fn()>>,
-    /// The log has waited for the other members in vain, with changes waiting for its space: what
-    /// they lack leaves it all the same, and is marked.
+    /// The log has waited for the other members in vain while changes waited for its space: the
+    /// changes that the members lack are dropped from it anyway, and their regions are marked.
     let_go: Cell<bool>,
-    /// Asks a peer for what it has of a range, if there is one that is better asked.
+    /// Asks a peer for its content of a range, if there is a peer that is cheaper to read.
     peer: RefCell<Option<Rc<AskPeer>>>,
-    /// How many wait for everything to go home.
+    /// Number of callers that wait until everything is destaged.
     hurries: Cell<u32>,
-    /// One chunk goes home at a time.
+    /// Lets one chunk at a time be destaged.
     destaging: Rc<Semaphore>,
-    /// Nothing more goes home.
+    /// The destage has ended for good.
     ending: Cell<bool>,
-    /// When somebody last wanted something.
+    /// Time of the last request to the store.
     wanted: Cell<Instant>,
-    /// Ranges of changes that were forgotten and may have gone home. Their records may still lie in
-    /// the log, where a later opening finds them again.
+    /// Ranges of changes that were forgotten and may have been destaged. Their records may still be
+    /// in the log, where a later opening finds them again.
     forgotten: RefCell<RangeSet>,
-    /// Ranges whose home may hold something of which the checksums do not know: of changes that
-    /// were forgotten, and of a rebuild that was cut short.
+    /// Ranges whose home may hold content that the checksums do not describe: from changes that
+    /// were forgotten, and from a rebuild that was cut short.
     unsettled: RefCell<RangeSet>,
-    /// Ranges in which the side has been found wrong, for the mirror to repair.
+    /// Ranges in which corrupt blocks were found on the side, for the mirror to repair.
     suspect: RefCell<RangeSet>,
-    /// What a rebuild writes past the log.
+    /// State of the writes with which a rebuild bypasses the log.
     straight: straight::Straight,
     counts: Cell<StoreCounts>,
-    /// Knows when the device last completed something for the store, and lets no change through
-    /// when the store is over.
+    /// Wrapper of the device that records when the device last completed a request of the store,
+    /// and that lets no change through once the store has ended.
     noticed: Rc<Noticed>,
     tasks: TaskGroup,
 }
 
-/// Makes the areas of a new side: an empty log, and no page of the map or of the checksums written,
-/// so that no region was ever changed and no block ever written. With `has_content` the data hold
-/// what they hold, as change 1. Durable when this returns. Writes little, whatever the size of the
-/// side.
+/// Initialises the areas of a new side: an empty log, and no page of the map or of the checksums
+/// written, so that no region was ever changed and no block ever written. With `has_content`, the
+/// data area keeps its content, which counts as change 1. The areas are durable when this returns.
+/// It writes little, whatever the size of the side.
 ///
 /// # Errors
-/// Those of the device; what the areas hold is then unknown.
+/// Those of the device; the content of the areas is then unknown.
 ///
 /// # Panics
-/// When the layout has no room for what says which pages were written.
+/// When the layout has no area that records which pages were written.
 pub(super) async fn initialise(
     rt: &Rt,
     device: &Rc<dyn Device>,
@@ -201,7 +208,7 @@ pub(super) async fn initialise(
 ) -> Result<(), IoError> {
     let place = layout.written.expect("a new side says what was written");
     written::initialise(rt, &**device, place, layout.pages(), side).await?;
-    // Content that was there before counts as the first change.
+    // Content from before the format counts as the first change.
     let complete_below = match has_content {
         false => 0,
         true => FIRST_CHANGE + 1,
@@ -215,20 +222,21 @@ pub(super) async fn initialise(
     checkpoint::write(rt, device, &side, &first, &Cell::new(0)).await
 }
 
-/// Bytes of changes that a side may be late with, at most, by the usable bytes of its log: there
-/// must be room for them, their headers, what came before its turn, and what is written meanwhile.
+/// Returns the maximum number of bytes of changes by which a side may be late, given the usable
+/// bytes of its log: there must be room for these changes, for their headers, for changes that
+/// overtook them, and for new writes.
 fn backlog_share(usable_bytes: u64) -> u64 {
     usable_bytes / 4
 }
 
-/// Bytes of changes that a side with a log of `log_bytes` may be late with, at most, which bounds
-/// the exposure of its volume. For a device without a bound on its transfers; others may have a
-/// little more.
+/// Returns the maximum number of bytes of changes by which a side with a log of `log_bytes` may be
+/// late, which bounds the exposure of its volume. The result is for a device without a bound on its
+/// transfers; other devices may allow a little more.
 pub(super) fn backlog_bytes_max(log_bytes: u64) -> u64 {
     backlog_share(log::Area::new((0, log_bytes), u64::MAX).usable_bytes())
 }
 
-/// The areas of a side beside its log and its data.
+/// The areas of a side other than its log and its data.
 struct Areas {
     written: Option<Rc<Written>>,
     regions: Regions,
@@ -254,7 +262,7 @@ async fn open_areas(rt: &Rt, device: &Rc<dyn Device>, on: &StoreDevice) -> Resul
         let blocks = on.layout.data.1 / BLOCK_BYTES;
         let cached = (on.checksum_cache_bytes / BLOCK_BYTES).max(16) as usize;
         let checksums = Checksums::new(rt, device, of_checksums, blocks, cached);
-        // The bits of the map come first.
+        // The bits of the map's pages come before those of the checksum pages.
         checksums.with_written(WrittenIn::new(bits(), map.pages()), on.unknown_blocks)
     });
     Ok(Areas {
@@ -265,15 +273,16 @@ async fn open_areas(rt: &Rt, device: &Rc<dyn Device>, on: &StoreDevice) -> Resul
 }
 
 impl Store {
-    /// Reads what a side holds. Changes nothing on it.
+    /// Opens a store by reading the side. Changes nothing on it.
     ///
     /// # Errors
-    /// When it cannot be read. `Corrupt` when it is not known where its log begins.
+    /// When the side cannot be read. `Corrupt` when the start of its log is not known.
     pub(super) async fn open(rt: &Rt, on: &StoreDevice) -> Result<Rc<Store>, IoError> {
         Store::open_telling(rt, on, &|_| ()).await
     }
 
-    /// The same; tells how many bytes of the log were read, again and again.
+    /// Does the same as [`open`](Self::open), and calls `told` repeatedly with the number of bytes
+    /// of the log read so far.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -344,19 +353,19 @@ impl Store {
         }))
     }
 
-    /// When the device last completed something for the store.
+    /// Returns when the device last completed a request of the store.
     pub(super) fn last_progress(&self) -> Instant {
         self.noticed.last()
     }
 
-    /// What was found when it was opened.
+    /// Returns the state found when the store was opened.
     pub(super) fn found(&self) -> StoreFound {
         self.found
     }
 
-    /// Makes the store ready for changes, and starts to bring them home: in a new run, so that
-    /// nothing left over can interfere. What was read is durable when this returns. Makes space
-    /// first if there is too little.
+    /// Makes the store ready for changes, and starts the destage. The log begins a new incarnation,
+    /// so that no late write of an earlier one can interfere. All content that the opening read is
+    /// durable when this returns. If the log has too little space, this makes space first.
     ///
     /// # Errors
     /// When the device fails.
@@ -377,8 +386,8 @@ impl Store {
         Ok(())
     }
 
-    /// Tells the store in which epoch it works, how to ask for the number below which
-    /// it has been given everything, and when it should rather not bring things home.
+    /// Tells the store its epoch, how to ask for the sequence number below which it has been given
+    /// every change, and when it should hold back the destage.
     pub(super) fn attend(
         &self,
         epoch: u64,
@@ -390,44 +399,46 @@ impl Store {
         *self.held.borrow_mut() = held;
     }
 
-    /// Has `told` called when the destage of this side has made more durable, and whenever it waits
-    /// for what is durable on the other members. Nobody may have asked for a flush of these, and
-    /// with no room in the log no client comes to ask for one.
+    /// Has `told` called when the destage of this side has made more durable, and whenever the
+    /// destage waits for changes to become durable on the other members. These may not have been
+    /// asked for a flush, and while the log has no room no client comes to ask for one.
     pub(super) fn tell_of_durability(&self, told: Rc<dyn Fn()>) {
         *self.durability_moved.borrow_mut() = told;
     }
 
-    /// Calls what [`tell_of_durability`](Store::tell_of_durability) has set.
+    /// Calls the function that [`tell_of_durability`](Store::tell_of_durability) has set.
     fn durability_has_moved(&self) {
         let told = Rc::clone(&self.durability_moved.borrow());
         told();
     }
 
-    /// True when something is stored that no flush has covered.
+    /// Returns true when a stored change has been covered by no flush.
     pub(super) fn has_unflushed(&self) -> bool {
         self.log.has_unflushed()
     }
 
-    /// True when the log runs short of space and its oldest entry is kept for another member.
+    /// Returns true when the log runs short of space and its oldest entry is kept for another
+    /// member.
     pub(super) fn waits_for_peers(&self) -> bool {
         self.fill() >= choose::Fill::High && self.keeps_first()
     }
 
-    /// Lets a side that seeks ask a peer that does not for what it brings home.
+    /// Lets a rotational side ask a non-rotational peer for the content that it destages.
     pub(super) fn ask_for_content(&self, peer: Rc<AskPeer>) {
         if self.device.geometry().rotational {
             *self.peer.borrow_mut() = Some(peer);
         }
     }
 
-    /// A new epoch has begun.
+    /// Sets the number of the epoch, once a new one has begun.
     pub(super) fn set_epoch(&self, epoch: u64) {
         self.epoch.set(epoch);
         self.log.set_epoch(epoch);
     }
 
-    /// Says which changes nobody else needs any more: those below `released_below`, as far as the
-    /// members of the epoch go; and whether somebody is missing, whose needs must be marked.
+    /// Releases the changes below `released_below`, which every other member of the epoch has.
+    /// `marks_all` says whether a side is missing, so that the regions of dropped changes must be
+    /// marked.
     pub(super) fn release(&self, released_below: u64, marks_all: bool) {
         let more = released_below > self.released_below.get() || marks_all != self.marks_all.get();
         if released_below != self.released_below.get() {
@@ -444,14 +455,14 @@ impl Store {
         }
     }
 
-    /// From now on the log keeps what a member of the epoch lacks; all of them have every change
-    /// below `number`. `None`: it has to let go of something that a member lacks. The log says so
-    /// when it lets go of anything.
+    /// Makes the log keep, from now on, every change that a member of the epoch lacks; all members
+    /// have every change below `number`. `None`: the log has to drop a change that a member lacks.
+    /// The log records this whenever it drops entries.
     pub(super) fn keep_from(&self, number: Option<u64>) {
         self.log.keep_from(number);
     }
 
-    /// Makes what was found when the store was opened durable, as far as only a flush is missing.
+    /// Makes the content found at the opening durable, as far as only a flush is missing.
     ///
     /// # Errors
     /// Those of the device.
@@ -461,10 +472,12 @@ impl Store {
         Ok(())
     }
 
-    /// The side is going to be rebuilt, and is marked so: from now on its home may be a mixture of
-    /// old and new. It has been no member since the epoch `member_until`, or may lack everything.
+    /// Begins the rebuild of a side that is marked as inconsistent: from now on its home may be a
+    /// mixture of old and new content. The side has been no member since the epoch `member_until`;
+    /// `None`: it may lack everything.
     pub(super) fn begin_mixing(&self, member_until: Option<u64>) {
-        // Where an earlier rebuild was cut short the home may hold more than the checksums say.
+        // Where an earlier rebuild was cut short, the home may hold content that the checksums do
+        // not describe.
         let since = member_until.map_or(0, |epoch| epoch + 1);
         let touched = self.stale_since(since);
         self.unsettled.borrow_mut().extend(touched);
@@ -473,7 +486,7 @@ impl Store {
         self.log.changed.notify();
     }
 
-    /// The side holds everything again.
+    /// Ends the rebuild: the side holds everything again.
     pub(super) fn end_mixing(&self) {
         self.mixes.set(false);
         self.straight.allow(false);
@@ -481,20 +494,20 @@ impl Store {
         self.log.changed.notify();
     }
 
-    /// Keeps a change; see [`Log::append`].
+    /// Appends a change to the log; see [`Log::append`].
     pub(super) fn append(&self, append: Append) -> Outcome {
         self.wanted.set(self.rt.now());
         self.log.append(append)
     }
 
-    /// Makes everything stored durable, up to `number`; see [`Log::flush`].
+    /// Makes all stored changes up to `number` durable; see [`Log::flush`].
     pub(super) async fn flush(&self, number: u64) -> Result<(), IoError> {
         self.log.flush(number).await
     }
 
-    /// Has the log say durably that the side holds every change below `number`: an opening has
-    /// given it all that counts of them. What is answered from then on must be found again when the
-    /// side is started alone, where nothing counts beyond what is complete.
+    /// Makes the log say durably that the side holds every change below `number`, once an opening
+    /// has given the side all of these that count. Content returned to readers from then on must be
+    /// found again if the side is started alone, where no change counts beyond the complete ones.
     ///
     /// # Errors
     /// Those of the device.
@@ -507,61 +520,63 @@ impl Store {
         self.log.flush(number).await
     }
 
-    /// True when the side knows of each block what it should be.
+    /// Returns true when the side has a checksum of each block.
     pub(super) fn has_checksums(&self) -> bool {
         self.checksums.is_some()
     }
 
-    /// True when half of the log is in use: what is in it should become durable, so that it can go.
+    /// Returns true when at least half of the log is in use: its entries should then become
+    /// durable, so that they can be destaged.
     pub(super) fn is_half_full(&self) -> bool {
         self.log.used_bytes() >= self.log.usable_bytes() / 2
     }
 
-    /// Bytes of changes that the side may be late with, at most.
+    /// Returns the maximum number of bytes of changes by which the side may be late.
     pub(super) fn backlog_bytes_max(&self) -> u64 {
         backlog_share(self.log.usable_bytes())
     }
 
-    /// True when so many bytes in so many records, given many at once, fit into the log before any
-    /// of them goes home.
+    /// Returns true when `bytes` in `records` records, given many at once, fit into the log before
+    /// any of them is destaged.
     pub(super) fn takes(&self, bytes: u64, records: u64) -> bool {
         self.log.takes(bytes, records, RECORDS_TOGETHER)
     }
 
-    /// True when there is space for a change that comes before its turn: all that waits, in so many
-    /// bytes and parts, or may come to wait, must still find room behind it, because nothing of it
-    /// goes home before. Each part may become an entry of its own, since a side may be given one
-    /// thing at a time.
+    /// Returns true when the log has space for a change that overtakes others. All waiting changes,
+    /// of the given bytes and parts, and all that may still join them, must find room behind it,
+    /// because none of these is destaged before. Each part may need an entry of its own, since a
+    /// side may be given one part at a time.
     pub(super) fn may_overtake(&self, waiting_bytes: u64, waiting_parts: u64) -> bool {
         let bytes = waiting_bytes.max(self.backlog_bytes_max());
         let parts = waiting_parts.max(self.backlog_bytes_max() / BLOCK_BYTES);
         self.log.takes(bytes, parts, 1)
     }
 
-    /// All changes below this number are durable here.
+    /// Returns the sequence number below which all changes are durable here.
     pub(super) fn complete_durable(&self) -> u64 {
         self.log.complete_durable()
     }
 
-    /// All changes below this number are stored here.
+    /// Returns the sequence number below which all changes are stored here.
     pub(super) fn complete(&self) -> u64 {
         self.log.complete()
     }
 
-    /// The ranges whose newest change in the log has a number from `first` on, with it.
+    /// Returns the ranges whose newest change in the log has a sequence number of `first` or more,
+    /// with that number.
     pub(super) fn changes_from(&self, first: u64) -> Vec<(Range<u64>, u64)> {
         self.log.index.borrow().since_number(first)
     }
 
-    /// The number of the newest change in the log of each part of a range; parts that are not in
-    /// the log are left out.
+    /// Returns the sequence number of the newest change in the log for each part of a range; parts
+    /// that are not in the log are left out.
     pub(super) fn numbers_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, u64)> {
         let newest = self.log.index.borrow().newest_in(range).into_iter();
         newest.map(|(part, logged)| (part, logged.number)).collect()
     }
 
-    /// Where on the device the newest content of a block is, for tests that look past the store.
-    /// `None` for zeroes that have no place of their own.
+    /// Returns the offset on the device of the newest content of a block, for tests that bypass the
+    /// store. `None` for zeroes and lost blocks in the log, which have no content on the device.
     pub(super) fn place_of(&self, offset: u64) -> Option<u64> {
         let newest = self
             .log
@@ -575,21 +590,21 @@ impl Store {
         }
     }
 
-    /// The ranges that a side whose current epoch has this number may lack, because log entries of
-    /// them have been dropped.
+    /// Returns the ranges that a side whose current epoch has this number may lack, because log
+    /// entries of them have been dropped.
     pub(super) fn stale_since(&self, epoch: u64) -> Vec<Range<u64>> {
         self.regions.stale_since(epoch, self.volume_bytes.get())
     }
 
-    /// Takes nothing more; what waits fails with `error`.
+    /// Takes no more changes; waiting ones fail with `error`.
     pub(super) fn halt(&self, error: IoError) {
         self.log.halt(error);
     }
 
-    /// Brings nothing more home, waits until the device has ended what it was given, and ends
-    /// everything else: the side is going to be opened anew, and nothing that is late may fall on
-    /// what is written then. Whoever is still at work in the store, such as a stop that waits for
-    /// what goes home, or a scrub, changes nothing on the side any more.
+    /// Ends the destage, waits until the device has completed its requests, and ends everything
+    /// else: the side is about to be opened anew, and no late write may fall on what the new store
+    /// writes. A task that still works in the store, such as a stop that waits for the destage, or
+    /// a scrub, can change nothing on the side any more.
     pub(super) async fn end(&self) {
         self.ending.set(true);
         self.log.changed.notify();
@@ -599,39 +614,39 @@ impl Store {
         self.stop().await;
     }
 
-    /// Ends everything that the store does by itself.
+    /// Ends all background tasks of the store.
     pub(super) async fn stop(&self) {
         self.tasks.cancel().await;
         self.log.cancel().await;
     }
 
-    /// Ranges in which the side was found wrong since the last call.
+    /// Returns the ranges in which corrupt blocks were found since the last call.
     pub(super) fn take_suspects(&self) -> Vec<Range<u64>> {
         let suspect = std::mem::take(&mut *self.suspect.borrow_mut());
         suspect.iter().collect()
     }
 
-    /// True while changes wait for space in the log.
+    /// Returns true while changes wait for space in the log.
     pub(super) fn is_full(&self) -> bool {
         self.log.is_full()
     }
 
-    /// Bytes of the log in use, and all of them.
+    /// Returns the number of bytes of the log in use, and its length.
     pub(super) fn log_bytes(&self) -> (u64, u64) {
         (self.log.used_bytes(), self.log.area.bytes)
     }
 
-    /// Bytes of the volume whose newest content is in the log.
+    /// Returns the number of bytes of the volume whose newest content is in the log.
     pub(super) fn logged_bytes(&self) -> u64 {
         self.log.index.borrow().bytes()
     }
 
-    /// Counts so far.
+    /// Returns the counters of the store and of its log.
     pub(super) fn counts(&self) -> (StoreCounts, LogCounts) {
         (self.counts.get(), self.log.counts())
     }
 
-    /// The figures of the store of a side, which is a part of the mirror.
+    /// Reports the statistics of the store under the name `part` of its side.
     pub(super) fn figures(&self, part: &str, out: &mut dyn FigureVisitor) {
         let ((used, all), (store, log)) = (self.log_bytes(), self.counts());
         let mut show = |name, value| out.figure(part, name, value);
@@ -662,13 +677,13 @@ impl Store {
         self.counts.set(counts);
     }
 
-    /// How the digests of its blocks are made.
+    /// Returns the digest function for the blocks of this side.
     pub(super) fn digest(&self) -> BlockDigest {
         self.digest
     }
 }
 
-/// Waits until all parts are stored, or one of them could not be.
+/// Waits for all appends, and returns the first error among them.
 pub(super) async fn all_stored(outcomes: Vec<Outcome>) -> Result<(), IoError> {
     let mut stored = Ok(());
     for outcome in outcomes {

@@ -1,13 +1,14 @@
-//! What the two areas made of pages share: where a page lies, how its sectors are sealed for their
-//! side and place, and how pages that have changed get back to the device. The bytes are those of
+//! Pages of the map and of the checksums: where a page lies, how its sectors are sealed for their
+//! side and place, and how changed pages are written back to the device. The bytes are those of
 //! `docs/format/mirror-side.md`.
 //!
-//! A write may be torn between any two sectors. Each is therefore sealed by itself, and a page of
-//! old and new ones is believed: what has changed in it is in the log until the page is durable.
+//! A write may be torn between any two sectors. Each sector therefore has its own checksum, and a
+//! page with old and new sectors is valid: the changes in the page stay in the log until the page
+//! is durable.
 //!
-//! It must never believe a sector before its checksum, never have two writes of one page in flight
-//! (a device promises no order between them), and never forget that a page has changed before the
-//! device has taken it.
+//! This module must never trust a sector before verifying its checksum, never have two writes of
+//! one page in flight (a device promises no order between them), and never forget that a page has
+//! changed before the device has taken it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,32 +27,33 @@ use crate::layers::mirror::superblock::areas::{
 };
 use crate::request::{Flags, Request};
 
-/// The checksum of a sector lies here.
+/// Offset of the checksum in a sector.
 const CHECKSUM_AT: usize = 508;
 
-/// Neighbouring pages are read and written together up to this.
+/// Maximum number of bytes of neighbouring pages that are read or written together.
 const RUN_BYTES_MAX: u64 = 1 << 20;
-/// Pages between two others that are written along with them, at most: what passes under the head
-/// of a disk in a tenth of a revolution or so.
+/// Maximum number of unchanged pages between two changed ones that are written along with them:
+/// about as many as pass under the head of a disk in a tenth of a revolution.
 const BRIDGED_PAGES_MAX: u64 = 32;
-/// Writes of one write-back in flight at once.
+/// Maximum number of writes of one write-back in flight.
 const WRITES_IN_FLIGHT_MAX: usize = 8;
 
-/// Why a page is not believed.
+/// Reason why a page is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::layers::mirror) enum PageError {
-    /// It is not 4096 bytes long.
+    /// The page is not 4096 bytes long.
     #[error("it has {0} bytes")]
     Length(usize),
-    /// The bytes of a sector, given by its number, are not those that were written, or were written
+    /// The bytes of the sector with this number are not those that were written, or were written
     /// for another side or place.
     #[error("the checksum of its sector {0} is wrong")]
     Checksum(u32),
 }
 
-/// What tells each page of a payload from the same page at another time: the CRC32C of all but the
-/// checksums of its sectors. With these in it, the CRC of every sealed page of a place would be one
-/// and the same number, as the CRC of anything that ends with its own CRC is.
+/// Returns a digest of each page of a payload that tells it from the same page at another time: the
+/// CRC32C of the page without the checksums of its sectors. With these included, the CRC of every
+/// sealed page of a place would be the same number, like the CRC of anything that ends with its own
+/// CRC.
 fn digests(pages: &Payload) -> Vec<u32> {
     let bytes = pages.to_vec();
     let digest = |page: &[u8]| {
@@ -73,9 +75,9 @@ pub(in crate::layers::mirror) struct Area {
     pub(in crate::layers::mirror) offset: u64,
     /// Length in bytes, a multiple of 4 KiB.
     pub(in crate::layers::mirror) len: u64,
-    /// The side.
+    /// UUID of the side.
     pub(in crate::layers::mirror) side: Uuid,
-    /// The number under which the first page is sealed. Pages of areas with other numbers have
+    /// The page number under which the first page is sealed. Pages of areas with other numbers have
     /// wrong checksums in this one.
     pub(in crate::layers::mirror) numbered_from: u64,
 }
@@ -94,8 +96,8 @@ impl Area {
         self.offset + pages.start * PAGE_BYTES..self.offset + pages.end * PAGE_BYTES
     }
 
-    /// The checksum of a sector of a page. Side and place are in it, and nowhere else: what was
-    /// written for another one has a wrong checksum.
+    /// Computes the checksum of a sector of a page. It includes the side and the place, which are
+    /// written nowhere else: a sector written for another side or place has a wrong checksum.
     fn checksum(&self, page: u64, number: u32, sector: &[u8]) -> u32 {
         let crc = crc32c::crc32c(&self.side);
         let crc = crc32c::crc32c_append(crc, &(self.numbered_from + page).to_le_bytes());
@@ -103,7 +105,7 @@ impl Area {
         crc32c::crc32c_append(crc, &sector[..CHECKSUM_AT])
     }
 
-    /// Makes a page of its entries, spread over the sectors.
+    /// Builds a page from its entries, spread over the sectors.
     ///
     /// # Panics
     /// When the entries or the page have another length than those of a page.
@@ -125,11 +127,11 @@ impl Area {
         }
     }
 
-    /// The entries of what was read in the place of a page, one after the other. Each is as it was
-    /// when its sector was last written; after a torn write some are older than others.
+    /// Returns the entries of the bytes read from the place of a page, in order. Each entry is as
+    /// old as the last write of its sector; after a torn write some are older than others.
     ///
     /// # Errors
-    /// Why the page is not believed.
+    /// The reason why the page is not valid.
     pub(in crate::layers::mirror::store) fn entries(
         &self,
         page: u64,
@@ -145,8 +147,8 @@ impl Area {
         Ok(entries)
     }
 
-    /// The entries of each sector of what was read in the place of a page, or why the sector is
-    /// not believed.
+    /// Returns the entries of each sector of the bytes read from the place of a page, or the reason
+    /// why the sector is not valid.
     ///
     /// # Panics
     /// When the bytes have another length than those of a page.
@@ -166,7 +168,7 @@ impl Area {
         })
     }
 
-    /// Pages in order, in runs that may be read or written with one request each.
+    /// Splits a range of pages into runs that may be read or written with one request each.
     pub(in crate::layers::mirror::store) fn runs(
         &self,
         pages: Range<u64>,
@@ -175,7 +177,7 @@ impl Area {
         runs(pages, Area::run_pages_max(device))
     }
 
-    /// Pages that may be read or written with one request.
+    /// Returns the number of pages that may be read or written with one request.
     pub(in crate::layers::mirror::store) fn run_pages_max(device: &dyn Device) -> u64 {
         let transfer = u64::from(device.geometry().transfer_bytes_max);
         (RUN_BYTES_MAX.min(transfer) / PAGE_BYTES).max(1)
@@ -195,7 +197,7 @@ impl Area {
         Ok(device.submit(read).await?.into_data())
     }
 
-    /// Writes all pages, with the entries that `entries` gives each. Durable after a flush.
+    /// Writes all pages; `entries` fills in the entries of each. Durable after a flush.
     ///
     /// # Errors
     /// Those of the device; the content is then unknown.
@@ -211,7 +213,7 @@ impl Area {
         Ok(())
     }
 
-    /// The write of a run of pages; `fill` gives the entries of each.
+    /// Builds the write of a run of pages; `fill` fills in the entries of each.
     fn write(&self, rt: &Rt, run: &Range<u64>, fill: impl Fn(u64, &mut [u8])) -> Request {
         let place = self.bytes_of(run);
         let mut bytes = rt.pool().alloc_now((place.end - place.start) as usize);
@@ -225,7 +227,7 @@ impl Area {
     }
 }
 
-/// Neighbours joined, of pages in order, up to `pages_max` in each run.
+/// Joins neighbours among sorted pages into runs of at most `pages_max`.
 fn runs(pages: impl IntoIterator<Item = u64>, pages_max: u64) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for page in pages {
@@ -237,33 +239,34 @@ fn runs(pages: impl IntoIterator<Item = u64>, pages_max: u64) -> Vec<Range<u64>>
     runs
 }
 
-/// The bits that say which pages of a side were ever written, by their numbers among all that have
-/// bits.
+/// Bits that say which pages of a side were ever written, indexed by the number of the page among
+/// all pages with bits.
 pub(in crate::layers::mirror::store) trait PageBits {
-    /// True when the page was written, as far as the device has answered.
+    /// Returns true when the page was written, as far as the device has answered.
     fn is_written(&self, page: u64) -> bool;
 
-    /// The first page of a range that was written, or the end of the range.
+    /// Returns the first page of a range that was written, or the end of the range.
     fn first_written(&self, pages: Range<u64>) -> u64;
 
-    /// The device has taken the page.
+    /// Notes that the device has taken the page.
     fn note(&self, page: u64);
 
-    /// The page was not found as it was written. Without a bit it was never written.
+    /// Notes that the page was not read back as it was written. If it has no bit, it counts as
+    /// never written.
     fn forget(&self, page: u64);
 }
 
-/// The pages of one area, the map or the checksums, among those that have bits.
+/// View of the bits for the pages of one area, the map or the checksums.
 #[derive(Clone, Default)]
 pub(in crate::layers::mirror::store) struct WrittenIn {
-    /// `None` on a side of which all pages were written when it was formatted.
+    /// `None` on a side whose pages were all written when it was formatted.
     of: Option<Rc<dyn PageBits>>,
-    /// The bit of the first page of the area.
+    /// Index of the bit of the area's first page.
     first_bit: u64,
 }
 
 impl WrittenIn {
-    /// The area whose first page has this bit.
+    /// Creates the view of the area whose first page has this bit.
     pub(in crate::layers::mirror::store) fn new(
         of: Option<Rc<dyn PageBits>>,
         first_bit: u64,
@@ -271,13 +274,13 @@ impl WrittenIn {
         WrittenIn { of, first_bit }
     }
 
-    /// True when the page counts as what the device has in its place.
+    /// Returns true when the page counts as the content that the device has in its place.
     pub(in crate::layers::mirror::store) fn is_written(&self, page: u64) -> bool {
         let of = self.of.as_ref();
         of.is_none_or(|of| of.is_written(self.first_bit + page))
     }
 
-    /// The first page of a range that was written, or the end of the range.
+    /// Returns the first page of a range that was written, or the end of the range.
     pub(in crate::layers::mirror::store) fn first_written(&self, pages: Range<u64>) -> u64 {
         let Some(of) = &self.of else {
             return pages.start;
@@ -286,14 +289,15 @@ impl WrittenIn {
         of.first_written(bits) - self.first_bit
     }
 
-    /// The device has taken the page.
+    /// Notes that the device has taken the page.
     pub(in crate::layers::mirror::store) fn note(&self, page: u64) {
         if let Some(of) = &self.of {
             of.note(self.first_bit + page);
         }
     }
 
-    /// The page was not found as it was written. Without a bit it was never written.
+    /// Notes that the page was not read back as it was written. If it has no bit, it counts as
+    /// never written.
     pub(in crate::layers::mirror::store) fn forget(&self, page: u64) {
         if let Some(of) = &self.of {
             of.forget(self.first_bit + page);
@@ -301,24 +305,25 @@ impl WrittenIn {
     }
 }
 
-/// Which pages of an area have changed and are not on the device, and how they get there.
+/// Write-back of an area: the set of pages that have changed and are not on the device, and their
+/// writes.
 pub(in crate::layers::mirror::store) struct WriteBack {
     rt: Rt,
     device: Rc<dyn Device>,
     area: Area,
     dirty: RefCell<BTreeSet<u64>>,
-    /// Pages the device has been given as they were before, and has not taken.
+    /// Pages whose write is in flight.
     writing: RefCell<BTreeSet<u64>>,
-    /// What was written and not read again, with the checksum of the whole page.
+    /// Pages that were written and not yet read back, with the digest of each.
     unverified: RefCell<BTreeMap<u64, u32>>,
-    /// One write-back at a time, so that no page is in flight twice.
+    /// Lets one write-back run at a time, so that no page is in flight twice.
     turn: Rc<Semaphore>,
     writes: Cell<u64>,
-    /// Is told of each page that the device has taken, and of each that it has not kept.
+    /// Informed of each page that the device has taken, and of each that it has lost.
     written: WrittenIn,
 }
 
-/// A run in flight. Unless it ends well its pages have changed still.
+/// A run in flight. Unless its write succeeds, its pages become due again.
 struct InFlight<'a> {
     of: &'a WriteBack,
     run: Range<u64>,
@@ -355,27 +360,28 @@ impl WriteBack {
         }
     }
 
-    /// The same for an area of which not all pages were written when the side was formatted.
+    /// Sets the bits of an area whose pages were not all written when the side was formatted.
     pub(in crate::layers::mirror::store) fn with_written(self, written: WrittenIn) -> WriteBack {
         WriteBack { written, ..self }
     }
 
-    /// Which pages of the area count as written.
+    /// Returns the bits that say which pages of the area count as written.
     pub(in crate::layers::mirror::store) fn written(&self) -> &WrittenIn {
         &self.written
     }
 
-    /// True when the device has taken every page as it is now, and has been found to keep it.
+    /// Returns true when the device has taken every page as it is now, and every page was read back
+    /// correctly.
     pub(in crate::layers::mirror::store) fn is_settled(&self) -> bool {
         self.due_pages() == 0 && self.unverified.borrow().is_empty()
     }
 
-    /// The area that is written.
+    /// Returns the area.
     pub(in crate::layers::mirror::store) fn area(&self) -> Area {
         self.area
     }
 
-    /// The device that it lies on.
+    /// Returns the device that holds the area.
     pub(in crate::layers::mirror::store) fn device(&self) -> &dyn Device {
         &*self.device
     }
@@ -385,18 +391,18 @@ impl WriteBack {
         self.dirty.borrow_mut().insert(page);
     }
 
-    /// True when the device has not taken the page as it is now.
+    /// Returns true when the device has not taken the page as it is now.
     pub(in crate::layers::mirror::store) fn is_due(&self, page: u64) -> bool {
         self.dirty.borrow().contains(&page) || self.writing.borrow().contains(&page)
     }
 
-    /// True when memory must keep the page: the device has not taken it as it is now, or may have
-    /// lost it and has not been asked for it since.
+    /// Returns true when memory must keep the page: the device has not taken it as it is now, or
+    /// may have lost it, since it has not been read back.
     pub(in crate::layers::mirror::store) fn is_needed(&self, page: u64) -> bool {
         self.is_due(page) || self.unverified.borrow().contains_key(&page)
     }
 
-    /// Pages that memory must keep.
+    /// Returns the number of pages that memory must keep.
     #[cfg(test)]
     pub(in crate::layers::mirror::store) fn needed_pages(&self) -> usize {
         let due = self.dirty.borrow().union(&self.writing.borrow()).count();
@@ -407,20 +413,20 @@ impl WriteBack {
             .count()
     }
 
-    /// Pages that the device has not taken as they are now.
+    /// Returns the number of pages that the device has not taken as they are now.
     pub(in crate::layers::mirror::store) fn due_pages(&self) -> usize {
         let writing = self.writing.borrow();
         let both = self.dirty.borrow().intersection(&writing).count();
         self.dirty.borrow().len() + writing.len() - both
     }
 
-    /// Writes to the device since the start.
+    /// Returns the number of writes to the device since the start.
     pub(in crate::layers::mirror::store) fn writes(&self) -> u64 {
         self.writes.get()
     }
 
-    /// Where a rotational device would skip a few pages between two that are due, has it write them
-    /// too if they are `ready`: going over them takes less time than waiting for the next.
+    /// Marks the few pages between two that are due as due too, on a rotational device and if they
+    /// are `ready`: writing them takes less time than waiting for the next write.
     pub(in crate::layers::mirror::store) fn bridge(&self, ready: impl Fn(u64) -> bool) {
         if !self.device.geometry().rotational {
             return;
@@ -435,13 +441,13 @@ impl WriteBack {
         }
     }
 
-    /// Writes all pages that are due at the call, in order; `fill` gives the entries of each as
-    /// they are when it is asked. They are durable after a flush of the device, which is the
-    /// caller's. The future must be run to its end: a write that is left alone may take effect
-    /// after a later one.
+    /// Writes all pages that are due at the call, in order; `fill` fills in the entries of each as
+    /// they are at that moment. The pages are durable after a flush of the device, which is up to
+    /// the caller. The future must run to completion: an abandoned write may take effect after a
+    /// later one.
     ///
     /// # Errors
-    /// The first of the device. What was not written is still due.
+    /// The first error of the device. Pages that were not written are still due.
     pub(in crate::layers::mirror::store) async fn run(
         &self,
         fill: impl Fn(u64, &mut [u8]),
@@ -468,11 +474,11 @@ impl WriteBack {
         result
     }
 
-    /// Reads what was written since the last call, and says which pages are not as they were
-    /// written.
+    /// Reads back the pages written since the last call, and returns those that are not as they
+    /// were written.
     ///
     /// # Errors
-    /// Those of the device; what was not read is read the next time.
+    /// Those of the device; pages that were not read are read the next time.
     pub(in crate::layers::mirror::store) async fn verify(&self) -> Result<Vec<u64>, IoError> {
         let _turn = self.turn.acquire(1).await;
         let run_pages_max = Area::run_pages_max(&*self.device);

@@ -1,12 +1,13 @@
-//! Noticing that the device of a side gets on with what its store has asked of it, and when it has
-//! ended all of it.
+//! Watching the progress of a side's device with the requests of its store, and the end of all of
+//! them.
 //!
-//! A side that takes long because its log is full and goes home meanwhile is not silent. Nor is one
-//! whose full log waits for another member: its device has been asked for nothing. Reads are left
-//! out, because a device may answer them for ever and never another write.
+//! A side that takes long because its log is full and is being destaged is not silent. Nor is a
+//! side whose full log waits for another member: its device has no request. Reads do not count as
+//! progress, because a device may answer reads for ever and never another write.
 //!
-//! A store that is over must change nothing any more: another one is opened over the same side, and
-//! what the old one still brings home, or lets go of, would fall on what the new one writes.
+//! A store that has ended must change nothing on the side any more: another store is opened over
+//! it, and a late destage or a late checkpoint of the old one would overwrite what the new one
+//! writes.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,14 +20,15 @@ use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
 
-/// A device that notes when it last completed a change or a flush, until it takes no more changes.
+/// A device that notes when it last completed a change or a flush, and that can be told to take no
+/// more changes.
 pub(super) struct Noticed {
     rt: Rt,
     below: Rc<dyn Device>,
     last: Cell<Instant>,
-    /// The store waits for something that is not the device.
+    /// Number of changes in flight.
     is_held_up: Cell<bool>,
-    /// Changes in flight.
+    /// Changes are refused from now on.
     changes: Cell<usize>,
     /// No change goes through any more.
     over: Cell<bool>,
@@ -43,7 +45,7 @@ impl Drop for Change<'_> {
     }
 }
 
-/// A time in which the store waits for something that is not the device.
+/// A guard that marks the time in which the store waits for something other than the device.
 pub(super) struct HeldUp<'n>(&'n Noticed);
 
 impl Drop for HeldUp<'_> {
@@ -54,7 +56,7 @@ impl Drop for HeldUp<'_> {
 }
 
 impl Noticed {
-    /// Notes what `below` completes.
+    /// Wraps `below`, and notes what it completes.
     pub(super) fn over(rt: &Rt, below: &Rc<dyn Device>) -> Rc<Noticed> {
         Rc::new(Noticed {
             rt: rt.clone(),
@@ -67,8 +69,8 @@ impl Noticed {
         })
     }
 
-    /// When the device last completed something, or the store found that it does, or that it has
-    /// asked the device for nothing.
+    /// Returns when the device last completed a change or a flush, or when the store last noted its
+    /// progress; the present time while the store waits for something other than the device.
     pub(super) fn last(&self) -> Instant {
         match self.is_held_up.get() {
             true => self.rt.now(),
@@ -76,18 +78,18 @@ impl Noticed {
         }
     }
 
-    /// The store waits for something that is not the device, until this is dropped.
+    /// Marks the store as waiting for something other than the device, until the guard is dropped.
     pub(super) fn hold_up(&self) -> HeldUp<'_> {
         self.is_held_up.set(true);
         HeldUp(self)
     }
 
-    /// The device gets on.
+    /// Notes that the device makes progress.
     pub(super) fn note(&self) {
         self.last.set(self.rt.now());
     }
 
-    /// Lets no further change through, and waits until those that went through have ended.
+    /// Lets no further change through, and waits until those in flight have ended.
     pub(super) async fn end_changes(&self) {
         self.over.set(true);
         self.ended.until(|| self.changes.get() == 0).await;
@@ -96,7 +98,7 @@ impl Noticed {
     /// Notes that a change begins.
     ///
     /// # Errors
-    /// `Closed` when it must not.
+    /// `Closed` when changes are refused.
     fn begin_change(&self) -> Result<Change<'_>, IoError> {
         if self.over.get() {
             return Err(IoError::Closed);

@@ -1,5 +1,5 @@
-//! Reads of a side: from the log what is newest there, and the rest from the home. Nothing is
-//! handed out that is not what was written: each block is held against its digest.
+//! Reads of a side: the newest content from the log, and the rest from the home. Content that is
+//! not as written is never returned: each block is verified against its digest.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -16,10 +16,10 @@ use crate::media::null::zero_payload;
 use crate::request::{IoResult, Origin, Reply, Request};
 
 impl Store {
-    /// Reads a range of the volume, and checks every block of it.
+    /// Reads a range of the volume, and verifies every block of it.
     ///
     /// # Errors
-    /// `Corrupt` when a block is not what was written; it is then among the
+    /// `Corrupt` when a block is not as written; the block is then among the
     /// [suspects](Store::take_suspects). Else those of the device.
     pub(in super::super) async fn read(&self, range: Range<u64>, origin: Origin) -> IoResult {
         self.wanted.set(self.rt.now());
@@ -27,7 +27,7 @@ impl Store {
             Err(IoError::Corrupt) => {}
             other => return other,
         }
-        // It may have been on its way home just then. Under the lock it is not.
+        // The block may have been on its way home during the first read. Under the lock it is not.
         let _still = self.home.lock(range.clone()).await;
         let reply = self.read_once(&range, origin).await;
         if matches!(reply, Err(IoError::Corrupt)) {
@@ -36,7 +36,7 @@ impl Store {
         reply
     }
 
-    /// Finds out which blocks of a range are not what was written.
+    /// Notes which blocks of a range are corrupt.
     async fn find_rotten(&self, range: &Range<u64>) {
         for start in range.clone().step_by(BLOCK_BYTES as usize) {
             let block = start..start + BLOCK_BYTES;
@@ -69,7 +69,7 @@ impl Store {
         Ok(Reply::Data(data))
     }
 
-    /// The parts of a range that are in the log, kept there until they have been read.
+    /// Returns the parts of a range that are in the log, pinned there until they have been read.
     fn pin(&self, range: &Range<u64>) -> Pinned<'_> {
         let mut index = self.log.index.borrow_mut();
         let parts = index.newest_in(range);
@@ -123,7 +123,7 @@ impl Store {
         Ok(self.with_zeroes(data, &expected))
     }
 
-    /// Puts zeroes where nothing was ever written.
+    /// Puts zeroes into the blocks that were never written.
     fn with_zeroes(&self, data: Payload, expected: &[Expected]) -> Payload {
         if !expected.contains(&Expected::NeverWritten) {
             return data;
@@ -145,7 +145,7 @@ impl Store {
     }
 }
 
-/// Parts of the log that are being read, and are not overwritten meanwhile.
+/// Parts of the log that are being read, and that are not overwritten until this guard is dropped.
 struct Pinned<'s> {
     log: &'s Rc<Log>,
     parts: Vec<(Range<u64>, Logged)>,

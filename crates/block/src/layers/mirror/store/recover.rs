@@ -1,5 +1,5 @@
-//! Reading a log after a stop of any kind: what is in it, how far it is complete, and where it goes
-//! on. Changes nothing, so it can be interrupted and repeated.
+//! Reading a log after any kind of stop: its entries, the point up to which it is complete, and the
+//! position of its next entry. This changes nothing, so it can be interrupted and repeated.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -18,38 +18,38 @@ use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::superblock::{FIRST_CHANGE, Uuid};
 use crate::request::Request;
 
-/// Bytes of one read.
+/// Number of bytes of one read.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Reads in flight, at most. A log that is empty is known by the first of them.
+/// Maximum number of reads in flight. The first read alone shows that a log is empty.
 const READS_IN_FLIGHT_MAX: usize = 8;
 
-/// What was found in a log.
+/// Result of reading a log.
 pub(super) struct Recovered {
     pub(super) start: LogStart,
-    /// When the last entry was written, in seconds since 1970; `None` in an empty log.
+    /// Time at which the last entry was written, in seconds since 1970; `None` in an empty log.
     pub(super) written_s: Option<u64>,
-    /// All changes below this number were durable on every member of the epoch.
+    /// All changes below this sequence number were durable on every member of the epoch.
     pub(super) shared_below: u64,
-    /// Ranges of records that do not count, and may have gone home all the same.
+    /// Ranges of records that do not count, and may nevertheless have been destaged.
     pub(super) given_up: Vec<Range<u64>>,
-    /// Entries are missing that had been durable: the side has lost changes, and nobody knows
+    /// Entries that had been durable are missing: the side has lost changes, and it is not known
     /// which.
     pub(super) damaged: bool,
 }
 
-/// Reads ahead, so that small entries cost no request each.
+/// A reader of the log that reads ahead, so that small entries do not cost a request each.
 struct Reader<'d> {
     device: &'d Rc<dyn Device>,
     digest: BlockDigest,
     area: Area,
     position: u64,
     bytes: Vec<u8>,
-    /// Reads that the next bytes come with: twice as many as those before came with.
+    /// Number of reads in flight for the next chunk of bytes; it doubles from chunk to chunk.
     reads: usize,
 }
 
 impl Reader<'_> {
-    /// The bytes from a position on, which do not reach over the end of the area.
+    /// Returns the bytes from a position on, which must not reach beyond the end of the area.
     async fn at(&mut self, position: u64, len: u64) -> Result<&[u8], IoError> {
         let inside =
             position >= self.position && position + len <= self.position + self.bytes.len() as u64;
@@ -75,7 +75,7 @@ impl Reader<'_> {
         Ok(&self.bytes[from..from + len as usize])
     }
 
-    /// The header at a position; `None` when there is none that belongs there.
+    /// Returns the header at a position; `None` when there is no valid header that belongs there.
     async fn header(
         &mut self,
         side: &Uuid,
@@ -93,7 +93,7 @@ impl Reader<'_> {
         Ok(header)
     }
 
-    /// True when the data of an entry is what its header says.
+    /// Returns true when the data of an entry matches the digests in its header.
     async fn is_whole(&mut self, header: &Header) -> Result<bool, IoError> {
         let made_by = self.digest;
         for (index, &digest) in header.digests.iter().enumerate() {
@@ -105,9 +105,9 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    /// Where the log goes on behind something that is not a whole entry, if an entry close behind
-    /// says that it had been durable, or that is known of everything before `durable_to`; `None`
-    /// when this is where the run ended, or no entry follows.
+    /// Returns the position at which the log goes on behind a damaged entry, if an entry within the
+    /// next window says that the damaged one had been durable, or if `durable_to` says so; `None`
+    /// when the incarnation ended here, or no entry follows.
     async fn beyond(
         &mut self,
         side: &Uuid,
@@ -127,13 +127,13 @@ impl Reader<'_> {
     }
 }
 
-/// Reads the log of a side, which may be as long as its `area`; tells how many bytes of it were
-/// read, again and again. Of the changes of an epoch, only those below the number that
-/// [`counts_below`](StoreDevice::counts_below) gives for it count.
+/// Reads the log of a side, which may be as long as its `area`, and calls `told` repeatedly with
+/// the number of bytes read so far. Of the changes of an epoch, only those below the sequence
+/// number that [`counts_below`](StoreDevice::counts_below) returns for it count.
 ///
 /// # Errors
-/// When the device cannot be read. `Corrupt` when both checkpoints are damaged: where the log
-/// begins is not known then.
+/// When the device cannot be read. `Corrupt` when both checkpoints are damaged: the start of the
+/// log is not known then.
 pub(super) async fn recover(
     device: &Rc<dyn Device>,
     on: &StoreDevice,
@@ -156,7 +156,7 @@ pub(super) async fn recover(
         start: LogStart {
             index: Index::default(),
             head: checkpoint.tail,
-            // Before the first change, nothing is missing.
+            // No change exists below the first, so none is missing there.
             complete: checkpoint.complete_below.max(FIRST_CHANGE),
             checkpoint: Checkpoint::default(),
             older_slot: slots.older_slot,
@@ -185,8 +185,9 @@ pub(super) async fn recover(
             let known_end = walk.end();
             let was_durable = walk.position < durable_to;
             match (header, proof, known_end) {
-                // What follows, or the checkpoint, says that it was durable: its data has gone bad
-                // since. Reads of it will say so.
+                // The entry behind it, the end of the incarnation, or the checkpoint proves that
+                // this entry was durable: its data has become corrupt since. Reads of the data will
+                // report that.
                 (Some(header), proof, end) if was_durable || proof.is_some() || end.is_some() => {
                     found.take(&header, digest, counts_below);
                     walk.position = header.end();
@@ -214,7 +215,7 @@ pub(super) async fn recover(
     Ok(found)
 }
 
-/// A walk through the runs of a log.
+/// A walk through the incarnations of a log.
 struct Walk<'c> {
     position: u64,
     run: u64,
@@ -224,7 +225,7 @@ struct Walk<'c> {
 impl<'c> Walk<'c> {
     fn new(checkpoint: &'c Checkpoint) -> Walk<'c> {
         let mut jumps = checkpoint.jumps.iter().peekable();
-        // Each jump begins the run after the one before it.
+        // Each discontinuity record (jump) begins the incarnation after the one before it.
         let run = jumps.peek().map_or(checkpoint.run, |jump| jump.run - 1);
         Walk {
             position: checkpoint.tail,
@@ -233,7 +234,7 @@ impl<'c> Walk<'c> {
         }
     }
 
-    /// Goes over to the next run if this one ends here.
+    /// Moves to the next incarnation if this one ends here.
     fn jump(&mut self) -> bool {
         let jump = self.jumps.next_if(|jump| self.position >= jump.end);
         if let Some(jump) = jump {
@@ -242,7 +243,8 @@ impl<'c> Walk<'c> {
         jump.is_some()
     }
 
-    /// Where this run is known to have ended; `None` in the last one.
+    /// Returns the position at which this incarnation is known to have ended; `None` in the last
+    /// one.
     fn end(&mut self) -> Option<u64> {
         self.jumps.peek().map(|jump| jump.end)
     }
@@ -267,7 +269,7 @@ impl Recovered {
         self.start.index.push(entry);
     }
 
-    /// The lowest number that the side has certainly never seen.
+    /// Returns the lowest sequence number that the side has certainly never seen.
     pub(super) fn next_number(&self) -> u64 {
         let entries = self.start.index.entries().iter();
         let highest = entries.filter_map(Entry::highest).max();

@@ -1,9 +1,11 @@
-//! In which epoch each region of the volume was last changed while a side was missing: the map
-//! area, one page of 4 KiB for 504 regions of 1 MiB, all of it in memory by what it says. The bytes
-//! are those of `docs/format/mirror-side.md`.
+//! The map of a side (a dirty-region bitmap with epochs): for each region of the volume, the epoch
+//! in which it was last changed while a side was missing. One page of 4 KiB describes 504 regions
+//! of 1 MiB; all pages are in memory, compressed. The bytes are those of
+//! `docs/format/mirror-side.md`.
 //!
-//! When the side comes back, what is marked is all it needs to be given besides the log. So the map
-//! must never mark less than was changed: a damaged page counts as changed after everything.
+//! When a side comes back, it is given the marked regions, besides the changes in the log, and
+//! nothing else. So the map must never mark fewer regions than were changed: a damaged page counts
+//! as changed after every epoch.
 
 mod marks;
 #[cfg(test)]
@@ -26,9 +28,9 @@ use crate::layers::mirror::superblock::areas::{
     PAGE_BYTES, PAGE_REGIONS, REGION_BYTES, REGION_ENTRY_BYTES,
 };
 
-/// The region was changed after every epoch there is.
+/// Entry of a region that counts as changed after every epoch.
 const ALWAYS: u64 = u64::MAX;
-/// Reads of the map in flight.
+/// Maximum number of reads of the map in flight.
 const READS_IN_FLIGHT_MAX: usize = 8;
 
 fn encode(entries: &[u64], bytes: &mut [u8]) {
@@ -40,7 +42,7 @@ fn encode(entries: &[u64], bytes: &mut [u8]) {
     }
 }
 
-/// The entries of a page, whose bytes are those of a page.
+/// Decodes the entries of a page, without the checksums of its sectors.
 fn decode(bytes: &[u8]) -> PageEntries {
     let entry = |at: usize| bytes[at * REGION_ENTRY_BYTES..][..REGION_ENTRY_BYTES].try_into();
     std::array::from_fn(|at| u64::from_le_bytes(entry(at).expect("eight bytes")))
@@ -54,12 +56,11 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    /// Reads the map of a volume of `volume_bytes`, as far as its pages were ever written.
+    /// Reads the pages of the map that were ever written, for a volume of `volume_bytes`.
     ///
     /// # Errors
-    /// Those of the device. A page that cannot be believed is no error: it is
-    /// [counted](Self::damaged), all of its regions are always stale, and it is due to be written
-    /// so.
+    /// Those of the device. An invalid page is no error: it is [counted](Self::damaged), all of its
+    /// regions count as changed after every epoch, and it is due to be written like that.
     ///
     /// # Panics
     /// When the area is too short for the volume.
@@ -90,9 +91,9 @@ impl Regions {
         });
         let mut reads = std::pin::pin!(reads.buffered(READS_IN_FLIGHT_MAX));
         let mut marks = Marks::new(regions);
-        // A page that is not as it is on the device is due to be written: it may be whole when it
-        // is read again, and then it must not be the old one, since what is marked from now on is
-        // no news here.
+        // A page that differs from the device is due to be written. A damaged page may be whole
+        // when it is read again, and must then not be the old one, since marks that the memory
+        // already implies are not written.
         let (mut damaged, mut due) = (Vec::new(), Vec::new());
         while let Some(read) = reads.next().await {
             let (run, payload) = read?;
@@ -121,14 +122,14 @@ impl Regions {
         })
     }
 
-    /// Pages that could not be believed when the map was read, and why.
+    /// Returns the pages that were not valid when the map was read, and why.
     pub(super) fn damaged(&self) -> &[(u64, PageError)] {
         &self.damaged
     }
 
-    /// Notes that a range of the volume (in bytes) is changed in an epoch, and says whether that is
-    /// news. It is on the device after the next [`write_back`](Self::write_back): what is no news
-    /// may still be on its way there.
+    /// Marks a range of the volume (in bytes) as changed in an epoch, and returns whether any entry
+    /// changed. The marks are on the device after the next [`write_back`](Self::write_back), which
+    /// is needed even if no entry changed: an earlier mark may not be on the device yet.
     ///
     /// # Panics
     /// When the range leaves the volume.
@@ -156,7 +157,7 @@ impl Regions {
         changed
     }
 
-    /// The volume has become larger. What is new of it was never changed.
+    /// Extends the map to a larger volume. The new regions count as never changed.
     ///
     /// # Panics
     /// When the area is too short for the volume.
@@ -170,22 +171,22 @@ impl Regions {
             "the map has room for {} regions",
             marks.regions()
         );
-        // What lies in their places has not been read, and need not be whole.
+        // The old content of these pages has not been read, and need not be whole.
         let written = self.write_back.written();
         let unread = (first_page..pages_end).filter(|page| written.is_written(*page));
         unread.for_each(|page| self.write_back.mark(page));
     }
 
-    /// True when there is a page that the device has not taken as it is now.
+    /// Returns true when the device has not taken some page as it is now.
     pub(super) fn dirty(&self) -> bool {
         self.write_back.due_pages() > 0
     }
 
-    /// Writes all pages that have changed before the call, and does not flush. Must be run to its
-    /// end.
+    /// Writes all pages that have changed before the call, and does not flush. The future must run
+    /// to completion.
     ///
     /// # Errors
-    /// The first of the device. What was not written is written the next time.
+    /// The first error of the device. Pages that were not written are written the next time.
     pub(super) async fn write_back(&self) -> Result<(), IoError> {
         let fill = |page: u64, bytes: &mut [u8]| {
             encode(&self.marks.borrow().entries(page), bytes);
@@ -193,8 +194,8 @@ impl Regions {
         self.write_back.run(fill).await
     }
 
-    /// Reads what was written since the last call, and says whether all of it is as it was written.
-    /// What is not is due again.
+    /// Reads back the pages written since the last call, and returns whether all of them are as
+    /// they were written. The others are due again.
     ///
     /// # Errors
     /// Those of the device.
@@ -204,8 +205,8 @@ impl Regions {
         Ok(lost.is_empty())
     }
 
-    /// Reads all written pages as they lie on the device. Those that are not what memory says are
-    /// due to be written again.
+    /// Reads all written pages from the device. Pages that differ from memory are due to be written
+    /// again.
     ///
     /// # Errors
     /// Those of the device.
@@ -216,7 +217,7 @@ impl Regions {
         let mut page = written.first_written(0..pages_end);
         while page < pages_end {
             checked.read_bytes += PAGE_BYTES;
-            // The first time it may have been on its way.
+            // During the first read the page may have been on its way.
             if !self.is_right(page).await? && !self.is_right(page).await? {
                 checked.wrong_pages += 1;
                 self.write_back.mark(page);
@@ -238,8 +239,8 @@ impl Regions {
         Ok(found.is_ok_and(is_like) || self.write_back.is_due(page))
     }
 
-    /// The ranges in bytes, in order and merged, of the first `volume_bytes` of the volume that
-    /// a side may lack whose newest epoch is `epoch`.
+    /// Returns the ranges in bytes, in order and merged, of the first `volume_bytes` of the volume
+    /// that a side whose newest epoch is `epoch` may lack.
     ///
     /// # Panics
     /// When the map is of a smaller volume.
@@ -252,7 +253,7 @@ impl Regions {
             marks.regions()
         );
         let mut stale: Vec<Range<u64>> = Vec::new();
-        // What was changed after every epoch there is, is above each of them.
+        // `ALWAYS` must be above every epoch.
         for run in marks.above(epoch.min(ALWAYS - 1), regions) {
             let start = run.start * REGION_BYTES;
             let end = volume_bytes.min(run.end * REGION_BYTES);

@@ -1,10 +1,10 @@
-//! Moving what a late member lacks from the tail of the log to its head.
+//! Relogging: moving changes that a late member lacks from the tail of the log to its head.
 //!
 //! A member that answers late may lack a change whose entry has become the oldest of the log. The
-//! entry must not be dropped, or a crash would leave that member without the change and nobody
-//! would know which change it was. What is still the newest of it is appended again under its old
-//! number, so that the entries behind it can go. What newer changes have replaced is not moved: a
-//! client that writes the same blocks over and over fills no log.
+//! entry must not be dropped, or a crash would leave that member without the change, and no side
+//! would know which change it was. The parts of it that are still the newest are appended again
+//! under their old sequence number, so that the entries behind it can go. Parts that newer changes
+//! have replaced are not moved: a client that writes the same blocks over and over fills no log.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ use crate::error::IoError;
 use crate::request::Origin;
 
 impl Store {
-    /// Appends the newest content of the oldest entries again, durably, if a late member is all
-    /// that keeps them in the log. Returns whether anything was moved: nothing is when most of what
-    /// was moved since the late member last got on was still needed, so that moving it gains no
-    /// room. Then the log waits for that member.
+    /// Appends the newest content of the oldest entries again, durably, if only a late member keeps
+    /// them in the log. Returns whether anything was moved. Nothing is moved when most of the bytes
+    /// moved since the late member last made progress were still needed, so that moving gains no
+    /// room; the log then waits for that member.
     ///
     /// # Errors
     /// Those of the device.
@@ -42,8 +42,8 @@ impl Store {
                         Ok(reply) => {
                             Append::known(range, reply, Some(digests.clone()), record.number)
                         }
-                        // What cannot be read here stays where it is, and is repaired from the
-                        // member that has it.
+                        // Content that cannot be read here stays where it is, and is repaired from
+                        // a member that has it.
                         Err(IoError::Corrupt) => {
                             self.suspect.borrow_mut().insert(range);
                             break;
@@ -70,7 +70,8 @@ impl Store {
         Ok(true)
     }
 
-    /// What is the newest in the oldest entries, up to the length of one entry.
+    /// Returns the parts of the oldest entries that are still the newest, up to the length of one
+    /// entry.
     fn parts_to_relog(&self) -> Vec<(Range<u64>, Logged)> {
         let (index, limits) = (self.log.index.borrow(), self.limits());
         let bytes_max = self.log.area.data_blocks_max * BLOCK_BYTES;

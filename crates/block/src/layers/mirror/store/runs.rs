@@ -1,5 +1,5 @@
-//! The runs of a log: each opening, and each failure, begins a new one, so that nothing that was
-//! written before can pass for what is written from then on.
+//! Incarnations of a log (`run` in the code). Each opening and each failure begins a new one, so
+//! that no entry written before can pass for one written from then on.
 
 use super::checkpoint::{self, Checkpoint, JUMPS_MAX, Jump};
 use super::log::Log;
@@ -8,22 +8,23 @@ use crate::error::IoError;
 use crate::request::Request;
 
 impl Log {
-    /// Starts a new run one window behind the head, so that nothing written before can fall on
-    /// what is written from now on. Durable when this returns.
+    /// Begins a new incarnation one window behind the head, so that no late write of an earlier one
+    /// can fall on an entry of the new one. It is durable when this returns.
     ///
     /// # Errors
-    /// When the device fails, or `NoSpace` when the log must be emptied further first.
+    /// When the device fails, or `NoSpace` when more entries must be dropped first.
     pub(super) async fn begin_run(&self) -> Result<(), IoError> {
         self.begin_run_at(|_, _| None).await
     }
 
-    /// As [`begin_run`](Log::begin_run), where the log cannot be emptied any further: a run in
-    /// which no entry was stored is begun once more at the same place, or a program that is killed
-    /// whenever it opens the volume would use up the log. The first jump tells which run came
-    /// before it, so that one stays.
+    /// Does the same as [`begin_run`](Log::begin_run), for a log from which no more entries can be
+    /// dropped. An incarnation in which no entry was stored is begun again at the same place, or a
+    /// program that is killed whenever it opens the volume would use up the log. The first
+    /// discontinuity record (jump) is never reused, because it tells which incarnation came before
+    /// it.
     ///
     /// # Errors
-    /// When the device fails, or `NoSpace` when the last run has an entry.
+    /// When the device fails, or `NoSpace` when the last incarnation has an entry.
     pub(super) async fn begin_run_again(&self) -> Result<(), IoError> {
         self.begin_run_at(|jumps, head| {
             let empty = jumps.pop_if(|last| last.start == head);
@@ -32,8 +33,8 @@ impl Log {
         .await
     }
 
-    /// Begins a run. `place` names the jump to an empty run that is used again when there is no
-    /// space for another one.
+    /// Begins an incarnation. When there is no space for another one, `place` returns the
+    /// discontinuity record of an empty incarnation that is reused.
     async fn begin_run_at(
         &self,
         place: impl FnOnce(&mut Vec<Jump>, u64) -> Option<Jump>,
@@ -50,8 +51,8 @@ impl Log {
             (index.entries().is_empty(), index.lowest_pin())
         };
         let floor = match is_empty {
-            // Nothing is needed of what lies before, so it takes no space, but for what is being
-            // read.
+            // The content before the head is not needed, so it takes no space, except for the parts
+            // being read.
             true => pinned.map_or(head, |pinned| pinned.min(head)),
             false => self.floor(),
         };
@@ -82,20 +83,22 @@ impl Log {
         } else {
             next.jumps.push(jump);
         }
-        // The jump says that all entries before it are there, so they must be durable first.
+        // The discontinuity record states that all entries before it exist, so they must be durable
+        // first.
         self.device.submit(Request::flush()).await?;
         self.write_checkpoint(&next).await?;
         *self.checkpoint.borrow_mut() = next;
         self.head.set(start);
         self.broken.set(false);
         self.cramped.set(false);
-        // What was read when the side was opened, or was stored before the failure, is durable now.
+        // Everything read at the opening, or stored before the failure, is durable now.
         self.flushed.set(start);
         self.complete_durable.set(self.complete.get());
         Ok(())
     }
 
-    /// Writes a checkpoint. Its sequence is used up even when that fails: it may be on the device.
+    /// Writes a checkpoint. Its sequence number is used up even when the write fails, because the
+    /// checkpoint may be on the device.
     pub(super) async fn write_checkpoint(&self, next: &Checkpoint) -> Result<(), IoError> {
         self.checkpoint.borrow_mut().sequence = next.sequence;
         checkpoint::write(&self.rt, &self.device, &self.side, next, &self.older_slot).await

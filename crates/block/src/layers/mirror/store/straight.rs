@@ -1,13 +1,14 @@
-//! What a rebuild copies goes straight home, past the log.
+//! Writes of a rebuild that go straight home and bypass the log.
 //!
-//! Through the log each byte is written twice and read once more, and a disk goes to and fro
-//! between both places; when the log is full of what clients write, a rebuild waits for its space.
-//! While a side is rebuilt it is marked so, and its home may be a mixture: the log has nothing to
-//! protect there. What must be so before the side counts is that the content and its checksums are
-//! durable: until [`settle`](Store::settle) has seen to that, the ranges are remembered, and are
-//! lacking again when the side is given up.
+//! Through the log each byte would be written twice and read once more, a disk would seek between
+//! both places, and a rebuild would wait for space in a log that is full of client writes. While a
+//! side is rebuilt, its superblock says so, and its home may be a mixture: the log has nothing to
+//! protect there. Before the side counts, the content and its checksums must be durable. Until
+//! [`settle`](Store::settle) has made them durable, their ranges are remembered, and count as
+//! lacking again if the side fails.
 //!
-//! It must never write where the log has something, which would come home later and is older.
+//! These writes must never go to a range with a record in the log, which would be destaged later
+//! and is older.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -29,46 +30,46 @@ use crate::layers::mirror::superblock::areas::{
 use crate::range_lock::RangeGuard;
 use crate::range_set::RangeSet;
 
-/// Pages of checksums that have changed and are only in memory, before they are made durable.
+/// Number of changed checksum pages in memory above which they are made durable.
 const UNWRITTEN_PAGES_MAX: usize = 1024;
-/// What is stale in so much of the volume is announced at once: each time costs flushes, and where
-/// a rebuild is cut short, zeroes are written to all that was announced.
+/// Length of the part of the volume whose stale ranges are announced together: each announcement
+/// costs flushes, and if a rebuild is cut short, zeroes are written to all announced ranges.
 const ANNOUNCED_BYTES: u64 = 16 * MAP_PAGE_COVERS_BYTES;
-/// Whether the log may let go of more is looked at this often, at least.
+/// Maximum time between two checks whether the log may drop more entries.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Pages of checksums that are read together, ahead of what is copied.
+/// Number of checksum pages that are read together, ahead of the copy.
 const PAGES_AHEAD: u64 = 64;
 
-/// Why what went straight home is not durable.
+/// Reason why content written straight home is not durable.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Unsettled {
-    /// Its checksums could not be written. That can be tried again.
+    /// The checksums could not be written. The caller may retry.
     Unwritten(IoError),
-    /// It could not be flushed: nothing is known of what was written since the last good flush.
+    /// The flush failed: the state of everything written since the last good flush is unknown.
     Lost(IoError),
 }
 
-/// What went straight home, and whether more may.
+/// Ranges written straight home, and whether more may be written.
 #[derive(Default)]
 pub(super) struct Straight {
     allowed: Cell<bool>,
-    /// Not known to be durable with its checksums.
+    /// Ranges not known to be durable with their checksums.
     unsettled: RefCell<RangeSet>,
-    /// The same, and being made durable.
+    /// Ranges that are being made durable.
     settling: RefCell<RangeSet>,
-    /// Of these ranges the map says durably that they may have been written past the log.
+    /// Ranges of which the map says durably that they may have been written past the log.
     announced: RefCell<RangeSet>,
-    /// What the log has that is older than what a rebuild brings.
+    /// Changes in the log that are older than the content that the rebuild writes.
     superseded: RefCell<Superseded>,
-    /// Writes that have begun and that have ended, and one has ended.
+    /// Numbers of writes that have begun and that have ended, and an event for each end.
     begun: Cell<u64>,
     ended: Cell<u64>,
     one_has_ended: Event,
-    /// The checksums of the volume are in memory from here to there, or have been.
+    /// Range of the volume whose checksums are, or have been, in memory.
     ahead: RefCell<Range<u64>>,
 }
 
-/// A write that is under way, until this is dropped.
+/// A guard that marks a write in flight.
 struct Writing<'s>(&'s Straight);
 
 impl Writing<'_> {
@@ -86,33 +87,34 @@ impl Drop for Writing<'_> {
 }
 
 impl Straight {
-    /// Only while the home may be a mixture.
+    /// Allows or forbids straight writes; they are allowed only while the home may be a mixture.
     pub(super) fn allow(&self, allowed: bool) {
         self.allowed.set(allowed);
     }
 
-    /// True when a write is under way.
+    /// Returns true when a write is in flight.
     pub(super) fn is_writing(&self) -> bool {
         self.ended.get() < self.begun.get()
     }
 
-    /// Waits until every write that is under way now has ended.
+    /// Waits until every write in flight now has ended.
     pub(super) async fn until_written(&self) {
         let begun = self.begun.get();
         self.one_has_ended.until(|| self.ended.get() >= begun).await;
     }
 
-    /// The entry of the log at a position had these ranges, of which a rebuild brings what is
-    /// newer.
+    /// Notes that the log entry at a position had these ranges, of which a rebuild writes newer
+    /// content.
     pub(super) fn supersede(&self, entry: u64, ranges: Vec<Range<u64>>) {
         self.superseded.borrow_mut().note(entry, ranges);
     }
 }
 
 impl Store {
-    /// True when content of a range may go straight home: it was announced, and the log has no
-    /// record of it that counts. One that was forgotten would be found again after a crash: only
-    /// what the log is known to let go of before the side counts is no obstacle.
+    /// Returns true when content of a range may be written straight home: the range was announced,
+    /// and the log has no record of it that counts. A record that was forgotten would be found
+    /// again after a crash, so it blocks the range, unless the log is known to drop it before the
+    /// side counts.
     pub(in super::super) fn takes_straight(&self, range: &Range<u64>) -> bool {
         self.straight.allowed.get()
             && self.straight.announced.borrow().covers(range)
@@ -120,21 +122,21 @@ impl Store {
             && self.log.index.borrow().newest_in(range).is_empty()
     }
 
-    /// The part of the volume whose stale ranges are announced together with a position: what some
-    /// pages of the map describe.
+    /// Returns the part of the volume around a position whose stale ranges are announced together:
+    /// the part that a few pages of the map describe.
     pub(in super::super) fn announced_together(position: u64) -> Range<u64> {
         let start = position - position % ANNOUNCED_BYTES;
         start..start + ANNOUNCED_BYTES
     }
 
-    /// True when a range must be announced before it may go straight home.
+    /// Returns true when a range must be announced before it may be written straight home.
     pub(in super::super) fn is_to_be_announced(&self, range: &Range<u64>) -> bool {
         self.straight.allowed.get() && !self.straight.announced.borrow().covers(range)
     }
 
-    /// Has the map say durably of ranges that they may be written past the log. After a crash in
-    /// the middle of a rebuild it tells where the home may hold what the checksums do not know, and
-    /// a side that was absent what it lacks.
+    /// Marks ranges durably in the map as ranges that may be written past the log. After a crash in
+    /// the middle of a rebuild the map tells where the home may hold content unknown to the
+    /// checksums, and tells an absent side what it lacks.
     ///
     /// # Errors
     /// Those of the device.
@@ -143,7 +145,7 @@ impl Store {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
         }
         self.write_pages().await?;
-        // The map knows regions only, so all of them is announced.
+        // The map has whole regions only, so whole regions are announced.
         let regions = ranges.iter().map(|range| {
             let end = range.end.next_multiple_of(REGION_BYTES);
             range.start - range.start % REGION_BYTES..end
@@ -152,8 +154,9 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps the home of a range for content that goes straight there; `None` when it may not, or
-    /// is being written. What comes to the log from then on goes home after that content.
+    /// Locks the home of a range for a straight write; `None` when the range may not be written
+    /// straight, or is being written. Changes that enter the log from then on are destaged after
+    /// that content.
     pub(in super::super) fn begin_straight(&self, range: &Range<u64>) -> Option<RangeGuard> {
         let taken = self.takes_straight(range);
         let kept = taken.then(|| self.home.try_lock(range.clone())).flatten()?;
@@ -161,11 +164,11 @@ impl Store {
         Some(kept)
     }
 
-    /// Writes the content of a range that was kept straight home. It is durable after the next
+    /// Writes the content of a locked range straight home. It is durable after the next
     /// [`settle`](Self::settle).
     ///
     /// # Errors
-    /// Those of the device; what the range holds is then unknown.
+    /// Those of the device; the content of the range is then unknown.
     pub(in super::super) async fn write_straight(
         &self,
         kept: RangeGuard,
@@ -178,28 +181,29 @@ impl Store {
         let writing = Writing::begin(&self.straight);
         let written = self.write_locked_home(write).await;
         drop(writing);
-        // What is settled meanwhile is what was there before.
+        // A `settle` during the write has only covered the content from before.
         self.straight.unsettled.borrow_mut().insert(range);
         written
     }
 
-    /// True when so much has gone straight home that it should be settled.
+    /// Returns true when enough was written straight home that [`settle`](Self::settle) should be
+    /// called.
     pub(in super::super) fn should_settle(&self) -> bool {
         let checksums = self.checksums.as_ref();
         checksums.is_some_and(|checksums| checksums.unwritten_pages() > UNWRITTEN_PAGES_MAX)
     }
 
-    /// Makes durable what went straight home before the call, with its checksums.
+    /// Makes the content written straight home before the call durable, with its checksums.
     ///
     /// # Errors
-    /// Those of the device, and whether anything may be lost that was written before. What is not
-    /// durable is still remembered.
+    /// Those of the device; they say whether earlier writes may be lost. Ranges that are not
+    /// durable are still remembered.
     pub(in super::super) async fn settle(&self) -> Result<(), Unsettled> {
         let unsettled = std::mem::take(&mut *self.straight.unsettled.borrow_mut());
         if unsettled.is_empty() {
             return Ok(());
         }
-        // Until it is durable, a side that is given up lacks it.
+        // If the side fails before the ranges are durable, it lacks them.
         let settling = &self.straight.settling;
         settling.borrow_mut().extend(unsettled.iter());
         let settled = self.settle_now().await;
@@ -218,14 +222,16 @@ impl Store {
         self.write_pages().await.map_err(Unsettled::Lost)
     }
 
-    /// From now on the log says what the side holds: everything more goes through it.
+    /// Ends straight writes: from now on the log says what the side holds, and everything more goes
+    /// through it.
     pub(in super::super) fn end_straight(&self) {
         self.straight.allow(false);
     }
 
-    /// Has the log let go of what is older than what a rebuild has brought past it: of all up to
-    /// there. The side must not count before that, since after a crash the log would be believed.
-    /// When it waits for other members to hold what it keeps for them, this waits as long.
+    /// Makes the log drop all entries up to the last one with changes older than the content that a
+    /// rebuild wrote past the log. The side must not count before that, since after a crash the log
+    /// would be believed. When the log waits until other members hold the changes it keeps for
+    /// them, this waits as long.
     ///
     /// # Errors
     /// Those of the device.
@@ -241,9 +247,9 @@ impl Store {
         Ok(())
     }
 
-    /// What was forgotten of the entries that the log has not let go of. Another store that reads
-    /// this log finds it again, and must forget it as well: what a rebuild has brought past the log
-    /// in its place is newer, and may not be lacking any more.
+    /// Returns the forgotten changes of the entries that the log has not dropped. Another store
+    /// that reads this log finds them again, and must forget them as well: the content that a
+    /// rebuild wrote past the log in their place is newer, and may no longer be lacking.
     pub(in super::super) fn superseded(&self) -> Superseded {
         self.straight
             .superseded
@@ -251,9 +257,10 @@ impl Store {
             .without_before(self.log.tail())
     }
 
-    /// What the side holds and may lose, because it is not known to be durable: in its log, also
-    /// under numbers below which everything else is, since what a rebuild brings has the number of
-    /// an older change; and straight at home. The latter is forgotten here.
+    /// Returns the ranges that the side holds and may lose, because they are not known to be
+    /// durable. In the log these include ranges of changes with sequence numbers below
+    /// `complete_durable`, since a rebuild writes under the number of an older change. The ranges
+    /// written straight home are forgotten here.
     pub(in super::super) fn take_not_durable(&self) -> RangeSet {
         let mut ranges = self.straight.unsettled.take();
         ranges.extend(self.straight.settling.take().iter());
@@ -267,7 +274,7 @@ impl Store {
     /// asks for one page after the other. A disk would seek for each.
     ///
     /// # Errors
-    /// As of any look at the checksums.
+    /// As of any read of the checksums.
     pub(in super::super) async fn look_ahead(&self, range: &Range<u64>) -> Result<(), IoError> {
         let Some(checksums) = &self.checksums else {
             return Ok(());

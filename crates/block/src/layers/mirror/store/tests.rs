@@ -49,7 +49,7 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
     }
 }
 
-/// A store that is told that everything has been given to it.
+/// Opens a store, and tells it that it has been given every change.
 async fn opened(rt: &Rt, device: &Rc<dyn Device>) -> (Rc<Store>, Rc<Cell<u64>>) {
     let store = Store::open(rt, &on(device)).await.expect("it opens");
     let next = Rc::new(Cell::new(store.found().next_number.max(1)));
@@ -64,7 +64,7 @@ async fn opened(rt: &Rt, device: &Rc<dyn Device>) -> (Rc<Store>, Rc<Cell<u64>>) 
     (store, next)
 }
 
-/// Appends blocks that hold one byte each.
+/// Appends blocks that are each full of one byte.
 async fn put(rt: &Rt, store: &Store, next: &Cell<u64>, block: u64, bytes: &[u8]) {
     let mut buf = rt.pool().alloc_now(bytes.len() * BLOCK_BYTES as usize);
     for (content, byte) in buf.chunks_mut(BLOCK_BYTES as usize).zip(bytes) {
@@ -78,7 +78,7 @@ async fn put(rt: &Rt, store: &Store, next: &Cell<u64>, block: u64, bytes: &[u8])
     store.append(append).wait().await.expect("it is stored");
 }
 
-/// One byte of each block.
+/// Returns one byte of each block.
 async fn get(store: &Store, blocks: Range<u64>) -> Result<Vec<u8>, IoError> {
     let range = blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
     let data = store.read(range, Origin::NONE).await?.into_data().to_vec();
@@ -120,8 +120,8 @@ fn what_was_stored_is_found_again() {
     });
 }
 
-/// What goes home together takes a checksum in memory for each block, so an entry covers 65,536
-/// blocks without data at most.
+/// Destaging an entry takes a checksum in memory for each of its blocks, so an entry covers at most
+/// 65,536 blocks without data.
 #[test]
 fn a_long_discard_is_in_many_entries() {
     const COVERED_MAX: u64 = 256 << 20;
@@ -153,7 +153,8 @@ fn a_long_discard_is_in_many_entries() {
     });
 }
 
-/// Random changes over a log that goes round many times, with stops in between, against an array.
+/// Random changes over a log that wraps around many times, with stops in between, compared with an
+/// array.
 #[test]
 fn it_agrees_with_an_array_however_often_the_log_goes_round() {
     let rt = rt();
@@ -189,7 +190,7 @@ fn it_agrees_with_an_array_however_often_the_log_goes_round() {
     });
 }
 
-/// The log is read up to the first entry that is not whole, whatever lies behind.
+/// The log is read up to the first entry that is not whole, whatever follows it.
 #[test]
 fn a_torn_entry_ends_the_log() {
     let rt = rt();
@@ -212,7 +213,8 @@ fn a_torn_entry_ends_the_log() {
     });
 }
 
-/// An entry that goes bad after later ones have said that it was durable is not taken for the end.
+/// An entry that becomes corrupt after later ones have said that it was durable is not taken for
+/// the end.
 #[test]
 fn a_hole_among_durable_entries_is_damage() {
     for header_too in [false, true] {
@@ -242,8 +244,8 @@ fn a_hole_among_durable_entries_is_damage() {
                 "what follows is there"
             );
             if !header_too {
-                // It is known what is missing, and reading it says so, before and after it was due
-                // to go home.
+                // It is known which change is missing, and reading its block reports that, before
+                // and after it was due to be destaged.
                 assert_eq!(get(&store, 0..1).await, Err(IoError::Corrupt));
                 assert!(store.empty().await.expect("it goes on"));
                 assert_eq!(get(&store, 0..1).await, Err(IoError::Corrupt));
@@ -254,8 +256,8 @@ fn a_hole_among_durable_entries_is_damage() {
     }
 }
 
-/// No entry follows the last one that says that it had been durable. The checkpoint does, which may
-/// have let go of what the entry replaces.
+/// No log entry follows to say that the last one had been durable. The checkpoint says so, and may
+/// have dropped the content that the entry replaces.
 #[test]
 fn an_entry_that_was_durable_at_the_last_checkpoint_is_missed() {
     for header_too in [false, true] {
@@ -288,8 +290,8 @@ fn an_entry_that_was_durable_at_the_last_checkpoint_is_missed() {
     }
 }
 
-/// A side that is started alone holds nothing beyond the number up to which it is complete, and the
-/// home never does.
+/// A side that is started alone holds no change beyond the sequence number up to which it is
+/// complete, and its home never does.
 #[test]
 fn what_is_not_complete_can_be_forgotten() {
     let rt = rt();
@@ -317,7 +319,8 @@ fn what_is_not_complete_can_be_forgotten() {
     });
 }
 
-/// A device whose writes take 1 ms, 2 ms and so on once it is told to; the first of them fails.
+/// A device whose writes take 1 ms, 2 ms and so on once it is switched on; the first of these
+/// fails.
 struct FailsOnce {
     rt: Rt,
     below: Rc<dyn Device>,
@@ -344,8 +347,8 @@ impl Device for FailsOnce {
     }
 }
 
-/// An entry has failed and a later one is still in flight when a change comes; nothing comes after
-/// it that could wake the log.
+/// A change arrives when an entry has failed and a later one is still in flight; no later change
+/// arrives that could wake the log.
 #[test]
 fn a_change_that_comes_while_a_run_dies_is_stored_in_the_next_one() {
     let rt = rt();
@@ -370,8 +373,8 @@ fn a_change_that_comes_while_a_run_dies_is_stored_in_the_next_one() {
     });
 }
 
-/// Another store is opened over the side then, and nobody who still has the old one, such as a stop
-/// or a scrub, may write under it.
+/// Another store is then opened over the side, and no task that still has the old one, such as a
+/// stop or a scrub, may write under it.
 #[test]
 fn a_store_that_is_over_changes_nothing() {
     let rt = rt();
@@ -384,7 +387,7 @@ fn a_store_that_is_over_changes_nothing() {
 
         let (store, _) = opened(&rt, &device).await;
         assert!(store.empty().await.expect("it goes home"));
-        // The checkpoint on the device is not that of the old one any more.
+        // The checkpoint on the device is no longer that of the old store.
         assert_eq!(old.check_areas(0).await, Err(IoError::Closed));
         assert_eq!(old.empty().await, Err(IoError::Closed));
         let append = Append::zeroes(0..BLOCK_BYTES, Space::Freed, next.get());
@@ -400,8 +403,8 @@ fn a_store_that_is_over_changes_nothing() {
     });
 }
 
-/// Each start takes room in the log. When none is left, what is in it goes home although peers may
-/// be late, but only as much as has to: they would have to be given whole regions then.
+/// Each start takes room in the log. When none is left, entries are destaged although peers may be
+/// late, but no more than necessary: the peers would otherwise have to be given whole regions.
 #[test]
 fn a_side_begins_however_often_it_was_stopped() {
     let rt = rt();
@@ -429,9 +432,9 @@ fn a_side_begins_however_often_it_was_stopped() {
     });
 }
 
-/// The second change took the place of something that the side never had; it does not count, and
-/// the rebuild that would have given the side what does is interrupted when the log has let go of
-/// it.
+/// The second change replaced content that the side never had. It does not count, and the rebuild
+/// that would have given the side the counting content is interrupted when the log has dropped the
+/// change.
 #[test]
 fn what_a_discarded_change_had_replaced_is_lacked_until_the_side_is_a_member_again() {
     let rt = rt();
@@ -463,14 +466,14 @@ fn what_a_discarded_change_had_replaced_is_lacked_until_the_side_is_a_member_aga
         let reopened = || async { Store::open(&rt, &on(&device)).await.expect("it opens") };
         assert!(reopened().await.changes_from(0).is_empty());
         assert!(is_lacked(reopened().await.discard_from(2, 1)));
-        // As a member of the epoch it has been given everything.
+        // As a member of the epoch the side has been given everything.
         assert!(!is_lacked(reopened().await.discard_from(2, 3)));
     });
 }
 
-/// The change went home while the side was being rebuilt, and the power was cut before the
-/// checksums said so. Its block must not pass for one that nothing was ever written to once the log
-/// has let go of the change: a rebuild would leave there what is there.
+/// The change was destaged while the side was being rebuilt, and the power was cut before the
+/// checksums were updated. Once the log has dropped the change, its block must not pass for one
+/// that was never written: a rebuild would then leave the wrong content there.
 #[test]
 fn the_home_of_a_discarded_change_does_not_pass_for_never_written() {
     let rt = rt();

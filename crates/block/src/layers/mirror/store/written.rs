@@ -1,13 +1,13 @@
-//! Which pages of the map and of the checksums were ever written. The bytes are those of
-//! `docs/format/mirror-side.md`.
+//! Bits that say which pages of the map and of the checksums were ever written. The bytes are those
+//! of `docs/format/mirror-side.md`.
 //!
-//! A side of 20 TiB has 21 GB of such pages. Formatting writes none of them: a page without a bit
-//! here says what a new side says, whatever the device has in its place. A page with a bit is
-//! believed by its own checksums alone, so one that has turned to zeroes is damaged.
+//! A side of 20 TiB has 21 GB of such pages, and formatting writes none of them: a page without a
+//! bit counts as a page of a new side, whatever the device has in its place. A page with a bit is
+//! validated by its own checksums alone, so one that has turned to zeroes is damaged.
 //!
-//! A bit must never be durable before its page is, and the log must never let go of what a page
-//! says before the bit is durable. A bit that is lost would make content read as zeroes, so there
-//! are two copies of all bits, bits are never taken back, and a bit counts when either copy has it.
+//! A bit must never be durable before its page is, and the log must never drop the changes in a
+//! page before the bit is durable. A lost bit would make content read as zeroes, so there are two
+//! copies of all bits, bits are never cleared, and a bit counts when either copy has it.
 
 #[cfg(test)]
 mod tests;
@@ -31,13 +31,14 @@ use crate::request::Request;
 
 const PAGE_WORDS: usize = ENTRIES_BYTES / 8;
 const SECTOR_WORDS: usize = PAGE_WORDS / SECTORS;
-/// Pages of the first and of the second copy are numbered from these on, so that no page of the
-/// map or of the checksums can be taken for one of them.
+/// Page numbers from which the pages of the first and of the second copy are numbered, so that no
+/// page of the map or of the checksums can pass for one of them.
 const FIRST_PAGES: [u64; 2] = [1 << 62, 1 << 63];
-/// A page that is not found as it was written is written again, up to this number of times in all.
+/// Number of times that the bits are written at most, when a page is not read back as it was
+/// written.
 const WRITE_TRIES: usize = 4;
 
-/// The two copies of the bits of a number of pages: each begins where its half of the area does.
+/// Returns the areas of the two copies of the bits: each begins at its half of the area.
 fn copies((offset, len): (u64, u64), pages: u64, side: Uuid) -> [Area; 2] {
     let half = len / 2 / PAGE_BYTES * PAGE_BYTES;
     let needed = written_bytes(pages) / 2;
@@ -50,8 +51,7 @@ fn copies((offset, len): (u64, u64), pages: u64, side: Uuid) -> [Area; 2] {
     })
 }
 
-/// Writes what a new side says: none of this number of pages was ever written. Durable after a
-/// flush.
+/// Writes bits that say that none of this number of pages was ever written. Durable after a flush.
 ///
 /// # Errors
 /// Those of the device; the content is then unknown.
@@ -71,26 +71,26 @@ pub(super) async fn initialise(
     Ok(())
 }
 
-/// What is known of the pages of a side that is in use.
+/// The bits of a side that is in use.
 pub(super) struct Written {
     device: Rc<dyn Device>,
     copies: [WriteBack; 2],
-    /// A bit for each page whose bit is durable, or is to be written next.
+    /// One bit per page; a set bit is durable, or is written next.
     bits: RefCell<Vec<u64>>,
-    /// Pages that the device has taken and that have no bit yet: they need not be durable.
+    /// Pages that the device has taken and that have no bit yet: they may not be durable.
     fresh: RefCell<BTreeSet<u64>>,
     damaged_sectors: Cell<u64>,
 }
 
-/// What was read of one copy: a sector that cannot be believed is `None`.
+/// The sectors read from one copy: an invalid one is `None`.
 type Sectors = Vec<Option<[u64; SECTOR_WORDS]>>;
 
 impl Written {
-    /// Reads both copies of the bits of a number of pages, at once.
+    /// Reads both copies of the bits at once.
     ///
     /// # Errors
-    /// Those of the device that say nothing of a block. A sector that cannot be believed in either
-    /// copy is no error: all of its pages count as written, so that their own checksums decide.
+    /// Errors of the device that do not concern a single block. A sector that is invalid in both
+    /// copies is no error: all of its pages count as written, so that their own checksums decide.
     ///
     /// # Panics
     /// When there is no room for the bits.
@@ -119,7 +119,7 @@ impl Written {
         Ok(Rc::new(written))
     }
 
-    /// What a sector says when its two copies say this. A copy that says less is to be written.
+    /// Merges the two copies of a sector. A copy with fewer bits is due to be written.
     fn take_sector(
         &self,
         page: u64,
@@ -142,23 +142,24 @@ impl Written {
         words
     }
 
-    /// Sectors of which neither copy could be believed.
+    /// Returns the number of sectors that were invalid in both copies.
     pub(super) fn damaged_sectors(&self) -> u64 {
         self.damaged_sectors.get()
     }
 
-    /// Pages that the device has taken and that have no bit yet. After a flush that begins after
-    /// this call, and once they have been read again, they may be [settled](Self::settle).
+    /// Returns the pages that the device has taken and that have no bit yet. After a flush that
+    /// begins after this call, and once they have been read back, they may be
+    /// [settled](Self::settle).
     pub(super) fn fresh(&self) -> BTreeSet<u64> {
         self.fresh.borrow().clone()
     }
 
-    /// Gives a bit to each of these pages that is still fresh, and makes all bits durable. Must be
-    /// run to its end.
+    /// Sets the bits of those of these pages that are still fresh, and makes all bits durable. The
+    /// future must run to completion.
     ///
     /// # Errors
-    /// Those of the device; `Corrupt` when it does not keep what it is given. What was not written
-    /// is written the next time.
+    /// Those of the device; `Corrupt` when the device does not keep the content it was given. Bits
+    /// that were not written are written the next time.
     pub(super) async fn settle(&self, durable_pages: BTreeSet<u64>) -> Result<(), IoError> {
         for page in durable_pages {
             if self.fresh.borrow_mut().remove(&page) {
@@ -185,17 +186,17 @@ impl Written {
         }
     }
 
-    /// Reads both copies as they lie on the device, and says how many bytes that were and how many
-    /// pages are not as they should be; these are written by the next [`settle`](Self::settle).
+    /// Reads both copies from the device. Returns the number of bytes read and of wrong pages; the
+    /// next [`settle`](Self::settle) writes these pages.
     ///
     /// # Errors
-    /// Those of the device that say nothing of a block.
+    /// Errors of the device that do not concern a single block.
     pub(super) async fn check(&self) -> Result<(u64, u64), IoError> {
         let (mut read_bytes, mut wrong_pages) = (0, 0);
         for copy in &self.copies {
             for page in 0..copy.area().pages() {
                 read_bytes += PAGE_BYTES;
-                // The first time it may have been on its way.
+                // During the first read the page may have been on its way.
                 if !self.is_right(copy, page).await? && !self.is_right(copy, page).await? {
                     wrong_pages += 1;
                     copy.mark(page);

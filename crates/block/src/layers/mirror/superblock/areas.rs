@@ -1,20 +1,22 @@
-//! How much the pages of a side describe, whichever area they lie in. The numbers are those of
-//! `docs/format/mirror-side.md`: with them the areas are laid out, read and written.
+//! Sizes of the pages of a side, and how much each page describes. The numbers are those of
+//! `docs/format/mirror-side.md`: they determine the layout of the areas and how pages are read and
+//! written.
 
 use crate::request::BLOCK_BYTES;
 
-/// A page of an area.
+/// Length of a page of an area.
 pub(in crate::layers::mirror) const PAGE_BYTES: u64 = BLOCK_BYTES;
-/// What a device writes as a whole or not at all.
+/// Length of a sector, which a device writes as a whole or not at all.
 pub(in crate::layers::mirror) const SECTOR_BYTES: usize = 512;
-/// Sectors of a page, each of which is sealed by itself.
+/// Sectors of a page, each with its own checksum.
 pub(in crate::layers::mirror) const SECTORS: usize = PAGE_BYTES as usize / SECTOR_BYTES;
-/// The entries of a sector end here. No entry lies in two sectors: their lengths divide this.
+/// Length of the entries of a sector. No entry lies in two sectors: the lengths of entries divide
+/// this.
 pub(in crate::layers::mirror) const SECTOR_ENTRIES_BYTES: usize = 504;
-/// The entries of a page, without what lies between those of one sector and the next.
+/// Length of the entries of a page, without the bytes behind those of each sector.
 pub(in crate::layers::mirror) const ENTRIES_BYTES: usize = SECTORS * SECTOR_ENTRIES_BYTES;
 
-/// A region of the volume in bytes: what an entry of the map describes.
+/// Length of a region of the volume, which one entry of the map describes.
 pub(in crate::layers::mirror) const REGION_BYTES: u64 = 1 << 20;
 /// Bytes of an entry of the map.
 pub(in crate::layers::mirror) const REGION_ENTRY_BYTES: usize = 8;
@@ -31,11 +33,11 @@ pub(in crate::layers::mirror) const PAGE_BLOCKS: u64 =
 /// Bytes of the data that a page of the checksums describes.
 pub(in crate::layers::mirror) const CHECKSUM_PAGE_COVERS_BYTES: u64 = PAGE_BLOCKS * BLOCK_BYTES;
 
-/// Bits of a page that says which other pages were ever written.
+/// Bits in a page of the bits that say which pages were ever written.
 pub(in crate::layers::mirror) const PAGE_BITS: u64 = ENTRIES_BYTES as u64 * 8;
 
-/// Bytes of both copies of these bits together, for this number of pages in the map and the
-/// checksums.
+/// Returns the length of both copies of these bits together, for this number of pages in the map
+/// and the checksums.
 pub(in crate::layers::mirror) fn written_bytes(pages: u64) -> u64 {
     2 * pages.div_ceil(PAGE_BITS) * PAGE_BYTES
 }

@@ -1,5 +1,5 @@
-//! The superblock of a side on its device: reading, judging and writing its copies. While one of
-//! them is not known to be whole the other one must not be touched.
+//! The superblock of a side on its device: reading, validating and writing its copies. While one
+//! copy is not known to be whole, the other one must not be written.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::error::{IoError, OpenError};
 use crate::request::{Flags, Op, Request};
 
-/// A side that is being looked at: its name in the configuration and its device.
+/// A side to examine: its name in the configuration and its device.
 #[derive(Clone)]
 pub struct Candidate {
     /// The name.
@@ -20,12 +20,12 @@ pub struct Candidate {
     pub device: Rc<dyn Device>,
 }
 
-/// Why nothing is known of a side.
+/// Reason why the superblock of a side is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::layers::mirror) enum NotSeen {
-    /// The device does not answer: it is as if the side were not there.
+    /// The device does not answer: the side counts as absent.
     Unreadable(String),
-    /// What is there cannot be believed.
+    /// The device holds an invalid superblock.
     Damaged(String),
 }
 
@@ -39,8 +39,8 @@ impl Candidate {
         [0, size_bytes.saturating_sub(SUPERBLOCK_BYTES)]
     }
 
-    /// The newest superblock on the device, if there is one; `Err` says why what is there cannot
-    /// be read or believed.
+    /// Reads the newest superblock on the device, if there is one; `Err` says why it is unreadable
+    /// or invalid.
     pub(in crate::layers::mirror) async fn look(&self) -> Result<Option<Superblock>, NotSeen> {
         let (mut copies, mut unread) = (Vec::new(), 0);
         for offset in self.copies() {
@@ -65,19 +65,19 @@ impl Candidate {
         Ok(found)
     }
 
-    /// The newest superblock on the device, if there is one.
+    /// Reads the newest superblock on the device, if there is one.
     ///
     /// # Errors
-    /// When it cannot be read, or when what is there cannot be believed.
+    /// When it cannot be read, or is invalid.
     pub async fn superblock(&self) -> Result<Option<Superblock>, OpenError> {
         let found = self.look().await;
         found.map_err(|(NotSeen::Unreadable(why) | NotSeen::Damaged(why))| self.error(&why))
     }
 
-    /// How many of the copies on the device are not this superblock.
+    /// Returns the number of copies on the device that differ from this superblock.
     ///
     /// # Errors
-    /// Those of the device that say nothing of the copies.
+    /// Errors of the device that do not concern the copies.
     pub(in crate::layers::mirror) async fn wrong_copies(
         &self,
         superblock: &Superblock,
@@ -95,9 +95,9 @@ impl Candidate {
         Ok(wrong)
     }
 
-    /// Which copy to write first: the one without which the side still has its superblock.
+    /// Returns the copy to write first: the one without which the side still has its superblock.
     async fn spare_copy(&self) -> Result<usize, IoError> {
-        // What is not durable yet is read like what is.
+        // A read returns content that is not yet durable like content that is.
         self.device.submit(Request::flush()).await?;
         let mut needed: Option<(usize, u64)> = None;
         for (index, offset) in self.copies().into_iter().enumerate() {
@@ -117,12 +117,14 @@ impl Candidate {
         Ok(needed.map_or(0, |(index, _)| 1 - index))
     }
 
-    /// Writes both copies, with a flush after each: first the one that `spare` says is not needed,
-    /// or that is found to be when it says nothing. A write may leave nothing of the copy that was
-    /// there, so while one of them is not known to be whole the other one must not be touched.
+    /// Writes both copies, with a flush after each: first the copy that `spare` names as not
+    /// needed, or, if it names none, the one that is found not to be needed. A failed write may
+    /// destroy the copy in its place, so while one copy is not known to be whole, the other one
+    /// must not be written.
     ///
     /// # Errors
-    /// The first that failed; one of the copies is whole all the same, and `spare` is not that one.
+    /// The first error; one of the copies is whole nevertheless, and `spare` does not name that
+    /// one.
     pub(in crate::layers::mirror) async fn write(
         &self,
         superblock: &Superblock,
@@ -145,7 +147,7 @@ impl Candidate {
         Ok(())
     }
 
-    /// Makes the device a side of no volume.
+    /// Overwrites both superblocks with zeroes, so that the device is no side of a volume.
     pub(in crate::layers::mirror) async fn wipe(&self) -> Result<(), IoError> {
         for offset in self.copies() {
             let zeroes =

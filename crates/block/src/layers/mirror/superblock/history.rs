@@ -1,52 +1,54 @@
-//! Epochs: the times during which the set of sides that count stayed the same, and the history of
-//! them that every side keeps.
+//! Epochs: the periods in which the set of sides that count stayed the same, and the history of
+//! epochs that every side keeps.
 //!
 //! Epochs are told apart by their random identity and never by number: two sides that each went on
-//! without the other both have a next epoch, of the same number. A history is a path in that tree.
+//! without the other both have a next epoch, with the same number. A history is a path in that
+//! tree.
 
 use super::{SIDES_MAX, Uuid};
 
-/// Epochs a superblock has room for.
+/// Maximum number of epochs in a superblock.
 pub const EPOCHS_MAX: usize = 64;
 
-/// A time during which the set of sides that count stayed the same.
+/// A period in which the set of sides that count stayed the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
-    /// One more than that of the epoch before; the first one has 1.
+    /// Number of the epoch: one more than that of the epoch before; the first epoch has 1.
     pub number: u64,
-    /// Random: what tells epochs apart.
+    /// Random identity, by which epochs are told apart.
     pub id: Uuid,
-    /// Number of the first change admitted in it. Lower than that of the epoch before when the
-    /// operator has given up changes.
+    /// Sequence number of the first change admitted in the epoch. It is lower than that of the
+    /// epoch before if changes were given up or lost.
     pub first_change: u64,
-    /// A bit for each place in the table of sides that counts.
+    /// One bit for the place in the table of each side that counts.
     pub members: u32,
-    /// When it began, in seconds since 1970.
+    /// Time at which the epoch began, in seconds since 1970.
     pub began_s: u64,
 }
 
 impl Epoch {
-    /// True when the side at `place` of the table counts.
+    /// Returns true when the side at `place` of the table counts.
     pub fn has_member(&self, place: usize) -> bool {
         place < SIDES_MAX && self.members & (1 << place) != 0
     }
 }
 
-/// The epochs a side has been in, oldest first; at least one, at most [`EPOCHS_MAX`], with
-/// consecutive numbers.
+/// The epochs of a side, oldest first; at least one, at most [`EPOCHS_MAX`], with consecutive
+/// numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History(Vec<Epoch>);
 
 impl History {
-    /// A history that begins with this epoch.
+    /// Creates a history that begins with this epoch.
     pub fn new(first: Epoch) -> History {
         History(vec![first])
     }
 
-    /// The history of these epochs.
+    /// Creates the history of these epochs.
     ///
     /// # Errors
-    /// When they cannot be one: too few or too many, numbers with gaps, an identity twice.
+    /// When they are no valid history: too few or too many epochs, gaps in the numbers, or an
+    /// identity twice.
     pub fn of(epochs: Vec<Epoch>) -> Result<History, String> {
         if !(1..=EPOCHS_MAX).contains(&epochs.len()) {
             return Err(format!("it has {} epochs", epochs.len()));
@@ -61,40 +63,41 @@ impl History {
         Ok(History(epochs))
     }
 
-    /// The epochs, oldest first.
+    /// Returns the epochs, oldest first.
     pub fn epochs(&self) -> &[Epoch] {
         &self.0
     }
 
-    /// The newest epoch.
+    /// Returns the newest epoch.
     pub fn current(&self) -> &Epoch {
         self.0.last().expect("a history has at least one epoch")
     }
 
-    /// The oldest epoch that has not been dropped.
+    /// Returns the oldest epoch that has not been dropped.
     pub fn oldest(&self) -> &Epoch {
         &self.0[0]
     }
 
-    /// True when the epoch of this identity is in it.
+    /// Returns true when the history has an epoch with this identity.
     pub fn contains(&self, id: &Uuid) -> bool {
         self.0.iter().any(|epoch| epoch.id == *id)
     }
 
-    /// True when an epoch is older than all that are in it.
+    /// Returns true when an epoch is older than all epochs in the history, so that it may have been
+    /// dropped.
     pub fn may_have_dropped(&self, epoch: &Epoch) -> bool {
         epoch.number < self.oldest().number
     }
 
-    /// Starts a new epoch. The oldest one is dropped when there is no room.
+    /// Appends a new epoch. The oldest one is dropped when there is no room.
     ///
     /// # Panics
-    /// When its number is not the next one.
+    /// When the number of the epoch is not the next one.
     pub fn push(&mut self, epoch: Epoch) {
         self.push_within(EPOCHS_MAX, epoch);
     }
 
-    /// The same with room for this many epochs.
+    /// Does the same with room for this many epochs.
     pub(in crate::layers::mirror) fn push_within(&mut self, epochs_max: usize, epoch: Epoch) {
         assert_eq!(
             self.current().number.checked_add(1),
@@ -107,27 +110,27 @@ impl History {
         self.0.push(epoch);
     }
 
-    /// The epochs after the one of this identity; empty for the current one, `None` when it is
-    /// not there.
+    /// Returns the epochs after the one with this identity: an empty slice for the current epoch,
+    /// `None` when the identity is not in the history.
     pub fn after(&self, id: &Uuid) -> Option<&[Epoch]> {
         let at = self.0.iter().position(|epoch| epoch.id == *id)?;
         Some(&self.0[at + 1..])
     }
 
-    /// Number of the epoch in which a change was admitted: the last one that had begun by then. 0
-    /// when that is one which has been dropped.
+    /// Returns the number of the epoch in which a change was admitted: that of the last epoch that
+    /// had begun by then. 0 when that epoch has been dropped.
     pub fn epoch_of(&self, change: u64) -> u64 {
         let mut epochs = self.0.iter().rev();
         let began = epochs.find(|epoch| epoch.first_change <= change);
         began.map_or(0, |epoch| epoch.number)
     }
 
-    /// The epoch that followed the one of this identity, if both are there.
+    /// Returns the epoch that followed the one with this identity, if both are in the history.
     pub fn next_after(&self, id: &Uuid) -> Option<&Epoch> {
         self.after(id)?.first()
     }
 
-    /// The newest epoch that is in both histories.
+    /// Returns the newest epoch that is in both histories.
     pub fn common(&self, other: &History) -> Option<&Epoch> {
         self.0.iter().rev().find(|epoch| other.contains(&epoch.id))
     }

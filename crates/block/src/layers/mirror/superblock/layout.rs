@@ -1,4 +1,4 @@
-//! Where the areas of a side lie. The sizes are those of `docs/format/mirror-side.md`, which are
+//! Layout of the areas of a side. The sizes are those of `docs/format/mirror-side.md`, and are
 //! fixed once a side is formatted: opening reads them from the superblock and never computes them.
 
 use super::SUPERBLOCK_BYTES;
@@ -9,24 +9,25 @@ use crate::units::show_size;
 
 /// Space before the first area.
 pub(super) const HEADER_BYTES: u64 = 64 << 10;
-/// Areas start and end at multiples of this.
+/// Alignment of the start and the end of areas.
 pub(super) const AREA_ALIGNMENT: u64 = 64 << 10;
-/// The data starts at a multiple of this.
+/// Alignment of the start of the data.
 pub(super) const DATA_ALIGNMENT: u64 = 1 << 20;
-/// The smallest device that can be a side.
+/// Size of the smallest device that can be a side.
 pub const SIDE_BYTES_MIN: u64 = 16 << 20;
-/// The smallest log.
+/// Length of the smallest log.
 pub const LOG_BYTES_MIN: u64 = 4 << 20;
 const LOG_BYTES_DEFAULT_MAX: u64 = 1 << 30;
 
-/// Where the areas of a side lie: offset and length, in bytes.
+/// Offsets and lengths of the areas of a side, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The map of regions.
     pub map: (u64, u64),
     /// The checksums.
     pub checksums: (u64, u64),
-    /// Which pages of these two were ever written; `None` when formatting has written all of them.
+    /// The bits that say which pages of these two areas were ever written; `None` when formatting
+    /// wrote all of them.
     pub written: Option<(u64, u64)>,
     /// The log.
     pub log: (u64, u64),
@@ -34,10 +35,10 @@ pub struct Layout {
     pub data: (u64, u64),
 }
 
-/// Why a device cannot be a side.
+/// Reason why a device cannot be a side.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// It is smaller than any side.
+    /// The device is smaller than any side.
     #[error("too small: {}, a side needs at least {}", show_size(*device_bytes), show_size(SIDE_BYTES_MIN))]
     TooSmall {
         /// Size of the device.
@@ -54,7 +55,7 @@ pub enum LayoutError {
         /// The largest log on this device.
         log_bytes_max: u64,
     },
-    /// What is needed to grow leaves no room for data.
+    /// The areas needed for growing leave no room for data.
     #[error(
         "on {} there is no room for data beside what it takes to grow to {}",
         show_size(*device_bytes), show_size(*grow_to_bytes)
@@ -65,7 +66,7 @@ pub enum LayoutError {
         /// Size that it should be able to grow to.
         grow_to_bytes: u64,
     },
-    /// What lies before content that is there already does not fit.
+    /// The areas do not fit before the content that the device already has.
     #[error(
         "{} before the data are too little; the metadata device needs {} and 4 KiB",
         show_size(*head_bytes), show_size(*needed_bytes)
@@ -73,12 +74,12 @@ pub enum LayoutError {
     HeadTooSmall {
         /// Space before the content.
         head_bytes: u64,
-        /// What is needed of it.
+        /// Space that the areas need.
         needed_bytes: u64,
     },
 }
 
-/// What is asked of a layout besides the device that it is for.
+/// Requirements for a layout besides the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
     /// Length of the log; `None` lets the size of the device decide.
@@ -88,8 +89,8 @@ pub struct Asked {
 }
 
 impl Layout {
-    /// The layout of a device, with a log as large as asked for (rounded up to 64 KiB), or else
-    /// one 16th of the device, at least 4 MiB and at most 1 GiB.
+    /// Computes the layout of a device, with a log of the requested length (rounded up to 64 KiB),
+    /// or else of one 16th of the device, at least 4 MiB and at most 1 GiB.
     ///
     /// # Errors
     /// When the device is too small, or the log is not between 4 MiB and half of the device.
@@ -101,9 +102,9 @@ impl Layout {
         Layout::of(&Geometry::of_size(device_bytes), asked)
     }
 
-    /// The layout of a device. Where content is on it already, that is the data area, and the log
-    /// is as long as asked for or as there is room before the content, at most that of other
-    /// devices.
+    /// Computes the layout of a device. If the device already has content, that is the data area,
+    /// and the log has the requested length, or as much as there is room for before the content, at
+    /// most that of other devices.
     ///
     /// # Errors
     /// As [`of_device`](Self::of_device); or when there is too little room before the content.
@@ -147,12 +148,13 @@ impl Layout {
         })
     }
 
-    /// Pages of the map and of the checksums together.
+    /// Returns the number of pages of the map and of the checksums together.
     pub(in crate::layers::mirror) fn pages(&self) -> u64 {
         pages_of(self.map, self.checksums)
     }
 
-    /// The largest volume for which the areas beside the data and a device of this size have room.
+    /// Returns the size of the largest volume for which a device of this size and the areas beside
+    /// the data have room.
     pub(in crate::layers::mirror) fn volume_bytes_max(&self, device_bytes: u64) -> u64 {
         let pages = |(_, len): (u64, u64)| len / BLOCK_BYTES;
         let described = [
@@ -164,7 +166,7 @@ impl Layout {
         described.into_iter().fold(data, u64::min)
     }
 
-    /// The layout with a data area that is long enough for a volume.
+    /// Returns the layout with a data area that is long enough for a volume.
     pub(in crate::layers::mirror) fn reaching(&self, volume_bytes: u64) -> Layout {
         Layout {
             data: (self.data.0, self.data.1.max(volume_bytes)),
@@ -172,14 +174,14 @@ impl Layout {
         }
     }
 
-    /// What is wrong with a layout that was read, for a volume of `volume_bytes` on a device of
-    /// `device_bytes`: areas must not overlap, and must have room for what they describe.
+    /// Checks a layout that was read, for a volume of `volume_bytes` on a device of `device_bytes`:
+    /// areas must not overlap, and must have room for everything that they describe.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A description of what is wrong.
     pub(super) fn check(&self, volume_bytes: u64, device_bytes: u64) -> Result<(), String> {
         let mut free_from = HEADER_BYTES;
-        // A side without it has an area of no length there.
+        // On a side without these bits, their area has no length.
         let nowhere = (self.log.0, 0);
         let written = self.written.unwrap_or(nowhere);
         let written_needed = match self.written {
@@ -222,12 +224,12 @@ impl Layout {
     }
 }
 
-/// What the log of a device should have if nothing else is asked for.
+/// Returns the default length of the log of a device.
 fn default_log_bytes(device_bytes: u64) -> u64 {
     (device_bytes / 16).clamp(LOG_BYTES_MIN, LOG_BYTES_DEFAULT_MAX)
 }
 
-/// Length of the log on a device on which a side may lie as it likes.
+/// Returns the length of the log on a device without content.
 fn log_bytes(device_bytes: u64, asked: Asked) -> Result<u64, LayoutError> {
     let log_bytes = asked.log_bytes.unwrap_or(default_log_bytes(device_bytes));
     let log_bytes_max = device_bytes / 2;
@@ -240,7 +242,7 @@ fn log_bytes(device_bytes: u64, asked: Asked) -> Result<u64, LayoutError> {
     })
 }
 
-/// Length of the log between `log_start` and content that is there already.
+/// Returns the length of the log between `log_start` and content that the device already has.
 fn log_bytes_before(
     content_offset: u64,
     log_start: u64,
@@ -261,11 +263,12 @@ fn log_bytes_before(
     Ok(wanted.clamp(least, room))
 }
 
-/// The least device whose data area has room for so much, in whole MiB.
+/// Returns the size of the smallest device whose data area has room for `data_bytes`, in whole MiB.
 pub(in crate::layers::mirror) fn device_bytes_for(data_bytes: u64, asked: Asked) -> u64 {
     let of_log = asked.log_bytes.unwrap_or(0).saturating_mul(2);
     let mut device_bytes = SIDE_BYTES_MIN.max(data_bytes).max(of_log);
-    // What is lacking is lacking at least, so the first that is enough is the least.
+    // The missing bytes are a lower bound of the growth needed, so the first size that is enough is
+    // the smallest.
     while let Ok(layout) = Layout::of(&Geometry::of_size(device_bytes), asked)
         && layout.data.1 < data_bytes
     {
@@ -274,17 +277,18 @@ pub(in crate::layers::mirror) fn device_bytes_for(data_bytes: u64, asked: Asked)
     device_bytes.div_ceil(DATA_ALIGNMENT) * DATA_ALIGNMENT
 }
 
-/// Length of the pages of the map for so many bytes.
+/// Returns the length of the map pages for this number of bytes.
 fn map_bytes(covered_bytes: u64) -> u64 {
     covered_bytes.div_ceil(MAP_PAGE_COVERS_BYTES) * BLOCK_BYTES
 }
 
-/// Length of the pages of checksums for so many bytes.
+/// Returns the length of the checksum pages for this number of bytes.
 fn checksum_bytes(covered_bytes: u64) -> u64 {
     covered_bytes.div_ceil(CHECKSUM_PAGE_COVERS_BYTES) * BLOCK_BYTES
 }
 
-/// Pages of these two areas, which may come from a device and be of any length.
+/// Returns the number of pages of these two areas, which may have been read from a device and have
+/// any length.
 fn pages_of(map: (u64, u64), checksums: (u64, u64)) -> u64 {
     map.1 / BLOCK_BYTES + checksums.1 / BLOCK_BYTES
 }
@@ -296,7 +300,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const KIB: u64 = 1 << 10;
 
-    /// Reckoned by hand from the table of the format page.
+    /// The expected values are computed by hand from the table of the format page.
     #[test]
     fn the_layout_of_the_format_page() {
         // 1 GiB: 3 pages of map, 261 of checksums (1044 KiB, in 64 KiB: 1088 KiB), 64 MiB of log.
@@ -505,7 +509,7 @@ mod tests {
         for layout in bad {
             assert!(layout.check(volume_bytes, 1 << 30).is_err(), "{layout:?}");
         }
-        // Sides that were formatted before say nothing of what was written.
+        // Sides that were formatted by older programs do not record which pages were written.
         let older = Layout {
             written: None,
             ..good

@@ -1,15 +1,16 @@
-//! The table of sides: who belongs to the volume, and which epoch each of them had last.
+//! The table of sides: the sides of the volume, and the last epoch of each.
 //!
-//! A history has room for so many epochs and a side can be away for more. What the table says of it
+//! A history has room for a limited number of epochs, and a side can be absent for more. The table
 //! must then still tell a side that was left behind from one that ran alone. It must never name an
 //! epoch that is not of the volume's own past.
 
 use super::{SIDES_MAX, Uuid};
 
-/// All sides by their places; `None` where a place is free.
+/// All sides by their places; `None` in a free place.
 pub type Table = [Option<Listed>; SIDES_MAX];
 
-/// What stands for an epoch where there is no room for its identity: the first half of it.
+/// The first half of an epoch's identity, which stands for the epoch; there is no room for the
+/// whole.
 type Half = [u8; 8];
 
 const NOTHING: Half = [0; 8];
@@ -17,22 +18,22 @@ const NOTHING: Half = [0; 8];
 /// A side in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// The side.
+    /// UUID of the side.
     pub side: Uuid,
-    /// The epoch that it had last.
+    /// Last known epoch of the side.
     pub told: Told,
 }
 
 impl Listed {
-    /// A side of which nothing else is known.
+    /// Creates the entry of a side whose epochs are unknown.
     pub fn new(side: Uuid) -> Listed {
         let told = Told::default();
         Listed { side, told }
     }
 }
 
-/// What is known of the current epoch of a side. One that was given up while its superblock was
-/// being written has the epoch before or that one, so there are two.
+/// Last known (acknowledged) epoch of a side. A side that failed while its superblock was being
+/// written has either the epoch before the write or the one written, so there are two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     before: Half,
@@ -40,10 +41,10 @@ pub struct Told {
 }
 
 impl Told {
-    /// As they lie in the table.
+    /// Length in the table, in bytes.
     pub(super) const BYTES: usize = 16;
 
-    /// The side has one of these epochs, as far as they are known.
+    /// Creates the record that the side has one of these epochs, as far as they are known.
     pub fn one_of(before: Option<Uuid>, last: Option<Uuid>) -> Told {
         let half = |id: Option<Uuid>| id.map_or(NOTHING, |id| half_of(&id));
         Told {
@@ -52,18 +53,18 @@ impl Told {
         }
     }
 
-    /// It may have had this epoch since.
+    /// Returns the record with this epoch as one that the side may have had since.
     pub fn perhaps_since(self, id: &Uuid) -> Told {
         let last = half_of(id);
         Told { last, ..self }
     }
 
-    /// True when nothing is known.
+    /// Returns true when no epoch is known.
     pub fn is_unknown(&self) -> bool {
         *self == Told::default()
     }
 
-    /// True when the side may have this epoch as its current one.
+    /// Returns true when the side may have this epoch as its current one.
     pub fn may_be(&self, id: &Uuid) -> bool {
         let half = half_of(id);
         half != NOTHING && [self.before, self.last].contains(&half)
@@ -89,7 +90,7 @@ fn half_of(id: &Uuid) -> Half {
     std::array::from_fn(|byte| id[byte])
 }
 
-/// The place of a side in a table; `None` when it is not listed.
+/// Returns the place of a side in a table; `None` when it is not listed.
 pub fn place_in(table: &Table, side: &Uuid) -> Option<usize> {
     let is = |listed: &Option<Listed>| listed.is_some_and(|listed| listed.side == *side);
     table.iter().position(is)

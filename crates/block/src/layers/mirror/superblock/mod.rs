@@ -1,11 +1,11 @@
-//! The superblock of a side: who it is, which volume it belongs to, where everything lies, which
-//! epochs it has been in, and in which state it was left. The format is drawn byte by byte in
-//! `docs/format/mirror-side.md`; this module is its only reader and writer.
+//! The superblock of a side: its identity, its volume, the layout of its areas, the epochs of its
+//! past, and the state in which it was left. The bytes are drawn in `docs/format/mirror-side.md`;
+//! this module is the only reader and writer of this format.
 //!
-//! Sides are recognised by UUID, never by path. Two copies (first and last block of the device)
-//! are written one after the other with a flush after each, so that one of them is whole at any
-//! time. Nothing is believed before its checksum is, and no content can cause a panic. What the
-//! superblocks of several sides mean together is decided in [`super::family`].
+//! Sides are recognised by UUID, never by path. Two copies (first and last block of the device) are
+//! written one after the other with a flush after each, so that one of them is whole at any time.
+//! No field is trusted before the checksum is verified, and no content can cause a panic.
+//! [`super::family`] decides what the superblocks of several sides mean together.
 
 pub(super) mod areas;
 mod candidate;
@@ -32,42 +32,42 @@ pub use remembered::{Leaving, Remembered, ScrubRecord};
 
 const MAGIC: [u8; 8] = *b"BIMETAL\0";
 
-/// True when a device that begins with these bytes begins with a superblock, whole or not.
+/// Returns true when the first bytes of a device begin a superblock, whole or not.
 pub fn is_marked(head: &[u8]) -> bool {
     head.starts_with(&MAGIC)
 }
 /// Readers refuse any other major version.
 const VERSION_MAJOR: u32 = 2;
 const VERSION_MINOR: u32 = 0;
-/// Length of the block.
+/// Length of a superblock in bytes.
 const SUPERBLOCK_BYTES: u64 = BLOCK_BYTES;
-/// Sides of one volume, at most: what the table has room for.
+/// Maximum number of sides of one volume: the table has no room for more.
 pub const SIDES_MAX: usize = 16;
 const NAME_AT: usize = 192;
 const NAME_BYTES: usize = 64;
 const SIDE_TABLE_AT: usize = 256;
 const SIDE_ENTRY_BYTES: usize = 32;
-/// Within an entry.
+/// Offset of `told` within an entry of the table.
 const TOLD_AT: usize = 16;
 const EPOCH_COUNT_AT: usize = 768;
 const HISTORY_AT: usize = 776;
 const EPOCH_BYTES: usize = 48;
 const WRITTEN_AT: usize = 3848;
 const CHECKSUM_AT: usize = SUPERBLOCK_BYTES as usize - 4;
-/// The feature bit of a side that says which pages of its map and checksums were ever written.
+/// Feature bit of a side that records which pages of its map and checksums were ever written.
 const WRITTEN_FEATURE: u64 = 1;
-/// The feature bit of a side that makes the digests of its blocks by XXH3.
+/// Feature bit of a side that computes the digests of its blocks by XXH3.
 const XXH3_FEATURE: u64 = 2;
-/// The number of the first change of a volume; 0 stands for none.
+/// Sequence number of the first change of a volume; 0 stands for none.
 pub const FIRST_CHANGE: u64 = 1;
 
 /// 16 random bytes that name a volume, a side or an epoch.
 pub type Uuid = [u8; 16];
 
-/// A place in the table of sides that no side has.
+/// UUID of a free place in the table of sides.
 const FREE: Uuid = [0; 16];
 
-/// A UUID in its usual spelling.
+/// Formats a UUID in its usual spelling.
 pub fn show_uuid(uuid: &Uuid) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     format!(
@@ -80,14 +80,15 @@ pub fn show_uuid(uuid: &Uuid) -> String {
     )
 }
 
-/// The first eight digits of a UUID: the name of a side that no device of the configuration holds.
+/// Returns the first eight digits of a UUID, as the name of a side that no device of the
+/// configuration holds.
 pub fn short_uuid(uuid: &Uuid) -> String {
     let mut short = show_uuid(uuid);
     short.truncate(8);
     short
 }
 
-/// In which state a side was left.
+/// State in which a side was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Closed: every change is on the side, and on every member of its epoch.
@@ -108,7 +109,7 @@ impl State {
         State::Inconsistent,
     ];
 
-    /// The word for people and in JSON.
+    /// Returns the name of the state for messages and JSON.
     pub fn name(self) -> &'static str {
         match self {
             State::Clean => "clean",
@@ -131,16 +132,16 @@ impl State {
         State::ALL.into_iter().find(|state| state.code() == code)
     }
 
-    /// True when the side itself says that no peer is ahead of it.
+    /// Returns true when the state says that no peer is ahead of the side.
     pub fn is_complete(self) -> bool {
         matches!(self, State::Clean | State::Quiet)
     }
 }
 
-/// What a side is, besides its state.
+/// Properties of a side that do not change with its state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SideFlags {
-    /// It is lost with its machine.
+    /// The side is lost with its machine.
     pub not_durable: bool,
     /// No checksums are kept.
     pub no_checksums: bool,
@@ -162,42 +163,42 @@ impl SideFlags {
 /// The content of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// The volume.
+    /// UUID of the volume.
     pub volume: Uuid,
-    /// This side.
+    /// UUID of this side.
     pub side: Uuid,
-    /// All sides by their places; `None` where a place is free.
+    /// All sides by their places; `None` in a free place.
     pub table: Table,
-    /// In which state the side was left.
+    /// State in which the side was left.
     pub state: State,
-    /// What it is besides.
+    /// Further properties of the side.
     pub flags: SideFlags,
-    /// Counts the changes of this side's superblock; the highest is the newest.
+    /// Number of writes of this side's superblock; the copy with the highest is the newest.
     pub generation: u64,
-    /// All changes below this number were on the side when this was written.
+    /// All changes below this sequence number were on the side when the superblock was written.
     pub complete_below: u64,
     /// Size of the volume in bytes.
     pub volume_bytes: u64,
-    /// Where everything lies.
+    /// Layout of the areas.
     pub layout: Layout,
-    /// How the digests of its blocks are made.
+    /// Digest function for the blocks of the side.
     pub digest: BlockDigest,
-    /// Of so many blocks at the start of the data, a page of checksums that was never written says
-    /// that nothing is known of them.
+    /// Number of blocks at the start of the data whose content is unknown in a checksum page that
+    /// was never written.
     pub unknown_blocks: u64,
-    /// When the volume was formatted, in seconds since 1970.
+    /// Time at which the volume was formatted, in seconds since 1970.
     pub created_s: u64,
-    /// When this superblock was written.
+    /// Time at which this superblock was written, in seconds since 1970.
     pub written_s: u64,
-    /// The name of the volume when it was formatted.
+    /// Name of the volume when it was formatted.
     pub name: String,
-    /// The epochs of the side.
+    /// Epochs of the side.
     pub history: History,
-    /// What the volume has been told to do and has not finished.
+    /// Unfinished operations of the volume.
     pub remembered: Remembered,
 }
 
-/// Writes fields one after the other.
+/// A writer of consecutive fields.
 struct Fields<'b> {
     bytes: &'b mut [u8],
     at: usize,
@@ -227,7 +228,7 @@ impl Fields<'_> {
     }
 }
 
-/// Reads fields by their places in one whole block.
+/// A reader of fields at their offsets in one whole block.
 struct Block<'b>(&'b [u8]);
 
 impl Block<'_> {
@@ -253,7 +254,7 @@ impl Block<'_> {
         }
     }
 
-    /// What stands before everything else: checksum, version and features.
+    /// Verifies the checksum, the version and the features, before any other field is read.
     fn check(&self) -> Result<(), String> {
         if self.u32_at(CHECKSUM_AT) != crc32c::crc32c(&self.0[..CHECKSUM_AT]) {
             return Err("its checksum is wrong".to_owned());
@@ -286,7 +287,8 @@ impl Block<'_> {
         }
     }
 
-    /// Which pages were written, and of how many blocks nothing is known where none was.
+    /// Returns the area of the bits for written pages, and the number of blocks that are unknown in
+    /// pages that were never written.
     fn written(&self) -> (Option<(u64, u64)>, u64) {
         match self.u64_at(16) & WRITTEN_FEATURE {
             0 => (None, 0),
@@ -332,28 +334,29 @@ impl Block<'_> {
 }
 
 impl Superblock {
-    /// The place of this side in the table.
+    /// Returns the place of this side in the table.
     ///
     /// # Panics
-    /// When it is not there; no superblock that was decoded is like that.
+    /// When the side is not in the table; no superblock that was decoded is like that.
     pub fn place(&self) -> usize {
         let place = place_in(&self.table, &self.side);
         place.expect("a side is in its own table")
     }
 
-    /// The last epoch in its history that the side is a member of; `None` when it lacks everything.
+    /// Returns the last epoch in its history of which the side is a member; `None` when the side
+    /// lacks everything.
     pub fn last_epoch(&self) -> Option<&Epoch> {
         let place = self.place();
         let mut epochs = self.history.epochs().iter().rev();
         epochs.find(|epoch| epoch.has_member(place))
     }
 
-    /// How many sides the volume has.
+    /// Returns the number of sides of the volume.
     pub fn side_count(&self) -> usize {
         self.table.iter().flatten().count()
     }
 
-    /// The block as it lies on the device.
+    /// Encodes the superblock as the block on the device.
     ///
     /// # Panics
     /// When the side is not in its own table.
@@ -412,10 +415,10 @@ impl Superblock {
         block
     }
 
-    /// Reads a block. `Ok(None)` when it is no superblock at all.
+    /// Decodes a block. `Ok(None)` when it does not begin as a superblock.
     ///
     /// # Errors
-    /// What is wrong with a block that looks like one.
+    /// A description of what is wrong with a block that begins as one.
     pub fn decode(bytes: &[u8]) -> Result<Option<Superblock>, String> {
         if bytes.len() != SUPERBLOCK_BYTES as usize || bytes[..8] != MAGIC {
             return Ok(None);
@@ -454,7 +457,7 @@ impl Superblock {
         }))
     }
 
-    /// The superblock as that of a side of a volume of at least this size.
+    /// Returns the superblock for a volume of at least this size.
     ///
     /// # Errors
     /// When the side has no room for it.
@@ -474,12 +477,12 @@ impl Superblock {
         })
     }
 
-    /// What is wrong with this superblock on a device.
+    /// Checks that this superblock fits its device.
     ///
     /// # Errors
-    /// What is wrong, in words that follow the side's name.
+    /// A description of what is wrong, worded to follow the side's name.
     pub fn fits(&self, device: &Geometry) -> Result<(), String> {
-        // Around an adopted disk everything has moved when the metadata device has another size.
+        // All offsets around an adopted disk move when its metadata device has another size.
         let content = device.content_offset_bytes.unwrap_or(self.layout.data.0);
         if content != self.layout.data.0 {
             return Err(format!(
@@ -493,11 +496,11 @@ impl Superblock {
     }
 }
 
-/// The newest superblock among the copies of a side, each a block or why it could not be read;
-/// `None` when none of them is a superblock at all. One good copy is enough.
+/// Returns the newest superblock among the copies of a side; each copy is a block, or the reason
+/// why it could not be read. `None` when no copy begins as a superblock. One valid copy is enough.
 ///
 /// # Errors
-/// When there is no good copy and at least one that cannot be read or believed.
+/// When there is no valid copy and at least one that is unreadable or invalid.
 pub fn newest(
     copies: impl IntoIterator<Item = Result<Vec<u8>, String>>,
 ) -> Result<Option<Superblock>, String> {
@@ -523,7 +526,7 @@ pub fn newest(
     }
 }
 
-/// The longest start of `text` that fits in `bytes` without cutting a character.
+/// Returns the longest start of `text` that fits into `bytes` without cutting a character.
 fn cut_to_bytes(text: &str, bytes: usize) -> &str {
     let mut end = text.len().min(bytes);
     while !text.is_char_boundary(end) {

@@ -1,42 +1,42 @@
-//! What a volume has been told to do and has not finished, as every superblock says it: which sides
-//! are to leave, which have come by a command, which have left by one, and how far a scrub is.
+//! Unfinished operations of a volume, as stored in every superblock: the sides that are to leave,
+//! those that were added by a command, those that left by one, and the progress of a scrub.
 //!
-//! It goes with the table of sides: what concerns places changes with an epoch, as the table does.
-//! Bytes of zero, as all programs before have written them, say that nothing is remembered. It must
-//! never say that a side leaves which has no place in the table.
+//! This record belongs to the table of sides: fields that concern places change with an epoch, as
+//! the table does. Bytes of zero, as older programs wrote them, mean that nothing is remembered.
+//! The record must never say that a side without a place in the table leaves.
 
 use super::{Block, Fields, SIDES_MAX, Table, Uuid};
 
-/// Sides that have left by a command and are remembered, at most; the oldest is forgotten first.
+/// Maximum number of sides remembered as having left by a command; the oldest is forgotten first.
 pub const LEFT_MAX: usize = 8;
 
-/// Where it lies in the superblock, and within it.
+/// Offset of the record in the superblock, and offsets of its fields.
 const AT: usize = 3928;
 const LEAVING_AT: usize = AT + 8;
 const ADDED_AT: usize = LEAVING_AT + SIDES_MAX;
 const LEFT_AT: usize = ADDED_AT + 8;
 const SCRUB_AT: usize = LEFT_AT + 8 * LEFT_MAX;
-/// The byte of a side that leaves without another one in its place.
+/// Byte of a side that leaves without another one in its place.
 const LEAVES_NOW: u8 = 255;
 
-/// The first half of a UUID: what there is room for of a side that has left.
+/// The first half of a UUID, which stands for a side that has left; there is no room for the whole.
 type Half = [u8; 8];
 
-/// When a side leaves the volume.
+/// Condition under which a side leaves the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// As soon as another side has everything that is on it.
+    /// As soon as another side has all its content.
     Now,
     /// Once the side at this place of the table is whole.
     OnceWhole(usize),
 }
 
-/// How far a scrub is, and what it has found.
+/// Progress and findings of a scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubRecord {
-    /// When it began, in seconds since 1970; never 0.
+    /// Time at which the scrub began, in seconds since 1970; never 0.
     pub started_s: u64,
-    /// Everything before this offset of the volume was scrubbed, in bytes.
+    /// Offset in bytes before which all of the volume was scrubbed.
     pub position_bytes: u64,
     /// Bytes read from all sides together.
     pub read_bytes: u64,
@@ -44,16 +44,17 @@ pub struct ScrubRecord {
     pub skipped_bytes: u64,
     /// Blocks and pages that were wrong on a side.
     pub found: u64,
-    /// Those of them that were repaired.
+    /// Wrong blocks and pages that were repaired.
     pub repaired: u64,
-    /// Those that were wrong on every side.
+    /// Wrong blocks that were wrong on every side.
     pub unrepairable: u64,
 }
 
-/// See the module.
+/// Unfinished operations of a volume; see the module documentation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remembered {
-    /// Counts the changes; of two superblocks with the same epoch the higher one counts.
+    /// Number of changes of this record; of two superblocks with the same epoch, the one with the
+    /// higher number is valid.
     pub revision: u64,
     leaving: [Option<Leaving>; SIDES_MAX],
     added: u16,
@@ -63,39 +64,41 @@ pub struct Remembered {
 }
 
 impl Remembered {
-    /// When the side at a place leaves; `None` when it stays.
+    /// Returns when the side at a place leaves; `None` when it stays.
     pub fn leaving(&self, place: usize) -> Option<Leaving> {
         self.leaving[place]
     }
 
-    /// The side at a place is to leave, or to stay.
+    /// Sets whether and when the side at a place leaves.
     pub fn set_leaving(&mut self, place: usize, leaving: Option<Leaving>) {
         self.leaving[place] = leaving;
     }
 
-    /// The place of the side that leaves once the side at this place is whole.
+    /// Returns the place of the side that leaves once the side at this place is whole.
     pub fn replaced_by(&self, place: usize) -> Option<usize> {
         let is = |leaving: &Option<Leaving>| *leaving == Some(Leaving::OnceWhole(place));
         self.leaving.iter().position(is)
     }
 
-    /// True of a side that has come by a command, and that no configuration has named since.
+    /// Returns true for a side that was added by a command, and that no configuration has named
+    /// since.
     pub fn is_added(&self, place: usize) -> bool {
         self.added & 1 << place != 0
     }
 
-    /// Notes whether the side at a place has come by a command.
+    /// Sets whether the side at a place was added by a command.
     pub fn set_added(&mut self, place: usize, added: bool) {
         self.added &= !(1 << place);
         self.added |= u16::from(added) << place;
     }
 
-    /// True when an operation concerns the side at a place, whatever the configuration names.
+    /// Returns true when an operation concerns the side at a place, whether or not the
+    /// configuration names it.
     pub fn concerns(&self, place: usize) -> bool {
         self.is_added(place) || self.leaving[place].is_some()
     }
 
-    /// A side has left the volume by a command.
+    /// Notes that a side has left the volume by a command.
     pub fn note_left(&mut self, side: &Uuid) {
         if !self.has_left(side) {
             self.left.rotate_right(1);
@@ -103,22 +106,22 @@ impl Remembered {
         }
     }
 
-    /// True when this side is remembered to have left by a command.
+    /// Returns true when this side is remembered as having left by a command.
     pub fn has_left(&self, side: &Uuid) -> bool {
         self.left.contains(&half_of(side))
     }
 
-    /// How many sides are remembered to have left by a command.
+    /// Returns the number of sides remembered as having left by a command.
     pub fn left_count(&self) -> usize {
         self.left.iter().filter(|half| **half != [0; 8]).count()
     }
 
-    /// No configuration names the sides that have left any more.
+    /// Forgets the sides that have left, once no configuration names them any more.
     pub fn forget_left(&mut self) {
         self.left = Default::default();
     }
 
-    /// Nothing is remembered of a place that is given to another side or to none.
+    /// Clears the record of a place that is given to another side or to none.
     pub fn clear_place(&mut self, place: usize) {
         self.set_added(place, false);
         self.leaving[place] = None;
@@ -127,7 +130,7 @@ impl Remembered {
         }
     }
 
-    /// The same without what concerns places that are free in the table.
+    /// Returns the record without the places that are free in the table.
     pub fn within(mut self, table: &Table) -> Remembered {
         for (place, listed) in table.iter().enumerate() {
             if listed.is_none() {
@@ -162,7 +165,7 @@ impl Remembered {
         counts.into_iter().for_each(|count| fields.put_u64(count));
     }
 
-    /// Reads it. What a later program may mean by other values is nothing to this one.
+    /// Decodes the record. Values that only a later program may define are ignored.
     pub(super) fn decode(block: &Block<'_>, table: &Table) -> Remembered {
         let leaving = |place: usize| match block.0[LEAVING_AT + place] {
             LEAVES_NOW => Some(Leaving::Now),

@@ -22,7 +22,8 @@ fn epoch(number: u64) -> Epoch {
     }
 }
 
-/// The side at place 0 leaves once that at place 2, which was added, is whole; a scrub runs.
+/// The side at place 0 leaves once the side at place 2, which was added, is whole; a scrub is
+/// running.
 fn remembered() -> Remembered {
     let mut remembered = Remembered::default();
     remembered.revision = 0x0506;
@@ -72,7 +73,7 @@ fn sample() -> Superblock {
     }
 }
 
-/// A block with some bytes replaced and the right checksum.
+/// Returns a block with some bytes replaced and a correct checksum.
 fn altered(at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut block = sample().encode();
     block[at..at + bytes.len()].copy_from_slice(bytes);
@@ -99,7 +100,8 @@ fn a_superblock_survives_and_every_damaged_bit_is_noticed() {
     }
 }
 
-/// A side that was formatted before has no feature bits, and its reserved bytes mean nothing.
+/// A side that was formatted by an older program has no feature bits, and its reserved bytes mean
+/// nothing.
 #[test]
 fn a_side_without_the_features_says_nothing_of_written_pages() {
     let mut older = sample();
@@ -118,7 +120,7 @@ fn a_side_without_the_features_says_nothing_of_written_pages() {
     assert_eq!(Superblock::decode(&block), Ok(Some(older)));
 }
 
-/// Programs before have written zeroes where operations are remembered.
+/// Older programs wrote zeroes where the unfinished operations are stored now.
 #[test]
 fn zeroes_remember_nothing_and_a_side_that_is_not_listed_does_not_leave() {
     let zeroes = altered(3928, &[0; 160]);
@@ -136,7 +138,7 @@ fn zeroes_remember_nothing_and_a_side_that_is_not_listed_does_not_leave() {
     assert_eq!(now.remembered.leaving(0), Some(Leaving::Now));
 }
 
-/// The places of `docs/format/mirror-side.md`.
+/// The offsets are those of `docs/format/mirror-side.md`.
 #[test]
 fn fields_lie_where_the_format_page_says() {
     let block = sample().encode();
@@ -145,11 +147,11 @@ fn fields_lie_where_the_format_page_says() {
     let mut put = |at: usize, bytes: &[u8]| expected[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, b"BIMETAL\0");
     put(8, &[2, 0, 0, 0, 0, 0, 0, 0]);
-    // It says which pages were written, and makes digests by XXH3.
+    // The side has the bits of written pages, and digests by XXH3.
     put(16, &[1 | 2]);
     put(40, &[1; 16]);
     put(56, &[3; 16]);
-    // The third place of the table, of which two are used.
+    // The volume has two sides; this one has the third place of the table.
     put(72, &[2, 0, 0, 0, 2, 0, 0, 0]);
     put(80, &[2, 0, 0, 0, 1, 0, 0, 0]);
     put(88, &[7]);
@@ -182,11 +184,11 @@ fn fields_lie_where_the_format_page_says() {
     put(848, &[0x84, 3]);
     put(856, &[3]);
     put(864, &[0x91, 0x13]);
-    // Which pages were written: 1216 KiB and 64 KiB; 16,909,060 blocks.
+    // The area of the bits of written pages: 1216 KiB and 64 KiB; 16,909,060 unknown blocks.
     put(3848, &[0, 0, 0x13, 0, 0, 0, 0, 0, 0, 0, 1]);
     put(3864, &[4, 3, 2, 1]);
-    // What the volume remembers: its revision, who leaves, who was added, who has left last, the
-    // scrub.
+    // The unfinished operations: revision, leaving sides, added sides, the sides that left last,
+    // the scrub.
     put(3928, &[6, 5]);
     put(3936, &[3]);
     put(3952, &[4]);
@@ -286,7 +288,7 @@ fn what_cannot_be_is_refused_whatever_its_checksum() {
     );
 }
 
-/// A disk on which a write that is struck fails and leaves garbage.
+/// A disk on which a chosen write fails and leaves garbage.
 struct Tearing {
     disk: MemoryDevice,
     garbage: Buf,
@@ -315,8 +317,8 @@ impl Device for Tearing {
     }
 }
 
-/// One copy is lost at rest, or by a write that fails; then the next write fails as well, or the
-/// power is cut in it.
+/// One copy is lost, at rest or by a write that fails; then the next write fails as well, or the
+/// power is cut during it.
 #[test]
 fn a_copy_that_is_left_is_not_written_before_the_other_is_whole() {
     let rt = Rt::virtual_time(VirtualOptions::default());

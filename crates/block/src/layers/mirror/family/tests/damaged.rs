@@ -1,4 +1,4 @@
-//! Sides whose logs have lost something: what they know still counts.
+//! Tests of sides whose logs have lost entries: their knowledge still counts.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn damaged(seen: Seen) -> Seen {
     }
 }
 
-/// A side whose log has lost entries is no source, but what it knows of the others holds: an older
+/// A side whose log has lost entries is no source, but its knowledge of the others holds: an older
 /// copy is not taken for the volume because the only witness is damaged.
 #[test]
 fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
@@ -38,8 +38,8 @@ fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
     assert_eq!(indices(&plan(&[older, untold])), [A]);
 }
 
-/// A damaged member is made anew from the others when they have all that it has ever said it had,
-/// and not before: it may have acknowledged what they lack (T7).
+/// A damaged member is made anew from the others once they have every change that it ever stated to
+/// have, and not before: it may have acknowledged changes that they lack (T7).
 #[test]
 fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
     let whole = || at(160, side(A, 2, State::Active, &[together()]));
@@ -62,13 +62,13 @@ fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
             "{refused}"
         );
     }
-    // A source that is clean knows that nobody is ahead of it.
+    // A clean source knows that no side is ahead of it.
     let clean = at(160, side(A, 2, State::Clean, &[together()]));
     assert_eq!(indices(&plan(&[clean, found(161, 0)])), [A]);
 }
 
-/// A member that has an older epoch than the newest one was not told of it, or is an older copy.
-/// The table of the others names the epoch that it had when the newest one began.
+/// A member with an older epoch than the newest one was not told of that, or is an older copy. The
+/// table of the others names the epoch that the member had when the newest one began.
 #[test]
 fn a_member_with_another_epoch_than_the_table_names_is_an_older_copy() {
     let epochs = [1, 2, 3].map(|number| epoch(0, number, &[A, B]));

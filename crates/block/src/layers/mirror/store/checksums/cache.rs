@@ -1,8 +1,8 @@
-//! The pages of the checksum area that are in memory, and which of them goes when there are too
-//! many: CLOCK, over the pages that the device has.
+//! Cache of pages of the checksum area, with CLOCK as its eviction policy over the pages that the
+//! device has.
 //!
-//! It must never drop a page that has changed before the device has taken it and has given it back
-//! as it was written: a write that the device has lost is only told by that.
+//! It must never evict a changed page before the device has taken it and it was read back as
+//! written: only the read tells that the device has lost a write.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +12,7 @@ use crate::layers::mirror::store::pages::WriteBack;
 /// A page in memory.
 pub(super) struct Cached {
     pub(super) entries: Entries,
-    /// Somebody has asked for it since the clock's hand went by.
+    /// The page was requested since the clock's hand passed it.
     pub(super) used: bool,
     on_clock: bool,
 }
@@ -21,13 +21,13 @@ pub(super) struct Cached {
 #[derive(Default)]
 pub(super) struct Cache {
     pub(super) pages: BTreeMap<u64, Cached>,
-    /// The clock, from its hand on. Every page that the device has is on it; one that has changed
-    /// leaves it when the hand comes, and returns when it has been written.
+    /// The clock, from its hand on. Every page that the device has is on it. A changed page is
+    /// removed when the hand reaches it, and returns when it has been written.
     clock: VecDeque<u64>,
 }
 
 impl Cache {
-    /// Puts a page into memory, or other entries into one that is there.
+    /// Inserts a page, or replaces the entries of one that is there.
     pub(super) fn put(&mut self, page: u64, entries: Entries) {
         let cached = self.pages.entry(page).or_insert(Cached {
             entries: Box::default(),
@@ -41,7 +41,7 @@ impl Cache {
         }
     }
 
-    /// Puts the pages back on the clock that memory need not keep any more.
+    /// Puts pages back on the clock that memory need no longer keep.
     pub(super) fn rejoin(&mut self, due: &WriteBack) {
         for (page, cached) in &mut self.pages {
             if !cached.on_clock && !due.is_needed(*page) {
@@ -51,7 +51,7 @@ impl Cache {
         }
     }
 
-    /// Drops pages until at most `pages_max` are left, or only such as memory must keep.
+    /// Evicts pages until at most `pages_max` are left, or only pages that memory must keep.
     pub(super) fn trim(&mut self, pages_max: usize, due: &WriteBack) {
         while self.pages.len() > pages_max
             && let Some(page) = self.clock.pop_front()

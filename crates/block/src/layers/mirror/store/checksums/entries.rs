@@ -1,4 +1,4 @@
-//! What a page says of each block, and how a block is held against it.
+//! Entries of a checksum page, and the verification of blocks against them.
 
 use std::ops::Range;
 
@@ -12,21 +12,21 @@ const NEVER_WRITTEN: u32 = 0;
 const UNKNOWN: u32 = 1;
 const LOST: u32 = 2;
 
-/// What is expected of a block.
+/// Checksum entry of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::layers::mirror::store) enum Expected {
-    /// Nothing was ever written there; it reads as zeroes, whatever the home holds.
+    /// The block was never written; it reads as zeroes, whatever the home holds.
     NeverWritten,
-    /// The home counts as it is.
+    /// The checksum is unknown: the content at home counts as it is.
     Unknown,
-    /// Nobody had it when the side was rebuilt: reads fail until it is written.
+    /// No side had the content when the side was rebuilt: reads fail until the block is written.
     Lost,
-    /// A block with this digest. 0, 1 and 2 mean the same as 0xFFFFFFFF, 0xFFFFFFFE and 0xFFFFFFFD,
-    /// which is what they come back as.
+    /// The block has this digest. 0, 1 and 2 mean the same as 0xFFFFFFFF, 0xFFFFFFFE and
+    /// 0xFFFFFFFD, which is how they are read back.
     Digest(u32),
 }
 
-/// A digest as it is written: the places of three of them are taken.
+/// Returns a digest as it is stored: three values are reserved, and are replaced.
 fn spelled(digest: u32) -> u32 {
     match digest {
         NEVER_WRITTEN => 0xFFFF_FFFF,
@@ -56,7 +56,7 @@ impl Expected {
     }
 }
 
-/// What kind of thing an entry expects: of all digests the same one.
+/// Returns the kind of an entry; all digests map to the same value.
 pub(super) fn kind_of(entry: u32) -> Expected {
     match Expected::of_entry(entry) {
         Expected::Digest(_) => Expected::Digest(0),
@@ -64,10 +64,10 @@ pub(super) fn kind_of(entry: u32) -> Expected {
     }
 }
 
-/// What is to be expected of blocks that hold `payload`, by digests that are made in this way.
+/// Computes the checksum entries of blocks that hold `payload`, with the digest function `made_by`.
 ///
 /// # Panics
-/// When the payload is not whole blocks.
+/// When the payload is not a whole number of blocks.
 pub(in crate::layers::mirror::store) fn expected_of(
     made_by: BlockDigest,
     payload: &Payload,
@@ -78,12 +78,12 @@ pub(in crate::layers::mirror::store) fn expected_of(
         .collect()
 }
 
-/// Which blocks of `payload`, read from `first_block` on, are not what was expected, as numbers of
-/// blocks. A block that is lost is among them, whatever is there. A block of which nothing is known
-/// is taken as it is. So is a block that was never written: the caller puts zeroes in its place.
+/// Returns the numbers of the blocks of `payload`, read from `first_block` on, that do not match
+/// their entries. A lost block never matches, whatever it holds. An unknown block always matches.
+/// So does a block that was never written: the caller replaces it with zeroes.
 ///
 /// # Panics
-/// When the payload is not as long as what was expected.
+/// When the payload and the entries differ in length.
 pub(in crate::layers::mirror::store) fn verify(
     made_by: BlockDigest,
     payload: &Payload,
@@ -115,13 +115,13 @@ pub(in crate::layers::mirror::store) fn verify(
 /// The entries of a page.
 pub(super) type Entries = Box<[u32]>;
 
-/// A page of which nothing is known.
+/// Returns the entries of a page whose blocks are all unknown.
 pub(super) fn unknown_entries() -> Entries {
     vec![UNKNOWN; PAGE_BLOCKS as usize].into()
 }
 
-/// The entries of a page that was never written: nothing is known of the first `unknown_blocks`
-/// blocks of the data, and the others were never written.
+/// Returns the entries of a page that was never written: the first `unknown_blocks` blocks of the
+/// data are unknown, and the others were never written.
 pub(super) fn first_entries(page: u64, unknown_blocks: u64) -> Entries {
     let unknown = unknown_blocks.saturating_sub(page * PAGE_BLOCKS);
     let unknown = unknown.min(PAGE_BLOCKS) as usize;
@@ -130,7 +130,7 @@ pub(super) fn first_entries(page: u64, unknown_blocks: u64) -> Entries {
     entries.into()
 }
 
-/// Writes entries as they lie in a page.
+/// Encodes the entries of a page.
 pub(super) fn encode(entries: &[u32], bytes: &mut [u8]) {
     for (entry, bytes) in entries
         .iter()
@@ -140,7 +140,7 @@ pub(super) fn encode(entries: &[u32], bytes: &mut [u8]) {
     }
 }
 
-/// Reads the entries of a page.
+/// Decodes the entries of a page.
 pub(super) fn decode(bytes: &[u8]) -> Entries {
     let entries = bytes.chunks_exact(CHECKSUM_ENTRY_BYTES);
     entries

@@ -1,5 +1,5 @@
-//! What the tests of the areas stand on: a device in memory that can be made to fail and that
-//! notes what it is asked, and a CRC that shares nothing with the one under test.
+//! Fixtures for the tests of the areas: a device in memory that can be made to fail and that
+//! records its requests, and a CRC that shares no code with the one under test.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -41,7 +41,7 @@ pub(in crate::layers::mirror::store) const AREA: Area = Area {
     numbered_from: 0,
 };
 
-/// A sector of a page as the format page draws it.
+/// Builds a sector of a page as the format page draws it.
 pub(in crate::layers::mirror::store) fn sector_by_hand(
     entries: [u8; 504],
     reserved: [u8; 4],
@@ -60,7 +60,8 @@ pub(in crate::layers::mirror::store) fn sector_by_hand(
     sector
 }
 
-/// A page as the format page draws it, of entries that start with `entries`; the others are zeroes.
+/// Builds a page as the format page draws it, with entries that start with `entries`; the others
+/// are zeroes.
 pub(in crate::layers::mirror::store) fn page_by_hand(
     entries: &[u8],
     side: [u8; 16],
@@ -76,7 +77,7 @@ pub(in crate::layers::mirror::store) fn page_by_hand(
     (0..8).flat_map(of_sector).collect()
 }
 
-/// The page whose sectors are those of `new` where `mask` has a bit, and else those of `old`.
+/// Returns the page with the sectors of `new` where `mask` has a bit, and else those of `old`.
 pub(in crate::layers::mirror::store) fn mixture(old: &[u8], new: &[u8], mask: u32) -> Vec<u8> {
     let mut page = old.to_vec();
     for sector in (0..8).filter(|sector| mask >> sector & 1 == 1) {
@@ -86,7 +87,7 @@ pub(in crate::layers::mirror::store) fn mixture(old: &[u8], new: &[u8], mask: u3
     page
 }
 
-/// Passes everything on and notes it.
+/// A device that passes every request on and records it.
 ///
 /// # Panics
 /// When it is given overlapping writes at once, the order of which no device promises.
@@ -125,7 +126,7 @@ impl Device for Recorder {
     }
 }
 
-/// The device of a test, and what is under it.
+/// The device of a test, and the layers under it.
 pub(in crate::layers::mirror::store) struct Rig {
     pub(in crate::layers::mirror::store) rt: Rt,
     memory: Rc<MemoryDevice>,
@@ -162,7 +163,7 @@ impl Rig {
         }
     }
 
-    /// A device that takes a millisecond for each read and write.
+    /// Creates a device that takes a millisecond for each read and write.
     pub(in crate::layers::mirror::store) fn new(seed: u64) -> Rig {
         let rig = Rig::with_plans(seed, Default::default());
         for op in [Op::Read, Op::Write] {
@@ -171,8 +172,8 @@ impl Rig {
         rig
     }
 
-    /// A device of changing speed, of whose reads and writes one in five fails: half of these not
-    /// done, the others done.
+    /// Creates a device of changing speed, of whose reads and writes one in five fails: half of
+    /// these are not done, the others are done.
     pub(in crate::layers::mirror::store) fn failing(seed: u64) -> Rig {
         let plan = |late| {
             let mut plan = FaultPlan {
@@ -196,13 +197,13 @@ impl Rig {
         Rig::with_plans(seed, [plan(false), plan(true)])
     }
 
-    /// What the device holds, without asking it.
+    /// Returns the content of the device, without a request to the recorder.
     pub(in crate::layers::mirror::store) fn bytes(&self, range: Range<u64>) -> Vec<u8> {
         let read = Request::read(range.start, range.end - range.start);
         self.answer(read).into_data().to_vec()
     }
 
-    /// Changes what the device holds, without asking it.
+    /// Changes the content of the device, without a request to the recorder.
     pub(in crate::layers::mirror::store) fn set_bytes(&self, offset: u64, bytes: &[u8]) {
         let bytes = self.rt.pool().copy_of(bytes);
         self.answer(Request::write(offset, bytes, Flags::NONE));
@@ -215,7 +216,7 @@ impl Rig {
             .expect("memory does not fail")
     }
 
-    /// A page of [`AREA`] as the device holds it.
+    /// Returns a page of [`AREA`] as the device holds it.
     pub(in crate::layers::mirror::store) fn page(&self, page: u64) -> Vec<u8> {
         let offset = AREA.offset + page * 4096;
         self.bytes(offset..offset + 4096)
@@ -225,7 +226,8 @@ impl Rig {
         self.set_bytes(AREA.offset + page * 4096, bytes);
     }
 
-    /// The requests of one kind since the last call: first page of [`AREA`], and the one behind.
+    /// Returns the requests of one kind since the last call, each as its first page of [`AREA`] and
+    /// the page behind its last.
     pub(in crate::layers::mirror::store) fn asked(&self, op: Op) -> Vec<[u64; 2]> {
         let asked = std::mem::take(&mut *self.recorder.asked.borrow_mut());
         let page = |offset: u64| (offset - AREA.offset) / 4096;
@@ -233,7 +235,7 @@ impl Rig {
         of_kind.map(|(_, r)| [page(r.start), page(r.end)]).collect()
     }
 
-    /// The most writes in flight at once.
+    /// Returns the highest number of writes in flight at once.
     pub(in crate::layers::mirror::store) fn writes_peak(&self) -> usize {
         self.recorder.writes_peak.get()
     }

@@ -40,7 +40,7 @@ fn figure(checksums: &Checksums, name: &str) -> u64 {
     }
 }
 
-/// The entry of a block on the device, found as the format page says.
+/// Returns the entry of a block on the device, located as the format page says.
 fn entry_on_device(rig: &Rig, block: u64) -> u32 {
     let page = rig.page(block / 1008);
     let (sector, entry) = (block % 1008 / 126, block % 126);
@@ -48,8 +48,8 @@ fn entry_on_device(rig: &Rig, block: u64) -> u32 {
     u32::from_le_bytes(page[at..at + 4].try_into().unwrap())
 }
 
-/// Page 2: of its first four blocks the CRC is known, nothing is known, the CRC was 0 and was 1.
-/// The rest was never written.
+/// Page 2: of its first four blocks, one has a known CRC, one is unknown, and two had the CRCs 0
+/// and 1. The other blocks were never written.
 #[test]
 fn a_page_is_as_the_format_page_draws_it() {
     let entries = [
@@ -110,7 +110,7 @@ fn a_page_that_is_not_believed_is_damaged() {
     }
 }
 
-/// A write that is torn leaves old and new sectors in any mixture, and each entry is whole.
+/// A torn write leaves old and new sectors in any mixture, and each entry is whole.
 #[test]
 fn a_page_of_old_and_new_sectors_is_believed() {
     let values = |start: u32| (0..1008).map(move |entry| start + entry);
@@ -139,7 +139,7 @@ fn a_page_of_old_and_new_sectors_is_believed() {
     }
 }
 
-/// Two pages to spoil: one as it is after formatting, one full.
+/// Returns two pages to corrupt: one as it is after formatting, one full.
 fn pages_to_spoil() -> [Vec<u8>; 2] {
     let counted: Vec<u8> = (0..4032).map(|at| (at % 251) as u8).collect();
     [page_by_hand(&[], SIDE, 1), page_by_hand(&counted, SIDE, 1)]
@@ -173,7 +173,7 @@ fn two_sectors_that_changed_places_are_noticed() {
     }
 }
 
-/// Also when they stand in for a single sector of the right page.
+/// Such sectors are noticed even when they stand in for a single sector of the right page.
 #[test]
 fn sectors_of_another_side_or_page_are_noticed() {
     for byte in 0..16 {
@@ -208,7 +208,7 @@ fn a_page_of_another_length_is_refused() {
     assert_eq!(long, Err(PageError::Length(4097)));
 }
 
-/// What a later minor version may put there is read over.
+/// A reader ignores values that a later minor version may store in reserved bytes.
 #[test]
 fn reserved_bytes_may_hold_anything_that_is_sealed() {
     let sector = |number| sector_by_hand([3; 504], [1, 2, 3, 4], SIDE, 1, number);
@@ -216,7 +216,8 @@ fn reserved_bytes_may_hold_anything_that_is_sealed() {
     assert_eq!(AREA.entries(1, &page), Ok(vec![3; 4032]));
 }
 
-/// A block with this CRC: its last four bytes are reckoned by running the register backwards.
+/// Returns a block with this CRC: its last four bytes are computed by running the register
+/// backwards.
 fn block_with_crc(crc: u32) -> Vec<u8> {
     let mut block = vec![0x61; 4092];
     let before = !crc_by_bit(&block);
@@ -250,7 +251,7 @@ fn blocks_that_differ_are_found_and_no_others() {
     let payload = scattered(&rig, &blocks.concat(), &[1, 4096, 5000, 5001, 30_000]);
     let mut expected: Vec<Expected> = digests.iter().map(|crc| Digest(*crc)).collect();
     assert!(verify(BlockDigest::Crc32c, &payload, 50, &expected).is_empty());
-    // As they come back from the area.
+    // Entries as they are read back from the area.
     expected[0] = Digest(0xFFFF_FFFF);
     expected[1] = Digest(0xFFFF_FFFE);
     assert!(verify(BlockDigest::Crc32c, &payload, 50, &expected).is_empty());
@@ -322,7 +323,7 @@ fn neighbouring_pages_are_one_read_also_for_many_readers() {
         }
     });
     assert_eq!(rig.asked(Op::Read), [[0, 4]]);
-    // The gap is read up to what is there, and not more than 1 MiB at once.
+    // The gap is read up to the next page in memory, and at most 1 MiB at once.
     rig.rt
         .block_on(sums.expected(10 * 1008..11 * 1008))
         .unwrap();
@@ -408,7 +409,8 @@ fn a_page_that_changes_while_it_is_written_is_written_again() {
             rig.rt.sleep(Duration::from_micros(500)).await;
             sums.update(6, &[Digest(88)]).await.unwrap();
         };
-        // The second one has to wait for the first: it answers for what that has in flight.
+        // The second call has to wait for the first: it covers the writes that the first has in
+        // flight.
         let second = async {
             rig.rt.sleep(Duration::from_micros(200)).await;
             let before = sums.unwritten_pages();
@@ -417,7 +419,7 @@ fn a_page_that_changes_while_it_is_written_is_written_again() {
         };
         let (first, (before, ())) = join(sums.write_back(), join(second, change)).await;
         assert_eq!((first, before), (Ok(()), 1));
-        // It began after the change and so has written that too.
+        // The second call began after the change, and so has written it too.
         assert_eq!(sums.unwritten_pages(), 0);
     });
     assert_eq!(rig.asked(Op::Write), [[0, 1], [0, 1]]);
@@ -469,7 +471,8 @@ fn a_damaged_page_says_so_until_it_is_reset() {
     assert_eq!(figure(&sums, "checksum_damaged_pages"), 1);
     assert_eq!(ask(0..2), Ok(vec![Digest(5), NeverWritten]));
 
-    // While somebody reads it, a reset waits: it is not what the read brings that counts.
+    // While a task reads the page, a reset waits: the result of the read must not replace the reset
+    // entries.
     rig.set_page(1, &page_by_hand(&[6, 0, 0, 0], SIDE, 1));
     rig.rt.block_on(async {
         join(sums.expected(1008..1009), sums.reset_page(1))
@@ -499,8 +502,9 @@ fn a_write_that_is_given_up_is_still_due() {
     assert_eq!(entry_on_device(&rig, 0), 0, "the device had not taken it");
 }
 
-/// A write that the device has answered and lost leaves the page as it was, whole and sealed. Every
-/// sealed page of a place has one and the same CRC, so this tells only what looks at the entries.
+/// A write that the device has acknowledged and lost leaves the page as it was, whole and sealed.
+/// Every sealed page of a place has the same CRC, so only a comparison of the entries shows the
+/// loss.
 #[test]
 fn a_page_that_is_older_than_it_should_be_is_written_again() {
     let rig = Rig::new(11);

@@ -1,30 +1,30 @@
-//! The entries of the map in memory. Most pages of most maps say nothing, or one thing, so a page
-//! is kept by what it says: a map of 20 TiB takes nothing where nothing is marked, and never more
-//! than 1.1 KB a page, 46 MB in all, where an array of entries would always take 168 MB.
+//! The entries of the map in memory, compressed by page. Most pages of most maps have no mark, or
+//! one value: a map of 20 TiB takes no memory where nothing is marked, and never more than 1.1 KB a
+//! page, 46 MB in all, where an array of entries would always take 168 MB.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::PAGE_REGIONS;
 
-/// The entries of a page, as they lie in it.
+/// All entries of a page, in order.
 pub(super) type PageEntries = [u64; PAGE_REGIONS as usize];
 
-/// Different entries that a page may have. A page with more gets higher ones in the place of its
-/// lowest: that marks more than was changed, never less. A history has as many epochs, so of lower
-/// entries hardly any side is left that could be told apart by them.
+/// Maximum number of different entries of a page in memory. In a page with more, the lowest entries
+/// are raised: this marks more than was changed, never less. A history has as many epochs, so there
+/// is hardly a side left that lower entries could tell apart.
 const DIFFERENT_MAX: usize = 64;
 
-/// A page that says something.
+/// A page with at least one mark.
 enum Page {
-    /// All entries are this one.
+    /// All entries have this value.
     One(u64),
-    /// The entries that there are, in order, and which of them each region has.
+    /// The different values in ascending order, and the index of its value for each region.
     Several(Vec<u64>, Box<[u8; PAGE_REGIONS as usize]>),
 }
 
 impl Page {
-    /// A page with these entries; raises the lowest of them where there are too many.
+    /// Compresses a page; raises the lowest entries if there are too many different ones.
     fn of(entries: &PageEntries) -> Page {
         let mut different = entries.to_vec();
         different.sort_unstable();
@@ -32,7 +32,7 @@ impl Page {
         if let [one] = different[..] {
             return Page::One(one);
         }
-        // 0 stands for regions that were never changed, which are never raised.
+        // 0 stands for regions that were never changed; these are never raised.
         let zero = usize::from(different[0] == 0);
         let excess = different.len().saturating_sub(DIFFERENT_MAX);
         different.drain(zero..zero + excess);
@@ -51,15 +51,15 @@ impl Page {
     }
 }
 
-/// The entries of a volume's regions.
+/// Entries of all regions of a volume.
 pub(super) struct Marks {
     regions: u64,
-    /// Pages of which not all entries are 0.
+    /// Pages with at least one entry other than 0.
     pages: BTreeMap<u64, Page>,
 }
 
 impl Marks {
-    /// Of a number of regions, none of which was ever changed.
+    /// Creates the entries of a number of regions, none of which was ever changed.
     pub(super) fn new(regions: u64) -> Marks {
         Marks {
             regions,
@@ -67,22 +67,22 @@ impl Marks {
         }
     }
 
-    /// The number of regions.
+    /// Returns the number of regions.
     pub(super) fn regions(&self) -> u64 {
         self.regions
     }
 
-    /// The number of pages that describe them.
+    /// Returns the number of pages that describe the regions.
     pub(super) fn pages_end(&self) -> u64 {
         self.regions.div_ceil(PAGE_REGIONS)
     }
 
-    /// There may be more regions from now on, none of which was ever changed.
+    /// Adds regions that were never changed, up to the number given.
     pub(super) fn grow(&mut self, regions: u64) {
         self.regions = self.regions.max(regions);
     }
 
-    /// The entries of a page.
+    /// Returns the entries of a page.
     pub(super) fn entries(&self, page: u64) -> PageEntries {
         let page = self.pages.get(&page);
         page.map_or([0; PAGE_REGIONS as usize], |page| {
@@ -90,8 +90,8 @@ impl Marks {
         })
     }
 
-    /// Sets the entries of a page, without those of regions that are beyond the end. Says whether
-    /// the page has exactly these now: some may be higher.
+    /// Sets the entries of a page, except those of regions beyond the end. Returns whether the page
+    /// has exactly these entries now; some may be higher.
     pub(super) fn set(&mut self, page: u64, entries: &PageEntries) -> bool {
         let mut entries = *entries;
         let inside = self.regions.saturating_sub(page * PAGE_REGIONS);
@@ -105,8 +105,8 @@ impl Marks {
         exactly
     }
 
-    /// Raises the entries of regions of one page to at least `epoch`, and says whether that changed
-    /// one.
+    /// Raises the entries of some regions of one page to at least `epoch`, and returns whether that
+    /// changed one.
     pub(super) fn raise(&mut self, page: u64, within: Range<usize>, epoch: u64) -> bool {
         let found = self.pages.get(&page);
         let entry = |at| found.map_or(0, |found| found.entry(at));
@@ -121,8 +121,8 @@ impl Marks {
         true
     }
 
-    /// The regions whose entries are above `epoch`, in order, as runs that are not merged over the
-    /// ends of pages.
+    /// Returns the regions whose entries are above `epoch`, in order, as runs that are not merged
+    /// across pages.
     pub(super) fn above(&self, epoch: u64, regions_end: u64) -> impl Iterator<Item = Range<u64>> {
         let pages_end = regions_end.div_ceil(PAGE_REGIONS);
         self.pages
@@ -145,8 +145,8 @@ impl Marks {
 mod tests {
     use super::*;
 
-    /// By hand: with 504 different entries, 64 are kept; 0 stays, and the lowest of the others
-    /// become the lowest that is kept.
+    /// The expected values are computed by hand: with 504 different entries, 64 are kept; 0 stays,
+    /// and the lowest of the others become the lowest that is kept.
     #[test]
     fn too_many_different_entries_are_raised_and_never_lowered() {
         for lowest in [0, 1000] {

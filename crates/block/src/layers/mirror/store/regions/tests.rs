@@ -32,13 +32,13 @@ async fn load(rig: &Rig) -> Result<Regions, IoError> {
     .await
 }
 
-/// The stale ranges, each its start and end.
+/// Returns the stale ranges, each as its start and end.
 fn stale(map: &Regions, epoch: u64, volume_bytes: u64) -> Vec<[u64; 2]> {
     let ranges = map.stale_since(epoch, volume_bytes).into_iter();
     ranges.map(|range| [range.start, range.end]).collect()
 }
 
-/// The entry of a region on the device, found as the format page says.
+/// Returns the entry of a region on the device, located as the format page says.
 fn entry_on_device(rig: &Rig, region: u64) -> u64 {
     let page = rig.page(region / 504);
     let (sector, entry) = (region % 504 / 63, region % 63);
@@ -80,7 +80,7 @@ fn a_page_is_as_the_format_page_draws_it() {
     assert!(!map.dirty());
 }
 
-/// A write that is torn leaves old and new sectors in any mixture, and each entry is whole.
+/// A torn write leaves old and new sectors in any mixture, and each entry is whole.
 #[test]
 fn a_page_of_old_and_new_sectors_is_believed() {
     let of_epoch = |epoch: u64| page_by_hand(&epoch.to_le_bytes().repeat(504), SIDE, 1);
@@ -143,7 +143,8 @@ fn a_damaged_page_counts_as_always_stale() {
         for epoch in [0, 1 << 40, u64::MAX] {
             assert_eq!(stale(&map, epoch, VOLUME_BYTES), [page_1]);
         }
-        // No mark in it is news, so it has to be written as it is taken to be.
+        // No mark changes an entry of the damaged page, so the page must be written as it is
+        // interpreted.
         assert!(!map.mark(600 * MIB..601 * MIB, 8));
         assert!(map.dirty());
         rig.rt.block_on(map.write_back()).unwrap();
@@ -175,7 +176,7 @@ fn a_long_map_is_read_in_pieces_and_a_failing_one_not_at_all() {
     assert_eq!(failed.err(), Some(IoError::Medium));
 }
 
-/// Only what was written is looked at, and what has gone bad since is written again.
+/// Only written pages are checked, and a page that has become corrupt since is written again.
 #[test]
 fn a_page_that_goes_bad_is_found_and_written_again() {
     let rig = Rig::new(1);
@@ -251,7 +252,7 @@ proptest! {
     }
 }
 
-/// The stale ranges of an array of entries, region by region.
+/// Returns which regions of an array of entries are stale.
 fn stale_regions(model: &[u64], epoch: u64) -> Vec<bool> {
     model.iter().map(|entry| *entry > epoch).collect()
 }
@@ -280,8 +281,8 @@ fn mark_model(model: &mut [u64], range: &Range<u64>, epoch: u64) -> bool {
     news
 }
 
-/// Several tasks mark, one writes back through failures. Entries only rise, so what is on the
-/// device is never older than what was marked before it was written.
+/// Several tasks set marks, and one writes back through failures. Entries only rise, so an entry on
+/// the device is never lower than the mark set before the write.
 #[test]
 fn it_agrees_with_an_array_through_failures_and_restarts() {
     for seed in 0..8 {

@@ -1,8 +1,8 @@
-//! A log without space, and what waits for it.
+//! Tests of a log without space, and of the changes that wait for it.
 
 use super::*;
 
-/// Appends changes of 16 blocks, each of another place, until so many wait for space.
+/// Appends changes of 16 blocks, each of another place, until `waiting` of them wait for space.
 fn fill(rt: &Rt, store: &Store, next: &Cell<u64>, waiting: u64) -> Vec<Outcome> {
     const BYTES: u64 = 16 * BLOCK_BYTES;
     let (_, log_bytes) = store.log_bytes();
@@ -17,8 +17,9 @@ fn fill(rt: &Rt, store: &Store, next: &Cell<u64>, waiting: u64) -> Vec<Outcome> 
     (0..count).map(append).collect()
 }
 
-/// The side is given something in another way than through its log, which says no more than before
-/// meanwhile, and fills. What waits for space came later than the flush that makes the space.
+/// The side is given a change by a way other than its log. Meanwhile the log states no more
+/// completeness than before, and fills. The changes that wait for space are later than the flush
+/// that makes the space.
 #[test]
 fn a_flush_waits_for_no_change_that_waits_for_space() {
     let rt = rt();
@@ -48,7 +49,7 @@ fn a_flush_waits_for_no_change_that_waits_for_space() {
     });
 }
 
-/// The same without a flush: the log sees by itself that more is complete than it has said.
+/// As above without a flush: the log notices by itself that more is complete than it has stated.
 #[test]
 fn a_full_log_says_what_is_complete_since() {
     let rt = rt();
@@ -75,7 +76,7 @@ fn a_full_log_says_what_is_complete_since() {
     });
 }
 
-/// What was given to the log and has no place in it yet takes the space as well.
+/// Changes that were appended and have no place in the log yet take space as well.
 #[test]
 fn nothing_overtakes_while_the_space_is_taken_by_what_waits_for_it() {
     let rt = rt();

@@ -1,10 +1,11 @@
-//! What a member lacks that is late stays in the log, however often that goes round (T13, T14).
+//! Tests that changes which a late member lacks stay in the log, however often the log wraps around
+//! (T13, T14).
 
 use bimetal_rt::sync::Event;
 
 use super::*;
 
-/// The number of the last change of each block, and its content.
+/// Sequence number of the last change of each block, and its content.
 struct Written(Vec<(u64, u8)>);
 
 impl Written {
@@ -14,9 +15,8 @@ impl Written {
         }
     }
 
-    /// Checks that the log has the newest change of each block that a member lacks which is
-    /// complete below `number`, that no region is marked, and that everything reads as it was
-    /// written.
+    /// Checks three things: the log has the newest change of each block that a member complete
+    /// below `number` lacks; no region is marked; everything reads as it was written.
     async fn check(&self, store: &Store, number: u64) {
         for (block, (last, _)) in (0u64..).zip(&self.0) {
             if *last >= number {
@@ -64,7 +64,7 @@ fn blocks_written_again_and_again_fill_no_log() {
     });
 }
 
-/// Random changes, a late member that gets on at random, and stops in between.
+/// Random changes, a late member that makes progress at random, and stops in between.
 #[test]
 fn a_late_member_finds_in_the_log_what_it_lacks() {
     let rt = rt();
@@ -88,8 +88,7 @@ fn a_late_member_finds_in_the_log_what_it_lacks() {
             if rng.below(40) == 0 {
                 store.flush(next.get()).await.expect("it flushes");
             }
-            // What the member lacks is at most a third of the log, as the bound on the exposure has
-            // it.
+            // The member lacks at most a third of the log, as the bound on the exposure ensures.
             let lacked = written.0.iter().filter(|(last, _)| *last >= member).count();
             if lacked > 220 || rng.below(200) == 0 {
                 member += rng.below(next.get() - member + 1);
@@ -116,7 +115,7 @@ fn a_late_member_finds_in_the_log_what_it_lacks() {
     });
 }
 
-/// A program that dies whenever it has opened the side uses up no log.
+/// A program that dies whenever it has opened the side does not use up the log.
 #[test]
 fn runs_without_entries_take_no_room() {
     let rt = rt();
@@ -143,7 +142,7 @@ fn runs_without_entries_take_no_room() {
     });
 }
 
-/// A device that answers no change while it hangs.
+/// A device that completes no change while it hangs.
 struct Hanging {
     below: Rc<dyn Device>,
     hangs: Cell<bool>,
@@ -165,8 +164,8 @@ impl Device for Hanging {
     }
 }
 
-/// While the full log of a side waits for a member that is late, the side is not silent. A device
-/// that hangs then is found out once the log has something for it again.
+/// While the full log of a side waits for a late member, the side is not silent. A device that
+/// hangs meanwhile is detected once the log has work for it again.
 #[test]
 fn a_side_that_waits_for_a_late_member_is_not_silent() {
     const LOOK: Duration = Duration::from_millis(10);

@@ -1,17 +1,18 @@
-//! What a side holds and may lose: from the moment it is written until a flush has covered it.
+//! Tests of content that a side holds and may lose: from the moment it is written until a flush has
+//! covered it.
 
 use futures_util::FutureExt;
 
 use super::*;
 use crate::layers::fault::{Fault, FaultPlan};
 
-/// The first block of each range and the one behind its last.
+/// Returns the first block of each range and the one behind its last.
 fn blocks(ranges: &RangeSet) -> Vec<(u64, u64)> {
     let of_blocks = |range: Range<u64>| (range.start / BLOCK_BYTES, range.end / BLOCK_BYTES);
     ranges.iter().map(of_blocks).collect()
 }
 
-/// A flush that takes its time may never end: what it is to cover can be lost as long as that.
+/// A slow flush may never end: until it does, the content that it is to cover can be lost.
 #[test]
 fn what_went_straight_home_may_be_lost_until_its_flush_has_ended() {
     let rt = rt();
@@ -54,8 +55,8 @@ fn what_went_straight_home_may_be_lost_until_its_flush_has_ended() {
     });
 }
 
-/// What a rebuild brings through the log has the number of an older change, below which everything
-/// else may be durable.
+/// A change that a rebuild writes through the log has the sequence number of an older change, below
+/// which everything else may be durable.
 #[test]
 fn what_has_an_old_number_may_be_lost_as_well() {
     let rt = rt();
@@ -74,9 +75,9 @@ fn what_has_an_old_number_may_be_lost_as_well() {
     });
 }
 
-/// What the log holds of a range that the side lacks is older than what a rebuild brings past it.
-/// Once the side counts, its log is believed when it is opened again: so the log has let go of it
-/// by then.
+/// In a range that the side lacks, the log's changes are older than the content that a rebuild
+/// writes past the log. Once the side counts, the next opening believes its log: so the log must
+/// have dropped these changes by then.
 #[test]
 fn what_the_log_held_before_a_rebuild_is_not_found_again_after_it() {
     let rt = rt();
@@ -115,7 +116,7 @@ fn what_the_log_held_before_a_rebuild_is_not_found_again_after_it() {
     });
 }
 
-/// Brings three blocks of the byte 7 past the log, where the log has what is forgotten.
+/// Writes three blocks of the byte 7 past the log, where the log has forgotten changes.
 async fn bring(rt: &Rt, store: &Rc<Store>, range: Range<u64>) {
     let announced = store.announce(vec![range.clone()]);
     announced.await.expect("announced");
@@ -125,9 +126,9 @@ async fn bring(rt: &Rt, store: &Rc<Store>, range: Range<u64>) {
     store.write_straight(kept, data).await.expect("written");
 }
 
-/// What was brought past the log is not lacking any more when a rebuild is cut short. The log has
-/// not let go of what it had there before, and is read again when the side comes back: that must
-/// neither count nor take with it what has come to the log since.
+/// Content written past the log is no longer lacking when a rebuild is cut short. The log has not
+/// dropped its older changes there, and is read again when the side comes back: these must neither
+/// count nor cancel changes that have entered the log since.
 #[test]
 fn what_the_log_held_before_a_rebuild_that_was_cut_short_does_not_count_again() {
     let rt = rt();

@@ -1,6 +1,6 @@
-//! Pages of the map and of the checksums that formatting does not write: what was on the device
-//! before must never be taken for them, and a stop at any moment must neither lose a page that was
-//! written nor take one for written that was not.
+//! Tests of pages of the map and of the checksums that formatting does not write: old content of
+//! the device must never pass for such a page, and a stop at any moment must neither lose a page
+//! that was written nor take an unwritten page for a written one.
 
 use super::super::checksums::fixture::page_by_hand;
 use super::super::pages::Area;
@@ -9,10 +9,10 @@ use crate::request::{IoResult, Reply};
 
 /// Nine pages of checksums describe 32 MiB; this volume has six of them.
 const LARGE_BYTES: u64 = 20 << 20;
-/// What is on the device before it is formatted.
+/// Content of the device before it is formatted.
 const LITTER: u8 = 0xEE;
 
-/// A device with a volatile cache, of which the power is cut after a number of changes.
+/// A device with a volatile cache, whose power is cut after a number of changes.
 struct Volatile {
     rt: Rt,
     geometry: Geometry,
@@ -34,7 +34,8 @@ impl Volatile {
         })
     }
 
-    /// What a power cut leaves: of what no flush has covered, any sectors.
+    /// Returns the content after a power cut: any sectors of the writes that no flush has covered
+    /// survive.
     fn after_cut(&self, rng: &mut Rng) -> Vec<u8> {
         let mut left = self.durable.borrow().clone();
         for (offset, bytes) in self.unflushed.borrow().iter() {
@@ -71,7 +72,7 @@ impl Volatile {
                     durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
                 }
             }
-            // Advice, which this device does not take.
+            // A discard is advice, which this device ignores.
             Op::Discard => {}
             other => panic!("{other:?} is not asked for where checksums are kept"),
         }
@@ -120,11 +121,11 @@ async fn begun(rt: &Rt, on_device: &StoreDevice) -> Result<(Rc<Store>, Rc<Cell<u
 /// Blocks in several pages of checksums, with their neighbours.
 const BLOCKS: [u64; 5] = [3, 1007, 1008, 2500, 5039];
 
-/// What is known of each of [`BLOCKS`]: the last value that was flushed, and all that were given
+/// Known content of each of [`BLOCKS`]: the last value that was flushed, and all values written
 /// since.
 type Known = [Vec<u8>; BLOCKS.len()];
 
-/// Writes to blocks, flushes, and brings home, until something fails.
+/// Writes to blocks, flushes, and destages, until an operation fails.
 async fn run_until_cut(rt: &Rt, device: &Rc<Volatile>, known: &mut Known) -> Result<(), IoError> {
     let below = Rc::clone(device) as Rc<dyn Device>;
     let (store, next) = begun(rt, &on_large(&below)).await?;
@@ -164,7 +165,7 @@ async fn round(
     Ok(())
 }
 
-/// Cuts the power after each number of changes, until there is nothing left to cut.
+/// Cuts the power after each number of changes, until the run ends before the cut.
 #[test]
 fn a_stop_at_any_moment_loses_no_page_and_invents_none() {
     let rt = rt();
@@ -191,7 +192,7 @@ fn a_stop_at_any_moment_loses_no_page_and_invents_none() {
                         "{found} of {values:?}, cut {changes}"
                     );
                 }
-                // Nothing was ever written to their neighbours.
+                // The neighbours of the blocks were never written.
                 assert_eq!(get(&store, 1009..1020).await, Ok(vec![0; 11]));
                 assert_eq!(get(&store, 4000..4010).await, Ok(vec![0; 10]));
                 assert!(store.empty().await.expect("it goes home"));
@@ -203,8 +204,8 @@ fn a_stop_at_any_moment_loses_no_page_and_invents_none() {
     assert!(cuts > 40 && brought_home > 20, "{cuts} {brought_home}");
 }
 
-/// A page that was written is believed by its checksums alone: one that has turned to zeroes, or
-/// back to what was there before, is damaged.
+/// A page that was written is validated by its checksums alone: one that has turned to zeroes, or
+/// back to its old content, is damaged.
 #[test]
 fn a_written_page_that_has_turned_to_zeroes_is_damaged() {
     let rt = rt();
@@ -228,7 +229,7 @@ fn a_written_page_that_has_turned_to_zeroes_is_damaged() {
     });
 }
 
-/// A side that was formatted when all pages were written says nothing of them, and all count.
+/// A side that was formatted when all pages were written has no bits for them, and all pages count.
 #[test]
 fn a_side_that_says_nothing_of_its_pages_has_all_of_them() {
     let rt = rt();
@@ -259,7 +260,7 @@ fn a_side_that_says_nothing_of_its_pages_has_all_of_them() {
     });
 }
 
-/// Of the content of a disk that was adopted nothing is known, and no page says so.
+/// The content of an adopted disk is unknown, although no page says so.
 #[test]
 fn content_that_was_there_is_unknown_without_a_page() {
     let rt = rt();

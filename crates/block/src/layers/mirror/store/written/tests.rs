@@ -1,13 +1,14 @@
-//! Which pages were written, against the format page and against damage.
+//! Tests of the bits of written pages, against the format page and against damage.
 
 use super::super::checksums::fixture::{AREA, Rig, mixture, page_by_hand};
 use super::*;
 use crate::layers::mirror::store::pages::WrittenIn;
 use crate::request::Op;
 
-/// In the middle of the area of the rig, with room for two pages for each copy.
+/// The area of the bits, in the middle of the area of the rig, with room for two pages for each
+/// copy.
 const PLACE: (u64, u64) = (AREA.offset + (100 << 12), 4 << 12);
-/// Needs two pages of bits.
+/// A number of pages that needs two pages of bits.
 const PAGES: u64 = 40_000;
 
 fn rig() -> Rig {
@@ -22,14 +23,15 @@ fn load(rig: &Rig) -> Rc<Written> {
     rig.rt.block_on(load).expect("memory does not fail")
 }
 
-/// Pages that count as written, of those that are asked about.
+/// Returns those of the given pages that count as written.
 fn among(written: &Written, pages: &[u64]) -> Vec<u64> {
     let of = |page: &&u64| written.is_written(**page);
     pages.iter().filter(of).copied().collect()
 }
 
-/// A copy's page as the format page draws it, with the bit of page 9 and of page 4,030. A sector
-/// has 504 bytes of bits, so these are bit 1 of byte 1 and bit 6 of byte 503 of the first sector.
+/// Returns a copy's page as the format page draws it, with the bit of page 9 and of page 4,030. A
+/// sector has 504 bytes of bits, so these are bit 1 of byte 1 and bit 6 of byte 503 of the first
+/// sector.
 fn bits_by_hand(first_page: u64) -> Vec<u8> {
     let mut entries = [0; 504];
     entries[1] = 0b10;
@@ -66,7 +68,7 @@ fn the_bits_are_as_the_format_page_draws_them() {
     assert_eq!(found.first_written(10..20), 20);
 }
 
-/// One copy may be lost, or older than the other: what one of them has counts, and both have it
+/// One copy may be lost, or older than the other: a bit in either of them counts, and both have it
 /// again after the next write.
 #[test]
 fn one_copy_is_enough() {
@@ -92,8 +94,8 @@ fn one_copy_is_enough() {
     }
 }
 
-/// Where neither copy is believed, the checksums of the pages decide: a sector has the bits of
-/// 4,032 pages.
+/// If neither copy is valid, the checksums of the pages decide: a sector has the bits of 4,032
+/// pages.
 #[test]
 fn what_neither_copy_says_counts_as_written() {
     let rig = rig();
@@ -117,12 +119,12 @@ fn a_page_that_was_not_kept_gets_no_bit() {
     area.forget(7);
     rig.rt.block_on(written.settle(fresh)).unwrap();
     assert_eq!(among(&load(&rig), &[7, 8]), [8]);
-    // What has a bit keeps it.
+    // A page with a bit keeps it.
     area.forget(8);
     assert_eq!(among(&written, &[7, 8]), [8]);
 }
 
-/// A scrub finds a copy that has gone bad since it was read.
+/// A scrub finds a copy that has become corrupt since it was read.
 #[test]
 fn a_copy_that_goes_bad_is_found_and_written_again() {
     let rig = rig();

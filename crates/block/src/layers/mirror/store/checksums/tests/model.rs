@@ -10,7 +10,7 @@ fn random_range(rng: &mut Rng, within: &Range<u64>) -> Range<u64> {
     start..(start + rng.between(1, 1500)).min(within.end)
 }
 
-/// One task with everything that can happen to the area, against an array.
+/// One task does everything that can happen to the area, and compares it with an array.
 #[test]
 fn it_agrees_with_an_array_through_failures_and_restarts() {
     let mut rng = Rng::new(5);
@@ -68,7 +68,7 @@ fn it_agrees_with_an_array_through_failures_and_restarts() {
 }
 
 /// Several tasks, each with blocks of its own on shared pages, and one that writes back. Values
-/// only grow, so what is on the device is never older than what was set before it was written.
+/// only grow, so a value on the device is never older than the value set before the write.
 #[test]
 fn tasks_do_not_lose_each_others_values() {
     const TASKS: u64 = 5;
@@ -109,7 +109,7 @@ fn tasks_do_not_lose_each_others_values() {
                     continue;
                 }
                 good += 1;
-                // Only what the device has given back leaves memory.
+                // Only pages that were read back from the device leave memory.
                 let verified = sums.verify().await;
                 assert!(
                     matches!(verified, Ok(true) | Err(IoError::Medium)),
