@@ -1,12 +1,13 @@
 # The commands a person needs. Everything runs on one machine and leaves nothing behind but target/.
 #
-#   make demo build, and show a demo volume under load with a live table make test everything that
-#   must pass before a change goes in (the same as CI) make lint formatting and lints alone make
-#   asan the runtime's tests under AddressSanitizer (needs a nightly toolchain) make install-capi
-#   PREFIX=/usr/local the C library, its header and its pkg-config file make kernel-bench tests in a
-#   guest with a kernel of its own (QEMU; prints why where it cannot run) make kernel-peers BRP
-#   beside SRP, iSER and NVMe there (four minutes) make bench NBD speed against nbdkit and qemu-nbd
-#   (about an hour; BENCH_ARGS=--quick: minutes)
+#   make demo    build, and show a demo volume under load with a live table
+#   make test    everything that must pass before a change goes in (the same as CI)
+#   make lint    formatting and lints alone
+#   make asan    the runtime's tests under AddressSanitizer (needs a nightly toolchain)
+#   make install-capi PREFIX=/usr/local   the C library, its header and its pkg-config file
+#   make kernel-bench   tests in a guest with a kernel of its own (QEMU; says why it cannot run)
+#   make kernel-peers   BRP beside SRP, iSER and NVMe there (four minutes)
+#   make bench   NBD speed against nbdkit and qemu-nbd (about an hour; BENCH_ARGS=--quick: minutes)
 
 CARGO ?= cargo
 BENCH_ARGS ?=

@@ -1,8 +1,9 @@
 # BRP over RDMA, on soft RoCE: what is refused, data through the kernel's NBD client, SIGKILL of the
-# target, and how many messages a request costs. kernel-bench: modules rdma_rxe ib_uverbs rdma_ucm
-# dummy crc32_generic nbd kernel-bench: programs rdma:iproute2 nbd-client:nbd-client kernel-bench:
-# packages librdmacm1 libibverbs1 ibverbs-providers libnl-3-200 libnl-route-3-200 kernel-bench:
-# files common.sh
+# target, and how many messages a request costs.
+# kernel-bench: modules rdma_rxe ib_uverbs rdma_ucm dummy crc32_generic nbd
+# kernel-bench: programs rdma:iproute2 nbd-client:nbd-client
+# kernel-bench: packages librdmacm1 libibverbs1 ibverbs-providers libnl-3-200 libnl-route-3-200
+# kernel-bench: files common.sh
 . /common.sh
 
 target=10.9.0.1:10820

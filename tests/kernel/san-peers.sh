@@ -3,12 +3,13 @@
 # processor is emulated and system calls cost some twelve times what they cost on it, so a target in
 # user space is at a disadvantage: times are shown, and held against nothing. Packets and
 # completions for a request are counted, and BRP has to have fewer than SRP. Not one of the tests of
-# CI: it takes some minutes. DEPTHS and REQUESTS may be changed below. kernel-bench: modules
-# rdma_rxe ib_uverbs rdma_ucm dummy crc32_generic brd ublk_drv sd_mod crc32c_generic kernel-bench:
-# modules target_core_mod target_core_iblock ib_srpt ib_srp iscsi_target_mod ib_isert ib_iser
-# kernel-bench: modules nvmet nvmet_tcp nvmet_rdma nvme_tcp nvme_rdma kernel-bench: programs
-# rdma:iproute2 fio:fio iscsid:open-iscsi iscsiadm:open-iscsi kernel-bench: packages librdmacm1
-# libibverbs1 ibverbs-providers libnl-3-200 libnl-route-3-200 kernel-bench: files common.sh
+# CI: it takes some minutes. DEPTHS and REQUESTS may be changed below.
+# kernel-bench: modules rdma_rxe ib_uverbs rdma_ucm dummy crc32_generic brd ublk_drv sd_mod crc32c_generic
+# kernel-bench: modules target_core_mod target_core_iblock ib_srpt ib_srp iscsi_target_mod ib_isert ib_iser
+# kernel-bench: modules nvmet nvmet_tcp nvmet_rdma nvme_tcp nvme_rdma
+# kernel-bench: programs rdma:iproute2 fio:fio iscsid:open-iscsi iscsiadm:open-iscsi
+# kernel-bench: packages librdmacm1 libibverbs1 ibverbs-providers libnl-3-200 libnl-route-3-200
+# kernel-bench: files common.sh
 . /common.sh
 
 DEPTHS="1 4 16 32 64 128"
