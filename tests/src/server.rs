@@ -54,6 +54,8 @@ pub fn binary() -> &'static Path {
                 "--quiet",
                 "-p",
                 "bimetal-cli",
+                "-p",
+                "bimetal-lab-cli",
                 "--profile",
                 profile,
                 "--target-dir",
@@ -65,6 +67,11 @@ pub fn binary() -> &'static Path {
             .ok();
         dir.join("bimetal")
     })
+}
+
+/// The built `bimetal-lab`, which lies beside [`binary`].
+pub fn lab_binary() -> PathBuf {
+    binary().with_file_name("bimetal-lab")
 }
 
 /// How what [`Server::try_start_with`] says of a server that ended in place of getting ready

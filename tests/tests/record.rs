@@ -3,14 +3,14 @@
 use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;
 use bimetal_tests::nbd::Wire;
-use bimetal_tests::server::{binary, send_signal};
+use bimetal_tests::server::{binary, lab_binary, send_signal};
 use bimetal_tests::volume::{MIB, Volume, assert_refused};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-/// A running `bimetal trace record`, killed if the test fails. Its standard error stays open.
+/// A running `bimetal record`, killed if the test fails. Its standard error stays open.
 struct Recorder {
     child: Child,
     _stderr: BufReader<ChildStderr>,
@@ -20,7 +20,7 @@ impl Recorder {
     /// Returns when it records.
     fn start(config: &Path, device: &str, out: &Path) -> Self {
         let mut child = Command::new(binary())
-            .args(["trace", "record", "--json"])
+            .args(["record", "--json"])
             .arg(config)
             .arg(device)
             .arg("--out")
@@ -119,7 +119,7 @@ fn a_compact_recording_is_a_trace_for_the_other_verbs() {
         wire.write(block * 4096, &[1; 8192]);
     }
     recorder.stop();
-    let summary = Client::new(binary())
+    let summary = Client::new(lab_binary())
         .args(["trace", "summary", "--json"])
         .arg(&out)
         .within_s(30)
@@ -146,7 +146,9 @@ fn a_server_that_ends_leaves_a_whole_trace() {
         recorder.child.try_wait().expect("wait for the recorder")
     });
     assert_eq!(status.code(), Some(1), "the server is gone");
-    let summary = Client::new(binary()).args(["trace", "summary"]).arg(&out);
+    let summary = Client::new(lab_binary())
+        .args(["trace", "summary"])
+        .arg(&out);
     summary.within_s(30).ok();
 }
 
@@ -156,7 +158,7 @@ fn what_cannot_be_recorded_is_refused_and_leaves_no_file() {
     let out = volume.dir().file("t.trace");
     let record = |device: &str| {
         Client::new(binary())
-            .args(["trace", "record"])
+            .args(["record"])
             .arg(volume.config())
             .arg(device)
             .arg("--out")

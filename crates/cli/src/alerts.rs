@@ -15,8 +15,8 @@ use bimetal_block::IoError;
 use bimetal_block::layers::mirror::{MirrorStatus, SideStatus};
 use bimetal_rt::{Notice, Rt};
 
-use crate::said::say;
 use crate::shown::Shown;
+use bimetal_console::stderr::say;
 
 /// Interval at which the volumes are polled.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

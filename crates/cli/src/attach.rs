@@ -16,8 +16,8 @@ use crate::config::Config;
 use crate::limits;
 use crate::running::Running;
 use crate::runtime;
-use crate::said::say;
 use crate::serve::{Failure, OpenArgs, conclude, lock_into_memory};
+use bimetal_console::stderr::say;
 
 /// Range of device numbers that the driver supports.
 const NUMBERS: std::ops::Range<i64> = 0..1 << 20;

@@ -16,11 +16,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::latency::show_latency;
 use crate::load::{Load, Outcome, Pattern, Run, op_name};
 use crate::runtime;
-use crate::table::{Align, Table};
 use bimetal_block::units::show_count;
+use bimetal_console::latency::show_latency;
+use bimetal_console::table::{Align, Table};
 
 /// How often the progress bar moves.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);

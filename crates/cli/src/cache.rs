@@ -11,8 +11,8 @@ use serde_json::json;
 use crate::config::Config;
 use crate::control;
 use crate::figures;
-use crate::said::say;
-use crate::table::{Align, Table};
+use bimetal_console::stderr::say;
+use bimetal_console::table::{Align, Table};
 
 /// Which cache.
 #[derive(clap::Args)]

@@ -11,8 +11,8 @@ use bimetal_rt::net::Address;
 use serde_json::json;
 
 use crate::runtime;
-use crate::table::{Align, Table};
 use crate::tls::TlsArgs;
+use bimetal_console::table::{Align, Table};
 
 /// Buffer memory for fetching the list.
 const POOL_BYTES: usize = 1 << 20;

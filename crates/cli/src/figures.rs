@@ -90,7 +90,7 @@ pub(crate) fn show(name: &str, value: &Value) -> String {
     .into_iter()
     .find(|(suffix, _)| unit(suffix) && !unit("_per_s"));
     match (scale_ns, value.as_u64()) {
-        (Some((_, scale)), _) => crate::latency::show_latency((number * scale) as u64),
+        (Some((_, scale)), _) => bimetal_console::latency::show_latency((number * scale) as u64),
         (None, Some(count)) => bimetal_block::units::show_count(count),
         (None, None) if number.fract() == 0.0 => format!("{number:.0}"),
         (None, None) => format!("{number:.2}"),

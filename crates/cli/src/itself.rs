@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use bimetal_rt::Rt;
 use bimetal_rt::mailbox::mailbox;
 
-use crate::said::say;
+use bimetal_console::stderr::say;
 
 /// Path of the running program, valid even if its file has been replaced.
 const PROGRAM: &str = "/proc/self/exe";

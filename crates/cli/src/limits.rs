@@ -10,7 +10,7 @@ use bimetal_rt::real_time::{ProcessLimit, raise_open_files};
 
 use crate::config::Config;
 use crate::runtime;
-use crate::said::say;
+use bimetal_console::stderr::say;
 
 /// Descriptors of a server other than those of devices and clients: standard streams, the ring, the
 /// control socket and its connections, threads and signals.

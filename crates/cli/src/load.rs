@@ -9,7 +9,7 @@ use std::time::Duration;
 use bimetal_block::{Device, Flags, IoError, Op, Request};
 use bimetal_rt::{Buf, Instant, Rng, Rt, yield_now};
 
-use crate::latency::Latencies;
+use bimetal_console::latency::Latencies;
 
 /// Size of the buffer from which write data is cut. Its content is random, so that no layer below
 /// can compress it, and it has the largest size that still comes from the registered region.

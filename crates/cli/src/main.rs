@@ -1,9 +1,5 @@
-//! The `bimetal` program. This module only parses the command line, runs one verb and turns its
-//! outcome into an exit status: 0, 1 for a failure, 2 for a wrong command line, and the statuses of
-//! `status`.
-//!
-//! A failure is reported as one line on standard error that states the problem, its place and the
-//! remedy; a refused volume adds a list after the line.
+//! The `bimetal` program: the server, its operations and the index. This module only lists the
+//! verbs; `bimetal_console::program` runs one of them and turns its outcome into an exit status.
 
 // Both macros panic when the reader is gone: results are written with `?`, other output with `say`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
@@ -25,14 +21,11 @@ mod format;
 mod grow;
 mod index;
 mod itself;
-mod lab;
-mod lab_native;
-mod lab_stack;
-mod latency;
 mod limits;
 mod load;
 mod local;
 mod mount;
+mod moved;
 mod operation;
 mod operations;
 mod probe;
@@ -40,30 +33,18 @@ mod proxy;
 mod rebuild;
 mod record;
 mod running;
-mod runs;
 mod runtime;
-mod said;
 mod scrub;
 mod serve;
 mod shown;
 mod side;
-mod sim;
-mod sim_cache;
-mod sim_index;
 mod status;
-mod table;
 mod terminal;
-mod tester;
 mod tls;
-mod trace;
 
-use std::io;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-
-use said::{say, say_notices};
 
 /// Bonds unlike storage media into one block device.
 #[derive(Parser)]
@@ -120,21 +101,15 @@ enum Verb {
     Probe(probe::Args),
     /// Load, read and check an index: keys and values in order, in one file.
     Index(index::Args),
-    /// Run the simulation tester, or an experiment in virtual time.
-    Sim(sim::Args),
-    /// Run experiments: which scheduler, read-ahead, write mode and file system suits a device.
-    Lab(lab::Args),
-    /// Look at an I/O trace, or convert it.
-    Trace(trace::Args),
+    /// Record the requests on any device of a running server as a trace.
+    Record(record::Args),
+    /// The verbs of experiments, which another program has now.
+    #[command(flatten)]
+    Moved(moved::Verb),
 }
 
 fn main() -> ExitCode {
-    bimetal_rt::real_time::fail_writes_instead_of_ending();
-    let command = match Command::try_parse() {
-        Ok(command) => command,
-        Err(error) => return report_usage(&error),
-    };
-    let outcome = match command.verb {
+    bimetal_console::program::main("bimetal", |command: Command| match command.verb {
         Verb::Demo(args) => demo::run(&args),
         Verb::Format(args) => format::run(&args),
         Verb::Serve(args) => serve::run(&args),
@@ -156,77 +131,9 @@ fn main() -> ExitCode {
         Verb::Proxy(args) => proxy::run(&args),
         Verb::Probe(args) => probe::run(&args),
         Verb::Index(args) => index::run(&args),
-        Verb::Sim(args) => sim::run(&args),
-        Verb::Lab(args) => lab::run(&args),
-        Verb::Trace(args) => trace::run(&args),
-    };
-    say_notices();
-    outcome.unwrap_or_else(|error| report_failure(&error))
-}
-
-/// Prints help and version to standard output; an error becomes one line and status 2.
-fn report_usage(error: &clap::Error) -> ExitCode {
-    let asked_for = matches!(
-        error.kind(),
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
-    );
-    if asked_for || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // If the terminal is gone, the failed output is ignored.
-        let _ = error.print();
-        return if asked_for {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::from(2)
-        };
-    }
-    say(format_args!(
-        "bimetal: {}; see `bimetal --help`",
-        usage_line(&error.to_string())
-    ));
-    ExitCode::from(2)
-}
-
-/// Returns the message of a usage error as one line, without the usage that follows it.
-fn usage_line(rendered: &str) -> String {
-    let message = rendered.split("\n\nUsage").next().unwrap_or(rendered);
-    let message = message.split("\n\nFor more").next().unwrap_or(message);
-    let message = message.strip_prefix("error: ").unwrap_or(message);
-    let parts = message.split("\n\n").map(one_line);
-    parts.collect::<Vec<_>>().join("; ")
-}
-
-fn report_failure(error: &anyhow::Error) -> ExitCode {
-    let reader_left = error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe);
-    if reader_left {
-        // The reader has closed the pipe, as `head` does: it wants no more output, which is no
-        // failure.
-        return ExitCode::SUCCESS;
-    }
-    say(format_args!(
-        "bimetal: {}",
-        line_and_list(&format!("{error:#}"))
-    ));
-    ExitCode::FAILURE
-}
-
-/// Joins `text` into one line, but keeps the indented lines after it that begin with a digit: they
-/// are a list for programs to read.
-fn line_and_list(text: &str) -> String {
-    let is_item = |line: &&str| {
-        let item = line.strip_prefix("  ");
-        item.is_some_and(|item| item.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    let (items, words): (Vec<&str>, Vec<&str>) = text.lines().partition(is_item);
-    let mut lines = vec![one_line(&words.join(" "))];
-    lines.extend(items.into_iter().map(str::to_owned));
-    lines.join("\n")
-}
-
-/// Returns `text` with every run of white space replaced by one space.
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+        Verb::Record(args) => record::run(&args),
+        Verb::Moved(verb) => Ok(moved::refuse(&verb)),
+    })
 }
 
 #[cfg(test)]
@@ -237,21 +144,5 @@ mod tests {
     fn the_command_line_is_well_formed() {
         use clap::CommandFactory;
         Command::command().debug_assert();
-    }
-
-    #[test]
-    fn a_list_stays_behind_the_line() {
-        let text = "vol.toml: nothing\n  known;\nmay be lost:\n  0+4096\n  8192+12288";
-        let line = "vol.toml: nothing known; may be lost:\n  0+4096\n  8192+12288";
-        assert_eq!(line_and_list(text), line);
-        assert_eq!(line_and_list("a\n b"), "a b");
-    }
-
-    #[test]
-    fn usage_errors_become_one_line() {
-        let error = Command::try_parse_from(["bimetal", "serve"]).err().unwrap();
-        let line = usage_line(&error.to_string());
-        assert!(line.contains("<FILE>") && !line.contains("Usage"), "{line}");
-        assert!(!line.contains('\n') && !line.starts_with("error"), "{line}");
     }
 }

@@ -19,8 +19,8 @@ use crate::config::Config;
 use crate::itself::{self, Worker};
 use crate::limits;
 use crate::running::Running;
-use crate::said::say;
 use crate::serve::{Failure, OpenArgs, conclude, lock_into_memory};
+use bimetal_console::stderr::say;
 
 /// What to mount, and where.
 #[derive(clap::Args)]

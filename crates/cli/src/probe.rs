@@ -22,9 +22,9 @@ use serde_json::json;
 use crate::bench::check_virtual;
 use crate::config::Config;
 use crate::load::{Load, Outcome, Pattern, Run};
-use crate::runs::progress_bar;
 use crate::runtime;
-use crate::table::{Align, Table};
+use bimetal_console::progress::progress_bar;
+use bimetal_console::table::{Align, Table};
 
 /// Largest write size that is tried.
 const UNIT_BYTES_MAX: u64 = 4 << 20;

@@ -1,4 +1,4 @@
-//! `bimetal trace record`: records the requests on a device of a running server as a trace. This
+//! `bimetal record`: records the requests on a device of a running server as a trace. This
 //! module has both ends of the verb `record` of the control socket (docs/control.md).
 //!
 //! The server only hands out requests that the device's tap has recorded, in batches small enough
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::control::Asker;
 use crate::runtime;
-use crate::said::say;
+use bimetal_console::stderr::say;
 
 /// Maximum number of records in an answer: some 80 KB of text, made in a fraction of a millisecond.
 const TAKEN_MAX: usize = 2048;

@@ -26,8 +26,8 @@ use crate::local::Local;
 use crate::operation::Operation;
 use crate::operations;
 use crate::record;
-use crate::said::say;
 use crate::shown::{Attached, Shown};
+use bimetal_console::stderr::say;
 
 /// Time for which listening on an address in use is retried, and the interval of the retries.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use bimetal_rt::{Driven, Rt, UringOptions};
 
-use crate::said::{notices, say};
+use bimetal_console::stderr::{notices, say};
 
 /// Makes a runtime, and says in one line where its driver is less than it could be.
 ///

@@ -14,7 +14,7 @@ use bimetal_rt::real_time::{Signals, keep_memory_resident};
 use crate::config::Config;
 use crate::limits;
 use crate::running::Running;
-use crate::said::{say, say_notices};
+use bimetal_console::stderr::{say, say_notices};
 
 /// What to serve.
 #[derive(clap::Args)]
@@ -105,7 +105,7 @@ pub(crate) fn conclude(served: Result<(), Failure>) -> Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(Failure::NotStarted(error)) => Err(error),
         Err(Failure::NotStopped(error)) => {
-            say_notices();
+            say_notices("bimetal");
             say(format_args!("bimetal: {error:#}"));
             // Exit at once: dropping the runtime would wait for a device that may never answer.
             std::process::exit(1);

@@ -13,9 +13,9 @@ use serde_json::{Map, Value, json};
 use crate::config::Config;
 use crate::control;
 use crate::figures;
-use crate::said::say;
-use crate::table::{Align, Table};
 use crate::terminal::{Picture, Terminal, Tone};
+use bimetal_console::stderr::say;
+use bimetal_console::table::{Align, Table};
 
 /// Exit status if a volume works, but a device below it does not.
 const DEGRADED: u8 = 1;
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = match Config::load(&args.file) {
         Ok(config) => config,
         Err(error) => {
-            crate::report_failure(&error);
+            bimetal_console::program::report_failure("bimetal", &error);
             return Ok(ExitCode::from(STOPPED));
         }
     };

@@ -65,7 +65,7 @@ fn a_volume_over_two_threads_is_served() {
     let shown = stdout_of(&["status", arg(&config)]);
     assert!(shown.contains("device counts  stats"), "{shown}");
     let trace = dir.path("t.csv");
-    let record = ["trace", "record", arg(&config), "b", "--out", arg(&trace)];
+    let record = ["record", arg(&config), "b", "--out", arg(&trace)];
     assert_refused(&record, 1, &["device `b`", "the shard `t`"]);
     drop(client);
     assert_eq!(served.end("TERM"), (Some(0), String::new()));

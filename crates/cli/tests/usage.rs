@@ -42,6 +42,26 @@ fn nobody_needs_to_read_what_is_said() {
     }
 }
 
+/// Every verb of experiments that this program had is refused, with the command that replaces it.
+#[test]
+fn a_verb_that_has_moved_names_the_new_command() {
+    for (old, new) in [
+        (&["lab", "run", "plan.toml"][..], "`bimetal-lab run`"),
+        (&["sim", "cache", "--trace", "t"], "`bimetal-lab cache`"),
+        (
+            &["sim", "swarm", "--seeds", "0..9"],
+            "`bimetal-lab tester swarm`",
+        ),
+        (&["sim", "hetero", "--help"], "`bimetal-lab mirror`"),
+        (&["trace", "record", "c.toml", "a"], "`bimetal record`"),
+        (&["trace", "summary", "t"], "`bimetal-lab trace summary`"),
+        (&["lab"], "`bimetal-lab --help`"),
+        (&["sim", "--help"], "`bimetal-lab --help`"),
+    ] {
+        assert_refused(old, 2, &[new]);
+    }
+}
+
 #[test]
 fn help_and_version_are_no_mistakes() {
     let help = stdout_of(&["--help"]);

@@ -74,7 +74,7 @@ pub enum NativeError {
     },
     /// A setting could not be restored.
     #[error(
-        "not everything could be put back; what is left stands in {FOLDER}/journal.json, and `bimetal lab restore` tries again: {0}"
+        "not everything could be put back; what is left stands in {FOLDER}/journal.json, and `bimetal-lab restore` tries again: {0}"
     )]
     NotPutBack(Box<NativeError>),
 }

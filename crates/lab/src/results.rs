@@ -241,7 +241,7 @@ impl Results {
         if all.is_empty() {
             return Err(ResultsError::Nothing {
                 path: self.folder.clone(),
-                why: "no run of the plan has been made; `bimetal lab run` makes them".to_owned(),
+                why: "no run of the plan has been made; `bimetal-lab run` makes them".to_owned(),
             });
         }
         Ok(all)

@@ -3,6 +3,7 @@
 //! A rule is worth having only if it can fail, so every rule has a unit test with a sample that
 //! breaks it and one that does not. `tests/tests/tidy.rs` runs all of them on the tree itself.
 
+mod crates;
 mod imports;
 mod layout;
 mod pages;
@@ -11,8 +12,9 @@ mod source;
 #[cfg(test)]
 mod tests;
 
+pub use crates::crate_direction;
 pub use imports::{no_import_cycles, rooms_in_order};
-pub use layout::{crate_direction, documented_layers, few_packages, names, tests_run};
+pub use layout::{documented_layers, few_packages, names, tests_run};
 pub use pages::{links_resolve, toml_examples_parse};
 pub use prose::prose_columns;
 pub use source::{
@@ -45,7 +47,10 @@ pub type Rule = fn(&Tree) -> Vec<Complaint>;
 
 /// Every rule with the name it is reported under.
 pub const RULES: &[(&str, Rule)] = &[
-    ("crates depend downwards only", crate_direction),
+    (
+        "crates depend downwards only, as ARCHITECTURE.md lists",
+        crate_direction,
+    ),
     ("no modules of a folder import each other", no_import_cycles),
     ("no room imports a higher one", rooms_in_order),
     ("the dependency tree stays under 150 packages", few_packages),

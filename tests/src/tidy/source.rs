@@ -59,6 +59,7 @@ struct Ban {
 const CLOCK: &[&str] = &[
     "crates/rt/src/real_time",
     "crates/cli/",
+    "crates/lab-cli/tests/",
     "tests/src/deadline.rs",
 ];
 
@@ -75,7 +76,7 @@ const BANS: &[Ban] = &[
     },
     Ban {
         words: "thread::sleep",
-        allowed_in: &["crates/cli/"],
+        allowed_in: &["crates/cli/", "crates/lab-cli/tests/"],
         instead: "the runtime's sleep",
     },
     Ban {

@@ -12,49 +12,74 @@ fn tells(rule: Rule, wrong: &[(&str, &str)], right: &[(&str, &str)]) {
     assert_eq!(rule(&Tree::sample(right)), Vec::<Complaint>::new());
 }
 
+/// A page with a table of crates: each name with its second cell.
+fn crate_table(rows: &[(&str, &str)]) -> String {
+    let rows = rows
+        .iter()
+        .map(|(name, on)| format!("| `{name}` | {on} |\n"));
+    let rows: String = rows.collect();
+    format!("# Map\n\n| crate | depends on |\n|---|---|\n{rows}\nText.\n")
+}
+
 #[test]
-fn a_crate_that_looks_upwards() {
-    let manifest = |name: &str| format!("[dependencies]\nbimetal-{name}.workspace = true\n");
-    let (up, down) = (manifest("block"), manifest("rt"));
-    let path = "crates/export/Cargo.toml";
+fn a_crate_whose_dependencies_are_not_those_of_the_table() {
+    let manifest = |section: &str| format!("[{section}]\nbimetal-rt.workspace = true\n");
+    let right = crate_table(&[("export", "`rt`"), ("rt", "")]);
+    let page = ("ARCHITECTURE.md", right.as_str());
+    let nothing = ("crates/rt/Cargo.toml", "[package]\n");
+    for section in [
+        "dependencies",
+        "dev-dependencies",
+        "target.'cfg(unix)'.dependencies",
+    ] {
+        let manifest = manifest(section);
+        let crates = [("crates/export/Cargo.toml", manifest.as_str()), nothing];
+        let without = crate_table(&[("export", ""), ("rt", "")]);
+        let without = ("ARCHITECTURE.md", without.as_str());
+        tells(
+            crate_direction,
+            &[without, crates[0], crates[1]],
+            &[page, crates[0], crates[1]],
+        );
+        // A package outside of `crates/` may depend on any of them.
+        let tests = ("tests/Cargo.toml", manifest.as_str());
+        let alone = crate_table(&[("rt", "")]);
+        let alone = ("ARCHITECTURE.md", alone.as_str());
+        tells(
+            crate_direction,
+            &[page, tests, nothing],
+            &[alone, tests, nothing],
+        );
+    }
+    // A dependency that only the table has, a crate without a row, and no TOML.
+    let empty = ("crates/export/Cargo.toml", "[package]\n");
+    tells(crate_direction, &[page, empty, nothing], &[]);
     tells(
         crate_direction,
-        &[("crates/rt/Cargo.toml", &up)],
-        &[(path, &down)],
+        &[page, nothing, ("crates/new/Cargo.toml", "")],
+        &[],
     );
-    let dev = up.replace("[dep", "[dev-dep");
     tells(
         crate_direction,
-        &[("crates/proto/Cargo.toml", &dev)],
-        &[("tests/Cargo.toml", &dev)],
-    );
-    let target = up.replace("[dep", "[target.'cfg(unix)'.dep");
-    tells(
-        crate_direction,
-        &[("crates/policy/Cargo.toml", &target)],
-        &[(path, &target)],
-    );
-    tells(crate_direction, &[("crates/other/Cargo.toml", &down)], &[]);
-    tells(
-        crate_direction,
-        &[("crates/rt/Cargo.toml", "[not toml")],
+        &[page, ("crates/rt/Cargo.toml", "[no")],
         &[],
     );
 }
 
 #[test]
-fn no_cycle_can_follow_from_the_order() {
-    // Every crate may depend only on crates that a repeated removal of leaves takes away first.
-    for name in ["rt", "policy", "proto", "trace", "flash"] {
-        for other in [
-            "rt", "policy", "proto", "trace", "flash", "block", "export", "sim", "lab", "cli",
-        ] {
-            let manifest = format!("[dependencies]\nbimetal-{other}.workspace = true\n");
-            let path = format!("crates/{name}/Cargo.toml");
-            let complaints = crate_direction(&Tree::sample(&[(&path, &manifest)]));
-            assert_eq!(complaints.is_empty(), name == other, "{name} -> {other}");
-        }
-    }
+fn a_crate_that_depends_on_a_row_above() {
+    let rt = "[dependencies]\nbimetal-export.workspace = true\n";
+    let crates = [
+        ("crates/rt/Cargo.toml", rt),
+        ("crates/export/Cargo.toml", "[package]\n"),
+    ];
+    let wrong = crate_table(&[("export", ""), ("rt", "`export`")]);
+    let right = crate_table(&[("rt", "`export`"), ("export", "")]);
+    tells(
+        crate_direction,
+        &[("ARCHITECTURE.md", &wrong), crates[0], crates[1]],
+        &[("ARCHITECTURE.md", &right), crates[0], crates[1]],
+    );
 }
 
 #[test]
@@ -252,6 +277,7 @@ fn an_example_that_is_not_toml() {
 #[test]
 fn every_rule_is_in_the_list() {
     let sources = [
+        include_str!("crates.rs"),
         include_str!("imports/mod.rs"),
         include_str!("imports/rooms.rs"),
         include_str!("layout.rs"),

@@ -26,9 +26,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::config::Config;
 use crate::running::Running;
 use crate::runtime;
-use crate::said::say;
 use crate::terminal::{Picture, Terminal};
 use crate::{facts, format};
+use bimetal_console::stderr::say;
 use screen::Screen;
 use targets::{Arrivals, Target};
 

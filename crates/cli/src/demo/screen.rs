@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::Args;
 use super::targets::{STEPS_MAX, Target};
-use crate::latency::show_latency;
-use crate::table::{Align, Table};
 use crate::terminal::{Terminal, Tone};
 use bimetal_block::units::show_count;
+use bimetal_console::latency::show_latency;
+use bimetal_console::table::{Align, Table};
 
 /// Time without a completion after which a device is called frozen.
 const FROZEN_NS: u64 = 200_000_000;

@@ -10,8 +10,8 @@ use bimetal_block::{BLOCK_BYTES, Device, Figure, Flags, IoError, Request};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Instant, Rng, Rt};
 
-use crate::latency::Latencies;
 use crate::load::{cut, random_data};
+use bimetal_console::latency::Latencies;
 
 /// Step of the write sizes: 10 to 500 KB in steps of 10 KB, as in the paper on hetero-mirroring: 96
 /// % of the files in use are smaller than that.

@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow};
 
 use super::form::{Form, excerpt};
 use super::{OpenArgs, failed};
-use crate::said::say;
+use bimetal_console::stderr::say;
 
 /// Which keys.
 ///

@@ -23,7 +23,7 @@ use bimetal_block::units::{Size, parse_size};
 use bimetal_index::storage::file::{FileStorage, Presence};
 use bimetal_index::{Db, Error, ErrorKind, Options};
 
-use crate::table::{Align, Table};
+use bimetal_console::table::{Align, Table};
 use progress::{Progress, Unit};
 use volume::{WhereArgs, open_device};
 

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::form::{Form, is_text};
 use super::progress::{Progress, Unit};
 use super::{OpenArgs, failed, unopened, write_group};
-use crate::table::{Align, Table};
 use bimetal_block::units::show_count;
+use bimetal_console::table::{Align, Table};
 
 /// From what, and to where.
 ///

@@ -14,8 +14,8 @@ use super::get::read_key;
 use super::progress::{Progress, Unit};
 use super::records::io_error;
 use super::{OpenArgs, failed};
-use crate::said::say;
 use bimetal_block::units::show_count;
+use bimetal_console::stderr::say;
 
 /// Number of records between two updates of the bar.
 const RECORDS_BETWEEN: u64 = 1 << 14;

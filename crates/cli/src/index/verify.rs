@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::progress::{Progress, Unit};
 use super::volume::WhereArgs;
 use super::{failed, write_group};
-use crate::table::{Align, Table};
 use bimetal_block::units::show_count;
+use bimetal_console::table::{Align, Table};
 
 /// Which index.
 #[derive(clap::Args)]

@@ -14,7 +14,7 @@ use bimetal_rt::Rt;
 
 use super::unopened;
 use crate::config::Config;
-use crate::said::say;
+use bimetal_console::stderr::say;
 
 /// Where an index is.
 #[derive(clap::Args)]

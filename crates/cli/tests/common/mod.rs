@@ -1,9 +1,14 @@
-//! Runs the built program in a directory of its own.
+//! Runs the built program in a directory of its own, and servers.
+
+mod program;
+
+#[allow(unused_imports, reason = "every test file uses its part")]
+pub use program::{Scratch, arg, assert_refused, bimetal, command, stdout_of};
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 /// A mirror of two files, served at a socket beside its configuration. Its exposure is one that its
 /// logs of 4 MiB have room for.
@@ -13,106 +18,6 @@ pub const MIRROR: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = 
     exposure = { bytes = \"512KiB\" }\n\
     [export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n\
     [server]\nlock_memory = false\nmemory = \"16MiB\"\n";
-
-/// A directory that is removed at the end of the test.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    /// An empty directory; `name` tells tests apart.
-    pub fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("bimetal-cli-{name}-{}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Scratch(path)
-    }
-
-    /// The path of a file in it.
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// Writes a text file.
-    pub fn text(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.path(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    }
-
-    /// Makes a file of zeroes.
-    pub fn zeroes(&self, name: &str, bytes: u64) -> PathBuf {
-        let path = self.path(name);
-        std::fs::File::create_new(&path)
-            .unwrap()
-            .set_len(bytes)
-            .unwrap();
-        path
-    }
-
-    /// The names in it, sorted.
-    pub fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).unwrap();
-        let mut names: Vec<String> = entries
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // A directory left behind in the temporary directory fails no test.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The program with these arguments, not yet run.
-pub fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bimetal"));
-    command.args(args);
-    command
-}
-
-/// Runs the program to its end.
-pub fn bimetal(args: &[&str]) -> Output {
-    command(args).output().unwrap()
-}
-
-/// What the program printed, which must have ended with status 0 and said nothing else.
-pub fn stdout_of(args: &[&str]) -> String {
-    let output = bimetal(args);
-    let (out, err) = texts(&output);
-    assert_eq!(output.status.code(), Some(0), "{args:?}\n{out}\n{err}");
-    assert_eq!(err, "", "{args:?}");
-    out
-}
-
-/// The program must refuse with this status and one line that contains all of `words`, behind which
-/// there may be a list of ranges.
-pub fn assert_refused(args: &[&str], status: i32, words: &[&str]) {
-    let output = bimetal(args);
-    let (out, err) = texts(&output);
-    assert_eq!(output.status.code(), Some(status), "{args:?}\n{out}\n{err}");
-    assert_eq!(out, "", "a refusal prints nothing on standard output");
-    let mut list = err.lines().skip(1);
-    let is_item = |line: &str| line.starts_with("  ") && line.contains('+');
-    assert!(
-        err.starts_with("bimetal: ") && err.ends_with('\n') && list.all(is_item),
-        "a refusal is one line and a list: {err:?}"
-    );
-    for word in words {
-        assert!(err.contains(word), "{word:?} is not in {err:?}");
-    }
-}
-
-fn texts(output: &Output) -> (String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (text(&output.stdout), text(&output.stderr))
-}
-
-/// A path as an argument.
-pub fn arg(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
 
 /// A server that has said `ready`, killed at the end if it still runs.
 pub struct Served(Child);

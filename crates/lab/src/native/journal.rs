@@ -155,7 +155,7 @@ impl Journal {
         let lock = File::create(&lock_path).map_err(|source| io_error(&lock_path, source))?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(NativeError::Refused(format!(
-                "{}: another `bimetal lab` is changing this machine; let it end first",
+                "{}: another `bimetal-lab` is changing this machine; let it end first",
                 lock_path.display()
             )));
         }

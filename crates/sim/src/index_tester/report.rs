@@ -79,7 +79,7 @@ impl Report {
     /// nothing.
     pub fn command(&self) -> String {
         format!(
-            "bimetal sim index-run --seed {} --classes {}",
+            "bimetal-lab tester index-run --seed {} --classes {}",
             self.seed,
             self.scenario.classes.text()
         )

@@ -148,7 +148,7 @@ fn arguments(program: &Path, folder: &Path, settings: &Settings) -> Vec<String> 
         // kernel adds a word behind those of the first program.
         "con=null con0=null,fd:1 console=tty0".to_owned(),
         format!("uml_dir={folder}"),
-        format!("-- lab guest {folder}"),
+        format!("-- guest {folder}"),
     ];
     let words = kernel.iter().flat_map(|part| part.split(' '));
     words.map(str::to_owned).collect()

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::{Compared, Row};
-use crate::table::{Align, Table};
+use bimetal_console::table::{Align, Table};
 use bimetal_sim::cache::miniature_pages;
 
 /// Returns a record for each run over each trace.

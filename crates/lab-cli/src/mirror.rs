@@ -1,4 +1,4 @@
-//! `bimetal sim`: the simulation tester, and experiments in virtual time.
+//! `bimetal-lab mirror`: the hetero-mirroring paper's experiment in virtual time.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use bimetal_block::units::show_size;
 use bimetal_block::units::{Size, parse_size};
+use bimetal_console::progress::progress_bar;
+use bimetal_console::table::{Align, Table};
 use bimetal_sim::experiment::comparison::{
     Comparison, Extent, Summary, SweepPoint, TAIL_WRITES_PER_S, WRITES_PER_S, compare,
     sweep_devices, sweep_point, sweep_rules,
@@ -13,116 +15,68 @@ use bimetal_sim::experiment::comparison::{
 use bimetal_sim::experiment::hetero::{Devices, Scheme, schemes};
 use serde_json::json;
 
-use crate::runs::{percent, print_lines, progress_bar};
-use crate::sim_cache;
-use crate::sim_index;
-use crate::table::{Align, Table};
-use crate::tester::{self, EveryArgs, IndexRunArgs, IndexSwarmArgs, RunArgs, SwarmArgs};
+use crate::output::{percent, print_lines};
 
 /// What to simulate.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    #[command(subcommand)]
-    verb: Verb,
+    /// Seconds of virtual time for each run
+    #[arg(long, value_name = "N", default_value = "300",
+          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    seconds: u64,
+    /// Seeds; figures are medians over them
+    #[arg(long, value_name = "N", default_value = "3",
+          value_parser = clap::value_parser!(u64).range(1..=100))]
+    seeds: u64,
+    /// Loads in writes a second, instead of those of the paper
+    #[arg(long, value_name = "N,...", value_delimiter = ',',
+          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    loads: Vec<u64>,
+    /// Pairs of devices: b and a (the fits of the paper's), qlc (with logs); all by default
+    #[arg(
+        long,
+        value_name = "PAIR,...",
+        value_delimiter = ',',
+        value_enum,
+        conflicts_with = "sweep"
+    )]
+    pair: Vec<Pair>,
+    /// Vary devices and rules instead, to see which parameters decide
+    #[arg(long)]
+    sweep: bool,
+    /// Compare a mirror on formatted sides with logs of this length instead of the bare ones
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    log: Option<Size>,
+    /// With --log: the part of the volume that is written to
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB")]
+    span: Size,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
-#[derive(clap::Subcommand)]
-enum Verb {
-    /// Run one seed of the simulation tester, twice, and show what it drew and found.
-    Run(RunArgs),
-    /// Run many seeds, in batches on every core, and count what they reached.
-    Swarm(SwarmArgs),
-    /// Repeat small runs, with the power cut at every boundary of their I/O or every operation
-    /// failing once.
-    Every(EveryArgs),
-    /// Run one seed of the tester of the index, twice, and show what it drew and found.
-    IndexRun(IndexRunArgs),
-    /// Run many seeds of the tester of the index, in batches on every core.
-    IndexSwarm(IndexSwarmArgs),
-    /// Compare replacement policies of a buffer cache on traces.
-    Cache(sim_cache::Args),
-    /// Run the CHC-Tree paper's experiment on an ordered index in virtual time.
-    Index(sim_index::Args),
-    /// Run the hetero-mirroring paper's experiment in virtual time.
-    Hetero {
-        /// Seconds of virtual time for each run
-        #[arg(long, value_name = "N", default_value = "300",
-              value_parser = clap::value_parser!(u64).range(1..=100_000))]
-        seconds: u64,
-        /// Seeds; figures are medians over them
-        #[arg(long, value_name = "N", default_value = "3",
-              value_parser = clap::value_parser!(u64).range(1..=100))]
-        seeds: u64,
-        /// Loads in writes a second, instead of those of the paper
-        #[arg(long, value_name = "N,...", value_delimiter = ',',
-              value_parser = clap::value_parser!(u64).range(1..=100_000))]
-        loads: Vec<u64>,
-        /// Pairs of devices: b and a (the fits of the paper's), qlc (with logs); all by default
-        #[arg(
-            long,
-            value_name = "PAIR,...",
-            value_delimiter = ',',
-            value_enum,
-            conflicts_with = "sweep"
-        )]
-        pair: Vec<Pair>,
-        /// Vary devices and rules instead, to see which parameters decide
-        #[arg(long)]
-        sweep: bool,
-        /// Compare a mirror on formatted sides with logs of this length instead of the bare ones
-        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-        log: Option<Size>,
-        /// With --log: the part of the volume that is written to
-        #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB")]
-        span: Size,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-/// Runs the verb. The exit status is 1 if the tester has found a bug.
+/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    bimetal_sim::tester::name_seed_on_panic();
-    match &args.verb {
-        Verb::Run(args) => tester::run(args),
-        Verb::Swarm(args) => tester::swarm(args),
-        Verb::Every(args) => tester::run_every(args),
-        Verb::IndexRun(args) => tester::index_run(args),
-        Verb::IndexSwarm(args) => tester::index_swarm(args),
-        Verb::Cache(args) => sim_cache::run(args),
-        Verb::Index(args) => sim_index::run(args),
-        Verb::Hetero {
-            seconds,
-            seeds,
-            loads,
-            pair,
-            sweep,
-            log,
-            span,
-            json,
-        } => {
-            let extent = Extent {
-                writes_per_s: loads.clone(),
-                seconds: *seconds,
-                seeds: *seeds,
+    let extent = Extent {
+        writes_per_s: args.loads.clone(),
+        seconds: args.seconds,
+        seeds: args.seeds,
+    };
+    let chosen = |all: &[Pair]| {
+        let is_chosen = |pair: &&Pair| args.pair.is_empty() || args.pair.contains(pair);
+        let all = all.iter().filter(is_chosen);
+        all.map(|pair| pair.under(&extent)).collect::<Vec<_>>()
+    };
+    match (&args.log, args.sweep) {
+        (None, false) => hetero(&chosen(&PAPERS_PAIRS), &schemes(), args.json),
+        (None, true) => sweep_all(&or_loads(&extent, &WRITES_PER_S), args.json),
+        (Some(log), is_sweep) => {
+            let pairs = if is_sweep {
+                pairs_for_logs_changed(&extent)
+            } else {
+                chosen(&PAIRS_FOR_LOGS)
             };
-            let chosen = |all: &[Pair]| {
-                let all = all.iter().filter(|p| pair.is_empty() || pair.contains(p));
-                all.map(|pair| pair.under(&extent)).collect::<Vec<_>>()
-            };
-            match (log, sweep) {
-                (None, false) => hetero(&chosen(&PAPERS_PAIRS), &schemes(), *json),
-                (None, true) => sweep_all(&or_loads(&extent, &WRITES_PER_S), *json),
-                (Some(log), _) => {
-                    let pairs = if *sweep {
-                        pairs_for_logs_changed(&extent)
-                    } else {
-                        chosen(&PAIRS_FOR_LOGS)
-                    };
-                    hetero(&pairs, &[logged(log.0, span.0)], *json)
-                }
-            }
+            hetero(&pairs, &[logged(log.0, args.span.0)], args.json)
         }
     }
 }

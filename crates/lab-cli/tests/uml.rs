@@ -1,15 +1,16 @@
-//! `lab` in User-Mode Linux: what it makes, what it refuses, and that nothing is left. Where
+//! Experiments in User-Mode Linux: what it makes, what it refuses, and that nothing is left. Where
 //! `linux.uml` or a maker of a file system is missing, each test that boots says so and ends. Where
 //! the processor has more registers than `linux.uml` can save, which a boot without the lab tells,
 //! the lab must say that.
 
 #[allow(dead_code, reason = "every test file uses its part")]
-mod common;
+#[path = "../../cli/tests/common/program.rs"]
+mod program;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Scratch, arg, assert_refused, stdout_of};
+use program::{Scratch, arg, assert_refused, stdout_of};
 use serde_json::Value;
 
 /// True when these programs are here.
@@ -72,12 +73,11 @@ fn file_systems_of_a_guest_are_counted() {
     let axes = "file_system = [\"ext2\", \"reiserfs\"]\nread_ahead = [\"32KiB\"]\nscheduler = [\"mq-deadline\"]";
     let file = scratch.text("small.toml", &plan(&folder, axes, SMALL));
     if !processor_is_fit() {
-        assert_refused(&["lab", "run", arg(&file)], 1, &[NOT_HERE]);
+        assert_refused(&["run", arg(&file)], 1, &[NOT_HERE]);
         assert_nothing_is_left(&folder);
         return;
     }
-    let report: Value =
-        serde_json::from_str(&stdout_of(&["lab", "run", arg(&file), "--json"])).unwrap();
+    let report: Value = serde_json::from_str(&stdout_of(&["run", arg(&file), "--json"])).unwrap();
     assert_nothing_is_left(&folder);
     assert_eq!(report["backend"], "uml");
     let mut mounted = Vec::new();
@@ -121,7 +121,7 @@ fn file_systems_of_a_guest_are_counted() {
     );
     let page = std::fs::read_to_string(scratch.path("small.results/report.html")).unwrap();
     assert!(page.contains("in User-Mode Linux 6.1") && !page.contains(">Result<"));
-    let shown = stdout_of(&["lab", "plan", arg(&file)]);
+    let shown = stdout_of(&["plan", arg(&file)]);
     assert!(shown.contains("0 of 2 runs are to be made"), "{shown}");
 }
 
@@ -140,7 +140,7 @@ fn what_fails_in_a_guest_is_one_line_and_leaves_nothing() {
         true => &["in the guest", "bfq"],
         false => &[NOT_HERE],
     };
-    assert_refused(&["lab", "run", arg(&file)], 1, words);
+    assert_refused(&["run", arg(&file)], 1, words);
     assert_nothing_is_left(&folder);
 }
 
@@ -153,36 +153,24 @@ fn what_cannot_be_run_is_refused_before_anything_boots() {
     std::fs::create_dir(&spaced).unwrap();
     let spaced = scratch.text("spaced.toml", &plan(&spaced, axes, SMALL));
     if has(&["linux.uml", "mkfs.ext2"]) {
-        assert_refused(
-            &["lab", "run", arg(&nowhere)],
-            1,
-            &["nowhere", "No such file"],
-        );
-        assert_refused(
-            &["lab", "run", arg(&spaced)],
-            1,
-            &["two words", "takes no path"],
-        );
+        assert_refused(&["run", arg(&nowhere)], 1, &["nowhere", "No such file"]);
+        assert_refused(&["run", arg(&spaced)], 1, &["two words", "takes no path"]);
         assert!(!scratch.path("nowhere.results").exists());
     }
     let folder = scratch.path("");
     let file = scratch.text("jfs.toml", &plan(&folder, "file_system = [\"jfs\"]", SMALL));
     assert_refused(
-        &["lab", "plan", arg(&file)],
+        &["plan", arg(&file)],
         1,
         &["jfs.toml:8:16", "`jfs`", "reiserfs"],
     );
     let native = plan(&folder, axes, SMALL).replace("backend = \"uml\"", "backend = \"native\"");
     let file = scratch.text("native.toml", &native);
     assert_refused(
-        &["lab", "plan", arg(&file)],
+        &["plan", arg(&file)],
         1,
         &["`uml` needs `backend = \"uml\"`"],
     );
     // Its first program does nothing where it is none.
-    assert_refused(
-        &["lab", "guest", arg(&folder)],
-        1,
-        &["first program of a guest"],
-    );
+    assert_refused(&["guest", arg(&folder)], 1, &["first program of a guest"]);
 }

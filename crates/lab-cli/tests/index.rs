@@ -1,13 +1,13 @@
-//! `sim index` as a person or a script sees it.
+//! `bimetal-lab index` as a person or a script sees it.
 
 #[allow(dead_code, reason = "every test file uses its part")]
-mod common;
+#[path = "../../cli/tests/common/program.rs"]
+mod program;
 
-use common::{assert_refused, stdout_of};
+use program::{assert_refused, stdout_of};
 use serde_json::Value;
 
-const SMALL: [&str; 10] = [
-    "sim",
+const SMALL: [&str; 9] = [
     "index",
     "--keys",
     "100000",
@@ -58,6 +58,6 @@ fn tables_say_what_was_run_and_what_is_not_charged() {
 
 #[test]
 fn too_few_keys_and_unknown_areas_are_refused() {
-    assert_refused(&["sim", "index", "--keys", "5"], 2, &["--keys", "100000"]);
-    assert_refused(&["sim", "index", "--area", "large"], 2, &["--area", "same"]);
+    assert_refused(&["index", "--keys", "5"], 2, &["--keys", "100000"]);
+    assert_refused(&["index", "--area", "large"], 2, &["--area", "same"]);
 }

@@ -1,16 +1,17 @@
-//! `bimetal sim index`: the CHC-Tree paper's experiment in virtual time.
+//! `bimetal-lab index`: the CHC-Tree paper's experiment in virtual time.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use bimetal_console::progress::progress_bar;
+use bimetal_console::table::{Align, Table};
 use bimetal_sim::experiment::index::{
     Area, Comparison, Extent, Gain, Kind, Scheme, Setting, SweepPoint, compare, sweep,
 };
 use serde_json::json;
 
-use crate::runs::{percent, print_lines, progress_bar};
-use crate::table::{Align, Table};
+use crate::output::{percent, print_lines};
 
 /// What to run.
 #[derive(clap::Args)]

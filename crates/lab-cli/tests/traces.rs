@@ -1,14 +1,15 @@
-//! `sim cache` and `trace` as a person or a script sees them.
+//! `bimetal-lab cache` and `trace` as a person or a script sees them.
 
 #[allow(dead_code, reason = "every test file uses its part")]
-mod common;
+#[path = "../../cli/tests/common/program.rs"]
+mod program;
 
-use common::Scratch;
+use program::Scratch;
 use serde_json::Value;
 use std::process::{Command, Output};
 
 fn bimetal(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bimetal"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bimetal-lab"));
     command.args(args).output().expect("the program runs")
 }
 
@@ -30,7 +31,6 @@ fn a_grid_as_json_has_what_scripts_rely_on() {
     let trace = scratch.text("small.csv", PAGES);
     let trace = trace.to_str().expect("a plain path");
     let list = json(&bimetal(&[
-        "sim",
         "cache",
         "--trace",
         trace,
@@ -81,14 +81,14 @@ fn a_table_has_device_time_first_and_csv_a_heading() {
     let scratch = Scratch::new("table");
     let trace = scratch.text("small.csv", PAGES);
     let trace = trace.to_str().expect("a plain path");
-    let table = bimetal(&["sim", "cache", "--trace", trace, "--size", "2"]);
+    let table = bimetal(&["cache", "--trace", trace, "--size", "2"]);
     let heading = text(&table.stdout)
         .lines()
         .next()
         .expect("a heading")
         .to_owned();
     assert!(heading.starts_with("device s"), "{heading}");
-    let csv = bimetal(&["sim", "cache", "--trace", trace, "--size", "2", "--csv"]);
+    let csv = bimetal(&["cache", "--trace", trace, "--size", "2", "--csv"]);
     let lines: Vec<&str> = text(&csv.stdout).lines().collect();
     assert!(lines[0].starts_with("trace,policy,size_pages,ftl,"));
     assert_eq!(lines.len(), 4, "three policies by default");
@@ -104,7 +104,7 @@ fn records_can_be_counted_as_objects() {
     let trace = trace.to_str().expect("a plain path");
     let counted = |key: &str| {
         let run = [
-            "sim", "cache", "--trace", trace, "--size", "10", "--policy", "lru", "--json",
+            "cache", "--trace", trace, "--size", "10", "--policy", "lru", "--json",
         ];
         let list = json(&bimetal(&[&run[..], &["--key", key]].concat()));
         (list[0]["accesses"].as_u64(), list[0]["misses"].as_u64())
@@ -157,9 +157,7 @@ fn a_sample_that_says_little_is_warned_of() {
     let trace = scratch.text("long.csv", "op,lpn,npages\nR,0,30000\nR,0,30000\n");
     let trace = trace.to_str().expect("a plain path");
     let said = |size: &str, more: &[&str]| {
-        let words = [
-            "sim", "cache", "--trace", trace, "--policy", "lru", "--size", size,
-        ];
+        let words = ["cache", "--trace", trace, "--policy", "lru", "--size", size];
         let output = bimetal(&[&words, more].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stderr).to_owned()
@@ -197,16 +195,12 @@ fn bad_input_is_one_line_with_the_place() {
         assert!(output.stdout.is_empty());
     };
     failed(
-        &["sim", "cache", "--trace", bad],
+        &["cache", "--trace", bad],
         1,
         "bad.csv: line 3: lpn `x` is not a number",
     );
     failed(&["trace", "summary", bad], 1, "line 3");
-    failed(
-        &["sim", "cache", "--trace", "nowhere.csv"],
-        1,
-        "nowhere.csv",
-    );
+    failed(&["cache", "--trace", "nowhere.csv"], 1, "nowhere.csv");
     let missing = bimetal(&["trace", "summary", "nowhere.csv"]);
     assert_eq!(
         text(&missing.stderr).matches("os error").count(),
@@ -215,37 +209,25 @@ fn bad_input_is_one_line_with_the_place() {
     );
     let noise = scratch.text("noise", "what is\nthis\n");
     let noise = noise.to_str().expect("a plain path");
-    failed(
-        &["sim", "cache", "--trace", noise],
-        1,
-        "format is not recognised",
-    );
+    failed(&["cache", "--trace", noise], 1, "format is not recognised");
     let empty = scratch.text("empty", "");
     failed(
-        &["sim", "cache", "--trace", empty.to_str().expect("plain")],
+        &["cache", "--trace", empty.to_str().expect("plain")],
         1,
         "no reads",
     );
     failed(
-        &["sim", "cache", "--trace", bad, "--policy", "lru9"],
+        &["cache", "--trace", bad, "--policy", "lru9"],
         2,
         "no policy `lru9`",
     );
-    failed(
-        &["sim", "cache", "--trace", bad, "--size", "0"],
-        2,
-        "not a size",
-    );
-    failed(
-        &["sim", "cache", "--trace", bad, "--ftl", "magic"],
-        2,
-        "magic",
-    );
+    failed(&["cache", "--trace", bad, "--size", "0"], 2, "not a size");
+    failed(&["cache", "--trace", bad, "--ftl", "magic"], 2, "magic");
     // By choice it is passed over, and counted.
-    let skipped = bimetal(&["sim", "cache", "--trace", bad, "--skip-bad", "1", "--json"]);
+    let skipped = bimetal(&["cache", "--trace", bad, "--skip-bad", "1", "--json"]);
     assert_eq!(
         text(&skipped.stderr).trim_end(),
-        format!("bimetal: {bad}: 1 bad records skipped")
+        format!("bimetal-lab: {bad}: 1 bad records skipped")
     );
     assert_eq!(json(&skipped)[0]["accesses"], 2);
 }
@@ -258,7 +240,7 @@ fn a_reader_says_what_it_does_not_take_for_a_request() {
         let trace = scratch.text(name, content);
         let trace = trace.to_str().expect("a plain path").to_owned();
         let args = [&["trace", "summary", "--json", &trace], more].concat();
-        (bimetal(&args), format!("bimetal: {trace}: "))
+        (bimetal(&args), format!("bimetal-lab: {trace}: "))
     };
     let issued = "8,0 0 1 0.1 7 D R 8 + 8 [cat]\n8,0 0 1 0.2 7 C R 8 + 8 [0]\nCPU0 (8,0):\n";
     let (output, about) = summary("issued", issued, &[]);

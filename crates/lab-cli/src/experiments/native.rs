@@ -1,4 +1,4 @@
-//! `bimetal lab` on this machine and in guests: the runs are executed one after another in a
+//! `bimetal-lab` on this machine and in guests: the runs are executed one after another in a
 //! dedicated thread, while the calling thread waits for signals.
 
 use std::io::Write;
@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
+use bimetal_console::progress::progress_bar;
+use bimetal_console::stderr::say;
 use bimetal_lab::device::Backend;
 use bimetal_lab::failure::{NativeError, RunError};
 use bimetal_lab::native::{self, Session, guest};
@@ -19,9 +21,6 @@ use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 use futures_util::future::{Either, select};
 
-use crate::runs::progress_bar;
-use crate::said::say;
-
 /// Estimated time to prepare a run and to restore the machine after it.
 const AROUND_A_RUN_NS: u64 = 1_000_000_000;
 
@@ -29,7 +28,7 @@ const AROUND_A_RUN_NS: u64 = 1_000_000_000;
 const GUEST_FACTOR: u64 = 10;
 const BOOT_NS: u64 = 5_000_000_000;
 
-/// `bimetal lab restore`.
+/// `bimetal-lab restore`.
 pub(crate) fn restore() -> Result<ExitCode> {
     let names = native::restore()?;
     let mut out = std::io::stdout().lock();
@@ -143,7 +142,7 @@ fn until_signal(
         (working.join(), signal)
     });
     let outcome = outcome.map_err(|_| {
-        anyhow!("the runs have ended in a panic; `bimetal lab restore` puts back what is changed")
+        anyhow!("the runs have ended in a panic; `bimetal-lab restore` puts back what is changed")
     })?;
     Ok((signal, outcome))
 }

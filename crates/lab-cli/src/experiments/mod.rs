@@ -1,5 +1,8 @@
-//! `bimetal lab`: runs the experiments of a file, in virtual time or on this machine, and reports
-//! and compares the results.
+//! `bimetal-lab run`, `plan`, `report`, `compare` and `restore`: runs the experiments of a file, in
+//! virtual time or on this machine, and reports and compares the results.
+
+mod native;
+mod stack;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,6 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use bimetal_block::units::show_ns;
+use bimetal_console::progress::progress_bar;
+use bimetal_console::table::{Align, Table};
 use bimetal_lab::compare::{Rule, compare};
 use bimetal_lab::device::Backend;
 use bimetal_lab::native::guest::run_inside;
@@ -19,19 +24,11 @@ use bimetal_lab::results::{Job, Results, jobs, missing};
 use bimetal_sim::experiment::parallel::{all_cores, run_all};
 use serde_json::json;
 
-use crate::runs::{progress_bar, status_of};
-use crate::table::{Align, Table};
-use crate::{lab_native, lab_stack};
+use crate::output::status_of;
 
 /// What to do with experiments.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(clap::Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// Make the runs of an experiment file that have not been made, and report on all of them.
     Run {
         /// The experiment file
@@ -99,8 +96,8 @@ enum Verb {
 }
 
 /// Runs the verb. The exit status is 1 when a comparison breaks a rule.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    match &args.verb {
+pub(crate) fn run(verb: &Verb) -> Result<ExitCode> {
+    match verb {
         Verb::Run {
             file,
             out,
@@ -108,7 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             json,
         } => run_plan(file, &folder_of(file, out.as_deref()), *jobs, *json),
         Verb::Plan { file, out, json } => show_plan(file, &folder_of(file, out.as_deref()), *json),
-        Verb::Restore => lab_native::restore(),
+        Verb::Restore => native::restore(),
         Verb::Guest { folder } => {
             run_inside(folder)?;
             Ok(ExitCode::SUCCESS)
@@ -134,12 +131,12 @@ fn read_plan(file: &Path) -> Result<Plan> {
 
 fn run_plan(file: &Path, folder: &Path, threads: Option<u16>, as_json: bool) -> Result<ExitCode> {
     let plan = read_plan(file)?;
-    lab_native::restore_what_is_left()?;
+    native::restore_what_is_left()?;
     let results = match plan.backend {
         Backend::Virtual => run_in_virtual_time(&plan, folder, threads)?,
-        Backend::Stack => lab_stack::run(&plan, folder, threads)?,
-        Backend::Native => lab_native::run(&plan, folder, threads)?,
-        Backend::Uml => lab_native::run_in_guests(&plan, folder, threads)?,
+        Backend::Stack => stack::run(&plan, folder, threads)?,
+        Backend::Native => native::run(&plan, folder, threads)?,
+        Backend::Uml => native::run_in_guests(&plan, folder, threads)?,
     };
     write_report(&results, &plan, folder, as_json)
 }
@@ -257,7 +254,7 @@ fn figures_of(cell: &CellSummary) -> [String; 7] {
 
 fn show_plan(file: &Path, folder: &Path, as_json: bool) -> Result<ExitCode> {
     let plan = read_plan(file)?;
-    lab_native::restore_what_is_left()?;
+    native::restore_what_is_left()?;
     let made = match folder.join("plan.toml").exists() {
         true => Results::open(folder)?.0.made(&plan)?,
         false => Vec::new(),
@@ -271,7 +268,7 @@ fn show_plan(file: &Path, folder: &Path, as_json: bool) -> Result<ExitCode> {
             (all.fold(0, u64::saturating_add), "of one core")
         }
         Backend::Stack | Backend::Native | Backend::Uml => {
-            (lab_native::estimate_ns(&missing, &made), "of this machine")
+            (native::estimate_ns(&missing, &made), "of this machine")
         }
     };
     let mut out = std::io::stdout().lock();

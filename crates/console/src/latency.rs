@@ -5,33 +5,33 @@ use serde_json::{Value, json};
 
 /// Histogram of latencies with a precision of three digits.
 #[derive(Clone, Debug)]
-pub(crate) struct Latencies {
+pub struct Latencies {
     histogram: Histogram<u64>,
 }
 
 /// The percentiles that every report shows, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Percentiles {
+pub struct Percentiles {
     /// Median.
-    pub(crate) p50_ns: u64,
+    pub p50_ns: u64,
     /// 99th percentile.
-    pub(crate) p99_ns: u64,
+    pub p99_ns: u64,
     /// 99.9th percentile.
-    pub(crate) p999_ns: u64,
+    pub p999_ns: u64,
     /// Maximum.
-    pub(crate) max_ns: u64,
+    pub max_ns: u64,
 }
 
 impl Latencies {
     /// Creates an empty histogram.
-    pub(crate) fn new() -> Latencies {
+    pub fn new() -> Latencies {
         let mut histogram = Histogram::new(3).expect("three digits are in the range");
         histogram.auto(true);
         Latencies { histogram }
     }
 
     /// Records one latency.
-    pub(crate) fn record(&mut self, latency_ns: u64) {
+    pub fn record(&mut self, latency_ns: u64) {
         // Clamp to the largest value that the histogram can hold, which is centuries.
         let latency_ns = latency_ns.min(u64::MAX >> 2);
         self.histogram
@@ -40,17 +40,17 @@ impl Latencies {
     }
 
     /// Number of recorded latencies.
-    pub(crate) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
     /// Mean latency in ns.
-    pub(crate) fn mean_ns(&self) -> f64 {
+    pub fn mean_ns(&self) -> f64 {
         self.histogram.mean()
     }
 
     /// Returns the percentiles; all are zero if no latency was recorded.
-    pub(crate) fn percentiles(&self) -> Percentiles {
+    pub fn percentiles(&self) -> Percentiles {
         if self.histogram.is_empty() {
             return Percentiles::default();
         }
@@ -64,7 +64,7 @@ impl Latencies {
     }
 
     /// Returns count, mean and percentiles as JSON.
-    pub(crate) fn to_json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let p = self.percentiles();
         json!({
             "count": self.count(),
@@ -78,7 +78,7 @@ impl Latencies {
 }
 
 /// Formats a latency for people: always a number of two to four digits and a unit.
-pub(crate) fn show_latency(ns: u64) -> String {
+pub fn show_latency(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
         1_000..100_000 => format!("{:.1} us", ns as f64 / 1e3),

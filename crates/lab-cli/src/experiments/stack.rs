@@ -1,4 +1,4 @@
-//! `bimetal lab` on devices of our own stack: the runs are executed one after another in real time,
+//! `bimetal-lab` on devices of our own stack: the runs are executed one after another in real time,
 //! each in its own runtime.
 
 use std::path::Path;
@@ -15,7 +15,7 @@ use bimetal_lab::stack;
 use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 
-use crate::lab_native::{alone_on_this_machine, one_by_one};
+use super::native::{alone_on_this_machine, one_by_one};
 
 /// Buffer memory of a run.
 const POOL_BYTES: usize = 256 << 20;

@@ -1,4 +1,4 @@
-//! `bimetal sim cache`: runs replacement policies over traces, and shows the results as a table,
+//! `bimetal-lab cache`: runs replacement policies over traces, and shows the results as a table,
 //! records or a page with plots.
 
 mod page;
@@ -9,14 +9,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use bimetal_console::progress::progress_bar;
+use bimetal_console::stderr::say;
 use bimetal_policy::replacement::Spec;
 use bimetal_sim::cache::{
     CacheSize, Costs, Ftl, Geometry, Grid, Job, Outcome, Over, jobs, miniature_pages, run_all,
 };
 use bimetal_trace::{Accesses, Key, Reader, Sample};
 
-use crate::runs::progress_bar;
-use crate::said::say;
 use crate::trace::ReadArgs;
 
 /// Minimum number of sampled pages for which a cache is estimated without a warning. If n pages of
@@ -203,7 +203,7 @@ fn warn_of_few_pages(trace: &str, jobs: &[Job], rate: f64, sampled_pages: usize)
         "leave --sample out".to_owned()
     };
     say(format_args!(
-        "bimetal: warning: {trace}: a cache of {size_pages} pages is estimated from {simulated_pages} pages, \
+        "bimetal-lab: warning: {trace}: a cache of {size_pages} pages is estimated from {simulated_pages} pages, \
          and from fewer than {SIMULATED_PAGES_MIN} the error may be larger than what is compared; {advice}"
     ));
 }

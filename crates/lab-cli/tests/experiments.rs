@@ -1,9 +1,10 @@
-//! `lab` as a person or a script sees it.
+//! Experiments as a person or a script sees it.
 
 #[allow(dead_code, reason = "every test file uses its part")]
-mod common;
+#[path = "../../cli/tests/common/program.rs"]
+mod program;
 
-use common::{Scratch, arg, assert_refused, bimetal, stdout_of};
+use program::{Scratch, arg, assert_refused, bimetal, stdout_of};
 use serde_json::Value;
 
 const PLAN: &str = "name = \"small\"\nrepeats = 1\nscale = 0.01\nmemory = \"4GiB\"\n\
@@ -16,24 +17,24 @@ const PLAN: &str = "name = \"small\"\nrepeats = 1\nscale = 0.01\nmemory = \"4GiB
 fn a_plan_is_shown_run_reported_and_compared() {
     let scratch = Scratch::new("lab");
     let file = scratch.text("small.toml", PLAN);
-    let shown = stdout_of(&["lab", "plan", arg(&file)]);
+    let shown = stdout_of(&["plan", arg(&file)]);
     assert!(
         shown.contains("2 cells, 1 runs of each; 2 of 2 runs are to be made"),
         "{shown}"
     );
     assert_eq!(scratch.names(), ["small.toml"], "a plan writes nothing");
 
-    let table = stdout_of(&["lab", "run", arg(&file), "--jobs", "1"]);
+    let table = stdout_of(&["run", arg(&file), "--jobs", "1"]);
     assert!(table.starts_with("scheduler  workload"), "{table}");
     let folder = scratch.path("small.results");
     for name in ["plan.toml", "report.html", "report.json", "runs.csv"] {
         assert!(folder.join(name).is_file(), "{name}");
     }
-    let shown = stdout_of(&["lab", "plan", arg(&file)]);
+    let shown = stdout_of(&["plan", arg(&file)]);
     assert!(shown.contains("0 of 2 runs are to be made"), "{shown}");
 
     let report: Value =
-        serde_json::from_str(&stdout_of(&["lab", "report", arg(&folder), "--json"])).unwrap();
+        serde_json::from_str(&stdout_of(&["report", arg(&folder), "--json"])).unwrap();
     assert_eq!(report["schema"], 1);
     for cell in report["cells"].as_array().unwrap() {
         for way in ["reads", "writes"] {
@@ -42,11 +43,10 @@ fn a_plan_is_shown_run_reported_and_compared() {
             assert_eq!(count("issued"), count("bios") + count("splits") - merges);
         }
     }
-    let lines = stdout_of(&["lab", "report", arg(&folder), "--csv"]);
+    let lines = stdout_of(&["report", arg(&folder), "--csv"]);
     assert_eq!(lines.lines().count(), 3);
 
     let same = stdout_of(&[
-        "lab",
         "compare",
         arg(&folder),
         arg(&folder),
@@ -63,10 +63,10 @@ fn a_comparison_that_breaks_a_rule_has_status_1() {
     let slow = PLAN.replace("[workload.mail]", "[workload.mail]\nhigh = \"64KiB\"");
     let (before, after) = (scratch.text("a.toml", PLAN), scratch.text("b.toml", &slow));
     for file in [&before, &after] {
-        stdout_of(&["lab", "run", arg(file)]);
+        stdout_of(&["run", arg(file)]);
     }
     let (a, b) = (scratch.path("a.results"), scratch.path("b.results"));
-    let output = bimetal(&["lab", "compare", arg(&a), arg(&b), "--fail-if", "value<-1%"]);
+    let output = bimetal(&["compare", arg(&a), arg(&b), "--fail-if", "value<-1%"]);
     let out = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{out}");
     assert!(out.contains("FAILS"), "{out}");
@@ -78,15 +78,15 @@ fn mistakes_are_one_line_and_change_nothing() {
     let file = scratch.text("bad.toml", &PLAN.replace("hdd-5400", "hdd-54"));
     let place = format!("{}:10:1: ", arg(&file));
     assert_refused(
-        &["lab", "run", arg(&file)],
+        &["run", arg(&file)],
         1,
         &[&place, "hdd-54", "known profiles"],
     );
     assert_eq!(scratch.names(), ["bad.toml"]);
     let missing = scratch.path("missing.toml");
-    assert_refused(&["lab", "plan", arg(&missing)], 1, &["missing.toml"]);
-    assert_refused(&["lab", "report", arg(&missing)], 1, &["plan.toml"]);
-    let rule = ["lab", "compare", "a", "b", "--fail-if", "value"];
+    assert_refused(&["plan", arg(&missing)], 1, &["missing.toml"]);
+    assert_refused(&["report", arg(&missing)], 1, &["plan.toml"]);
+    let rule = ["compare", "a", "b", "--fail-if", "value"];
     assert_refused(&rule, 2, &["expected a figure"]);
 }
 
@@ -101,15 +101,15 @@ fn a_plan_on_a_stack_is_run_once() {
          [device.disk.device.vol]\ntype = \"memory\"\nsize = \"64MiB\"\n[workload.mail]{load}"
     );
     let file = scratch.text("ours.toml", &text);
-    let table = stdout_of(&["lab", "run", arg(&file)]);
+    let table = stdout_of(&["run", arg(&file)]);
     assert!(table.starts_with("scheduler  workload"), "{table}");
-    let shown = stdout_of(&["lab", "plan", arg(&file)]);
+    let shown = stdout_of(&["plan", arg(&file)]);
     assert!(shown.contains("0 of 2 runs are to be made"), "{shown}");
     let page = std::fs::read_to_string(scratch.path("ours.results/report.html")).unwrap();
     assert!(
         page.contains("in real time on our stack"),
         "the page says where"
     );
-    let several = ["lab", "run", arg(&file), "--jobs", "2"];
+    let several = ["run", arg(&file), "--jobs", "2"];
     assert_refused(&several, 1, &["--jobs", "stack"]);
 }

@@ -1,15 +1,16 @@
-//! `lab` on this machine: what it refuses, what it puts back, and what it makes. Needs root and
-//! loop devices; where these are missing each test says so and ends.
+//! Experiments on this machine: what it refuses, what it puts back, and what it makes. Needs root
+//! and loop devices; where these are missing each test says so and ends.
 
 #[allow(dead_code, reason = "every test file uses its part")]
-mod common;
+#[path = "../../cli/tests/common/program.rs"]
+mod program;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::{Scratch, arg, assert_refused, bimetal, command, stdout_of};
+use program::{Scratch, arg, assert_refused, bimetal, command, stdout_of};
 use serde_json::Value;
 
 const JOURNAL: &str = "/run/bimetal-lab/journal.json";
@@ -80,13 +81,12 @@ fn a_plan_is_run_and_says_what_was_set() {
     let folder = scratch.path("backing");
     std::fs::create_dir(&folder).unwrap();
     let file = scratch.text("small.toml", &plan(&folder, SMALL));
-    let shown = stdout_of(&["lab", "plan", arg(&file)]);
+    let shown = stdout_of(&["plan", arg(&file)]);
     assert!(
         shown.contains("2 of 2 runs are to be made") && shown.contains("of this machine"),
         "{shown}"
     );
-    let report: Value =
-        serde_json::from_str(&stdout_of(&["lab", "run", arg(&file), "--json"])).unwrap();
+    let report: Value = serde_json::from_str(&stdout_of(&["run", arg(&file), "--json"])).unwrap();
     assert_nothing_is_left(&folder);
     assert_eq!(report["backend"], "native");
     assert_eq!(report["cells"].as_array().unwrap().len(), 2);
@@ -114,7 +114,7 @@ fn a_plan_is_run_and_says_what_was_set() {
     }
     let page = std::fs::read_to_string(scratch.path("small.results/report.html")).unwrap();
     assert!(page.contains("on this machine (Linux ") && !page.contains("in virtual time"));
-    let shown = stdout_of(&["lab", "plan", arg(&file)]);
+    let shown = stdout_of(&["plan", arg(&file)]);
     assert!(shown.contains("0 of 2 runs are to be made"), "{shown}");
 }
 
@@ -154,7 +154,7 @@ fn every_load_runs_on_a_machine() {
         let text = plan(&folder, load).replace("\"ext4\"", &format!("\"{file_system}\""));
         let file = scratch.text(&format!("{name}.toml"), &text);
         let report: Value =
-            serde_json::from_str(&stdout_of(&["lab", "run", arg(&file), "--json"])).unwrap();
+            serde_json::from_str(&stdout_of(&["run", arg(&file), "--json"])).unwrap();
         for cell in report["cells"].as_array().unwrap() {
             assert_eq!(cell["unit"], unit);
             assert!(cell["value"]["median"].as_f64().unwrap() > 0.0, "{name}");
@@ -182,7 +182,7 @@ fn what_a_killed_run_has_left_is_put_back() {
     std::fs::create_dir(&folder).unwrap();
     let endless = scratch.text("endless.toml", &plan(&folder, ENDLESS));
     for signal in ["KILL", "INT", "TERM"] {
-        let mut child = command(&["lab", "run", arg(&endless)]);
+        let mut child = command(&["run", arg(&endless)]);
         let mut child = child
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -213,21 +213,18 @@ fn what_a_killed_run_has_left_is_put_back() {
         let status = child.wait().unwrap();
         if signal == "KILL" {
             assert!(Path::new(JOURNAL).exists());
-            let said = stdout_of(&["lab", "restore"]);
+            let said = stdout_of(&["restore"]);
             assert!(
                 said.contains("/dev/loop") && said.contains("backing"),
                 "{said}"
             );
-            assert_eq!(
-                stdout_of(&["lab", "restore"]),
-                "nothing is left to put back\n"
-            );
+            assert_eq!(stdout_of(&["restore"]), "nothing is left to put back\n");
         } else {
             assert_eq!(status.code(), Some(1));
         }
         assert_nothing_is_left(&folder);
     }
-    let mut child = command(&["lab", "run", arg(&endless)]);
+    let mut child = command(&["run", arg(&endless)]);
     let mut child = child
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -236,22 +233,22 @@ fn what_a_killed_run_has_left_is_put_back() {
     eventually("a device", || !devices_over(&folder).is_empty());
     let small = scratch.text("small.toml", &plan(&folder, SMALL));
     assert_refused(
-        &["lab", "run", arg(&small)],
+        &["run", arg(&small)],
         1,
-        &["another `bimetal lab` is changing this machine"],
+        &["another `bimetal-lab` is changing this machine"],
     );
     // What changes nothing need not wait for it.
-    assert!(stdout_of(&["lab", "plan", arg(&small)]).contains("2 of 2 runs are to be made"));
+    assert!(stdout_of(&["plan", arg(&small)]).contains("2 of 2 runs are to be made"));
     child.kill().unwrap();
     child.wait().unwrap();
-    let output = bimetal(&["lab", "run", arg(&small)]);
+    let output = bimetal(&["run", arg(&small)]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
         output.status.success() && said.contains("put back after a run that was killed: "),
         "{said}"
     );
     assert_nothing_is_left(&folder);
-    assert!(stdout_of(&["lab", "plan", arg(&small)]).contains("0 of 2 runs are to be made"));
+    assert!(stdout_of(&["plan", arg(&small)]).contains("0 of 2 runs are to be made"));
 }
 
 /// A loop device of the test, which `lab` knows as a block device like any other.
@@ -333,11 +330,11 @@ fn settings_of_a_given_device_are_put_back() {
         )
     };
     let small = scratch.text("small.toml", &of(SMALL));
-    stdout_of(&["lab", "run", arg(&small)]);
+    stdout_of(&["run", arg(&small)]);
     assert_eq!(given.settings(), before);
 
     let endless = scratch.text("endless.toml", &of(ENDLESS));
-    let mut child = command(&["lab", "run", arg(&endless)]);
+    let mut child = command(&["run", arg(&endless)]);
     let mut child = child
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -349,7 +346,7 @@ fn settings_of_a_given_device_are_put_back() {
     });
     child.kill().unwrap();
     child.wait().unwrap();
-    stdout_of(&["lab", "restore"]);
+    stdout_of(&["restore"]);
     assert_eq!(given.settings(), before);
     assert_eq!(
         std::fs::read_to_string(given.queue("iosched/slice_idle")).unwrap(),
@@ -373,7 +370,7 @@ fn settings_of_a_given_device_are_put_back() {
         arg(&place)
     );
     let again = scratch.text("again.toml", &of("type = \"postmark\"\nfiles = 51"));
-    assert_refused(&["lab", "run", arg(&again)], 1, &[arg(&given.0), &refusal]);
+    assert_refused(&["run", arg(&again)], 1, &[arg(&given.0), &refusal]);
     run("umount", &[arg(&place)]);
     assert!(!scratch.path("again.results").exists());
     assert_eq!(given.settings(), before);
@@ -410,24 +407,23 @@ fn what_cannot_be_run_is_one_line_and_changes_nothing() {
             text = format!("{front}{back}");
         }
         let file = scratch.text("bad.toml", &text);
-        assert_refused(&["lab", "run", arg(&file)], 1, &[expected]);
+        assert_refused(&["run", arg(&file)], 1, &[expected]);
         assert_nothing_is_left(&folder);
     }
     let file = scratch.text("good.toml", &good);
     assert_refused(
-        &["lab", "run", arg(&file), "--jobs", "2"],
+        &["run", arg(&file), "--jobs", "2"],
         1,
         &["`--jobs` must be 1"],
     );
     // Nobody has no right to anything, and is told before a folder is made.
-    let program = env!("CARGO_BIN_EXE_bimetal");
+    let program = env!("CARGO_BIN_EXE_bimetal-lab");
     let mut nobody = Command::new("setpriv");
     nobody.args([
         "--reuid=65534",
         "--regid=65534",
         "--clear-groups",
         program,
-        "lab",
         "run",
     ]);
     let output = nobody
@@ -438,7 +434,7 @@ fn what_cannot_be_run_is_one_line_and_changes_nothing() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(
         said,
-        "bimetal: `backend = \"native\"` mounts file systems and changes settings of devices, which needs root\n"
+        "bimetal-lab: `backend = \"native\"` mounts file systems and changes settings of devices, which needs root\n"
     );
     assert!(!Path::new("/tmp/bimetal-lab-of-nobody").exists());
     assert_eq!(scratch.names(), ["backing", "bad.toml", "good.toml"]);

@@ -1,5 +1,4 @@
-//! `bimetal trace`: what a trace consists of, and its conversion to the compact form,
-//! and its recording.
+//! `bimetal-lab trace`: shows what a trace consists of, and converts it to the compact form.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -8,16 +7,14 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
+use bimetal_console::stderr::say;
+use bimetal_console::table::{Align, Table};
 use bimetal_sim::cache::CacheSize;
 use bimetal_trace::{
     Accesses, Columns, CompactWriter, Format, Ignored, Key, Kind, Options, Reader, SkipBad,
     StackDistances, Summary, Tally,
 };
 use serde_json::json;
-
-use crate::record;
-use crate::said::say;
-use crate::table::{Align, Table};
 
 /// How to read traces.
 #[derive(clap::Args)]
@@ -68,7 +65,7 @@ impl ReadArgs {
     /// read.
     pub(crate) fn report_notes(&self, reader: &Reader) {
         for note in reader.notes() {
-            say(format_args!("bimetal: {}: {note}", reader.file()));
+            say(format_args!("bimetal-lab: {}: {note}", reader.file()));
         }
     }
 
@@ -95,8 +92,6 @@ enum Verb {
         #[command(flatten)]
         read: ReadArgs,
     },
-    /// Record the requests on any device of a running server.
-    Record(record::Args),
     /// Count what a trace consists of.
     Summary {
         /// The trace
@@ -131,7 +126,6 @@ enum Verb {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Verb::Convert { from, to, read } => convert(from, to, read)?,
-        Verb::Record(args) => return record::run(args),
         Verb::Summary { file, read, json } => summary(file, read, *json)?,
         Verb::StackDistance {
             file,

@@ -3,7 +3,7 @@
 
 /// How a column is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
     /// Words.
     Left,
     /// Numbers.
@@ -12,14 +12,14 @@ pub(crate) enum Align {
 
 /// A table: rows under a line of headings.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// Creates a table with these headings and no rows.
-    pub(crate) fn new(columns: &[(&str, Align)]) -> Table {
+    pub fn new(columns: &[(&str, Align)]) -> Table {
         Table {
             columns: columns
                 .iter()
@@ -33,7 +33,7 @@ impl Table {
     ///
     /// # Panics
     /// When the number of cells differs from that of the columns.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    pub fn row(&mut self, cells: Vec<String>) {
         assert_eq!(
             cells.len(),
             self.columns.len(),
@@ -43,12 +43,12 @@ impl Table {
     }
 
     /// Returns true if the table has no rows.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// Returns the lines of the table, headings first, each without trailing space.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         let headings = self.columns.iter().map(|(name, _)| name.clone()).collect();
         let all: Vec<&Vec<String>> = std::iter::once(&headings).chain(&self.rows).collect();
         let widths: Vec<usize> = (0..self.columns.len())
@@ -80,7 +80,7 @@ impl Table {
 }
 
 /// Returns the number of visible characters of `text`: all except colour sequences (ESC [ .. m).
-pub(crate) fn seen_width(text: &str) -> usize {
+pub fn seen_width(text: &str) -> usize {
     let mut width = 0;
     let mut in_sequence = false;
     for c in text.chars() {

@@ -1,5 +1,6 @@
-//! `bimetal sim run`, `swarm` and `every`: one run of the simulation tester, or many on every core,
-//! in batches whose results are kept; `index-run` and `index-swarm` are the same of the index.
+//! `bimetal-lab tester run`, `swarm` and `every`: one run of the simulation tester, or many on
+//! every core, in batches whose results are kept; `index-run` and `index-swarm` are the same of the
+//! index.
 //!
 //! Threads exist here only to use the cores: each runs whole seeds, which share nothing.
 
@@ -12,6 +13,8 @@ use std::process::ExitCode;
 use std::sync::{Mutex, mpsc};
 
 use anyhow::{Context, Result, bail};
+use bimetal_console::progress::progress_bar;
+use bimetal_console::stderr::say;
 use bimetal_sim::campaign::{Campaign, Meaning, Outcome, Replay};
 use bimetal_sim::index_tester;
 use bimetal_sim::tester::every::{Every, every, scenario_of};
@@ -19,12 +22,33 @@ use bimetal_sim::tester::{self, Classes, Extent, FailAt, Interference, Options, 
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use crate::runs::{parse_seeds, progress_bar, status_of};
-use crate::said::say;
+use crate::output::status_of;
+
+/// What to test.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// Run one seed on a mirror, twice, and show the faults drawn and the bugs found.
+    Run(RunArgs),
+    /// Run many seeds on mirrors, in batches on every core, and count what they reached.
+    Swarm(SwarmArgs),
+    /// Repeat small runs, with the power cut at every boundary of their I/O or every operation
+    /// failing once.
+    Every(EveryArgs),
+    /// Run one seed on an index, twice, and show the faults drawn and the bugs found.
+    IndexRun(IndexRunArgs),
+    /// Run many seeds on indexes, in batches on every core.
+    IndexSwarm(IndexSwarmArgs),
+}
 
 /// One run.
 #[derive(clap::Args)]
-pub(crate) struct RunArgs {
+struct RunArgs {
     /// The seed
     #[arg(long, value_name = "N")]
     seed: u64,
@@ -51,7 +75,7 @@ pub(crate) struct RunArgs {
 
 /// Which seeds are run, and how.
 #[derive(clap::Args)]
-pub(crate) struct SwarmArgs {
+struct SwarmArgs {
     /// The seeds: from the first to before the second
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Range<u64>,
@@ -69,7 +93,7 @@ pub(crate) struct SwarmArgs {
 
 /// Which seeds of the index are run, and how.
 #[derive(clap::Args)]
-pub(crate) struct IndexSwarmArgs {
+struct IndexSwarmArgs {
     /// The seeds: from the first to before the second
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Range<u64>,
@@ -84,7 +108,7 @@ pub(crate) struct IndexSwarmArgs {
 
 /// One run of the index.
 #[derive(clap::Args)]
-pub(crate) struct IndexRunArgs {
+struct IndexRunArgs {
     /// The seed
     #[arg(long, value_name = "N")]
     seed: u64,
@@ -125,7 +149,7 @@ struct CampaignArgs {
 
 /// What is done at every boundary of I/O.
 #[derive(clap::Args)]
-pub(crate) struct EveryArgs {
+struct EveryArgs {
     /// What: `cut`, `cut-twice`, `fail-reads`, `fail-writes`, `fail-flushes`; all if not given
     #[arg(value_name = "WHAT", value_parser = parse_every)]
     what: Vec<Every>,
@@ -145,6 +169,18 @@ pub(crate) struct EveryArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// Parses a range of seeds, written `A..B`.
+fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
+    let expected = "expected a range of seeds such as 0..1000";
+    let (from, to) = text.split_once("..").ok_or(expected)?;
+    let number = |part: &str| part.parse::<u64>().map_err(|_| expected);
+    let range = number(from)?..number(to)?;
+    if range.is_empty() {
+        return Err("the range of seeds is empty".to_owned());
+    }
+    Ok(range)
 }
 
 fn parse_extent(text: &str) -> Result<Extent, String> {
@@ -171,8 +207,20 @@ fn parse_every(text: &str) -> Result<Every, String> {
     })
 }
 
+/// Runs the verb. The exit status is 1 if a run has found a bug.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    tester::name_seed_on_panic();
+    match &args.verb {
+        Verb::Run(args) => run_one(args),
+        Verb::Swarm(args) => swarm(args),
+        Verb::Every(args) => run_every(args),
+        Verb::IndexRun(args) => index_run(args),
+        Verb::IndexSwarm(args) => index_swarm(args),
+    }
+}
+
 /// Runs a seed. Status 1 when it found something.
-pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
+fn run_one(args: &RunArgs) -> Result<ExitCode> {
     let mut interference = Interference {
         fail_at: args.fail,
         ..Interference::default()
@@ -246,7 +294,7 @@ fn on_all_cores<W: Send, R: Send>(
 }
 
 /// Runs seeds. Status 1 when one found something.
-pub(crate) fn swarm(args: &SwarmArgs) -> Result<ExitCode> {
+fn swarm(args: &SwarmArgs) -> Result<ExitCode> {
     let meaning = Meaning {
         subject: "mirror".to_owned(),
         seeds: args.seeds.clone(),
@@ -265,7 +313,7 @@ pub(crate) fn swarm(args: &SwarmArgs) -> Result<ExitCode> {
 }
 
 /// Runs seeds of the index. Status 1 when one found something.
-pub(crate) fn index_swarm(args: &IndexSwarmArgs) -> Result<ExitCode> {
+fn index_swarm(args: &IndexSwarmArgs) -> Result<ExitCode> {
     let meaning = Meaning {
         subject: "index".to_owned(),
         seeds: args.seeds.clone(),
@@ -284,7 +332,7 @@ pub(crate) fn index_swarm(args: &IndexSwarmArgs) -> Result<ExitCode> {
 }
 
 /// Runs a seed of the index. Status 1 when it found something.
-pub(crate) fn index_run(args: &IndexRunArgs) -> Result<ExitCode> {
+fn index_run(args: &IndexRunArgs) -> Result<ExitCode> {
     let options = index_tester::Options {
         verbose: args.verbose,
         classes: args.classes,
@@ -368,7 +416,7 @@ struct AtEvery {
 }
 
 /// Repeats seeds at every boundary. Status 1 when a run found something.
-pub(crate) fn run_every(args: &EveryArgs) -> Result<ExitCode> {
+fn run_every(args: &EveryArgs) -> Result<ExitCode> {
     let what = match args.what.as_slice() {
         [] => Every::ALL.to_vec(),
         some => some.to_vec(),
@@ -426,4 +474,17 @@ pub(crate) fn run_every(args: &EveryArgs) -> Result<ExitCode> {
         )?;
     }
     Ok(status_of(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_a_range() {
+        assert_eq!(parse_seeds("3..9"), Ok(3..9));
+        for bad in ["", "3", "3..", "9..3", "3..3", "a..b", "-1..3"] {
+            assert!(parse_seeds(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -1,0 +1,65 @@
+//! The `bimetal-lab` program: experiments, simulators and the simulation tester, which no server
+//! needs. This module only lists the verbs; `bimetal_console::program` runs one of them and turns
+//! its outcome into an exit status.
+
+// Both macros panic when the reader is gone: results are written with `?`, other output with `say`.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
+mod cache;
+mod experiments;
+mod index;
+mod mirror;
+mod output;
+mod tester;
+mod trace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Experiments and simulations of storage: schedulers, caches, mirrors, indexes, and the tester of
+/// bimetal itself.
+#[derive(Parser)]
+#[command(name = "bimetal-lab", version, max_term_width = 100)]
+struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    #[command(flatten)]
+    Experiments(experiments::Verb),
+    /// Compare replacement policies of a buffer cache on traces, in virtual time.
+    Cache(cache::Args),
+    /// Run the hetero-mirroring paper's experiment on a mirror, in virtual time.
+    Mirror(mirror::Args),
+    /// Run the CHC-Tree paper's experiment on an ordered index, in virtual time.
+    Index(index::Args),
+    /// Show what an I/O trace consists of, or convert it.
+    Trace(trace::Args),
+    /// Test the mirror and the index against injected faults, in virtual time.
+    Tester(tester::Args),
+}
+
+fn main() -> ExitCode {
+    bimetal_console::program::main("bimetal-lab", |command: Command| match command.verb {
+        Verb::Experiments(verb) => experiments::run(&verb),
+        Verb::Cache(args) => cache::run(&args),
+        Verb::Mirror(args) => mirror::run(&args),
+        Verb::Index(args) => index::run(&args),
+        Verb::Trace(args) => trace::run(&args),
+        Verb::Tester(args) => tester::run(&args),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory;
+        Command::command().debug_assert();
+    }
+}
