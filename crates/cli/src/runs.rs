@@ -30,7 +30,7 @@ pub(crate) fn progress_bar(length: u64) -> ProgressBar {
     bar
 }
 
-/// How the program ends: with 1 if something was found.
+/// Returns the exit status of the program: 1 if something was `found`, else 0.
 pub(crate) fn status_of(found: bool) -> ExitCode {
     if found {
         ExitCode::FAILURE
@@ -39,7 +39,7 @@ pub(crate) fn status_of(found: bool) -> ExitCode {
     }
 }
 
-/// Writes a table, indented, and an empty line.
+/// Writes an indented table and an empty line.
 pub(crate) fn print_lines(out: &mut impl Write, table: &Table) -> Result<()> {
     for line in table.lines() {
         writeln!(out, "    {line}")?;
@@ -48,7 +48,7 @@ pub(crate) fn print_lines(out: &mut impl Write, table: &Table) -> Result<()> {
     Ok(())
 }
 
-/// A share with its sign, in percent.
+/// Formats a share in percent, with its sign.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:+.1} %", share * 100.0)
 }

@@ -1,8 +1,8 @@
-//! Lines for people on standard error.
+//! Output of lines for people on standard error.
 //!
-//! What cannot be written there is passed over, for nobody is left to tell: a server must not end
-//! because whoever read its warnings has gone, which is what `eprintln!` does. Nothing else in this
-//! program writes there, except for progress bars on a terminal.
+//! A failed write is ignored. A server must not end because the reader of its warnings is gone, as
+//! it would with `eprintln!`. No other module of this program writes to standard error, except for
+//! progress bars on a terminal.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -10,23 +10,23 @@ use std::sync::LazyLock;
 
 use bimetal_rt::{Instant, Notices};
 
-/// What the runtimes of this program leave to be told.
+/// Notices that the runtimes of this program have posted.
 static NOTICES: LazyLock<Notices> = LazyLock::new(Notices::default);
 
-/// Where every runtime of this program leaves its notices.
+/// Returns the collection to which every runtime of this program posts its notices.
 pub(crate) fn notices() -> Notices {
     NOTICES.clone()
 }
 
-/// Says the notices that nobody has told. For the end of the program, and for verbs that are over
-/// soon.
+/// Prints the notices that have not been reported yet. It is called at the end of the program;
+/// verbs that end soon report their notices only here.
 pub(crate) fn say_notices() {
     for notice in NOTICES.take(Instant::MAX) {
         say(format_args!("bimetal: {notice}"));
     }
 }
 
-/// Says a line, in one piece.
+/// Prints a line with one write.
 pub(crate) fn say(line: impl Display) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

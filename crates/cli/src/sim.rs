@@ -19,7 +19,7 @@ use crate::sim_index;
 use crate::table::{Align, Table};
 use crate::tester::{self, EveryArgs, IndexRunArgs, IndexSwarmArgs, RunArgs, SwarmArgs};
 
-/// What to simulate.
+/// Arguments of the verb `sim`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -28,16 +28,16 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    /// Run one seed of the simulation tester, twice, and show what it drew and found.
+    /// Run one seed of the simulation tester twice, and show its parameters and findings.
     Run(RunArgs),
-    /// Run many seeds, in batches on every core, and count what they reached.
+    /// Run many seeds in batches on all cores, and count the faults and states that they reached.
     Swarm(SwarmArgs),
-    /// Repeat small runs, with the power cut at every boundary of their I/O or every operation
-    /// failing once.
+    /// Repeat small runs, each time with a power cut at another boundary of their I/O, or with
+    /// another operation failing.
     Every(EveryArgs),
-    /// Run one seed of the tester of the index, twice, and show what it drew and found.
+    /// Run one seed of the index tester twice, and show its parameters and findings.
     IndexRun(IndexRunArgs),
-    /// Run many seeds of the tester of the index, in batches on every core.
+    /// Run many seeds of the index tester in batches on all cores.
     IndexSwarm(IndexSwarmArgs),
     /// Compare replacement policies of a buffer cache on traces.
     Cache(sim_cache::Args),
@@ -49,15 +49,17 @@ enum Verb {
         #[arg(long, value_name = "N", default_value = "300",
               value_parser = clap::value_parser!(u64).range(1..=100_000))]
         seconds: u64,
-        /// Seeds; figures are medians over them
+        /// Number of seeds; results are medians over them
         #[arg(long, value_name = "N", default_value = "3",
               value_parser = clap::value_parser!(u64).range(1..=100))]
         seeds: u64,
-        /// Loads in writes a second, instead of those of the paper
+        /// Loads in writes per second [default: the paper's, or for qlc about the capacity of the
+        /// SSD]
         #[arg(long, value_name = "N,...", value_delimiter = ',',
               value_parser = clap::value_parser!(u64).range(1..=100_000))]
         loads: Vec<u64>,
-        /// Pairs of devices: b and a (the fits of the paper's), qlc (with logs); all by default
+        /// Pairs of devices: b and a (two fits of the paper's pair), qlc (only with --log)
+        /// [default: all]
         #[arg(
             long,
             value_name = "PAIR,...",
@@ -66,13 +68,14 @@ enum Verb {
             conflicts_with = "sweep"
         )]
         pair: Vec<Pair>,
-        /// Vary devices and rules instead, to see which parameters decide
+        /// Vary devices and rules instead, to see which parameters matter
         #[arg(long)]
         sweep: bool,
-        /// Compare a mirror on formatted sides with logs of this length instead of the bare ones
+        /// Compare a mirror on formatted sides with logs of this length, instead of mirrors on bare
+        /// sides
         #[arg(long, value_name = "SIZE", value_parser = parse_size)]
         log: Option<Size>,
-        /// With --log: the part of the volume that is written to
+        /// With --log: size of the part of the volume that is written
         #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB")]
         span: Size,
         /// Print JSON
@@ -137,14 +140,14 @@ fn logged(log_bytes: u64, span_bytes: u64) -> Scheme {
     }
 }
 
-/// A pair of devices to compare on.
+/// Pair of devices to compare on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Pair {
-    /// The paper's, as fit B has it.
+    /// The paper's pair, by fit B.
     B,
-    /// The paper's, as fit A has it.
+    /// The paper's pair, by fit A.
     A,
-    /// An exhausted QLC SSD beside the disk.
+    /// A QLC SSD with an exhausted fast cache, and the disk.
     Qlc,
 }
 

@@ -1,10 +1,11 @@
-//! Rules about the shape of the tree: which crate may know which, and what things are called.
+//! Rules about the shape of the tree: dependencies between crates, test programs, pages and names.
 
 use super::{Complaint, Tree};
 use crate::rust_text::code_only;
 use std::collections::BTreeSet;
 
-/// Which crates of ours a crate may depend on. Every step goes down the data path.
+/// For each crate of this workspace, the crates of this workspace on which it may depend. Every
+/// dependency goes down the data path.
 const DIRECTION: &[(&str, &[&str])] = &[
     (
         "cli",
@@ -38,10 +39,10 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("flash", &[]),
 ];
 
-/// Crates depend only downwards, in every section of their manifest, so that a policy can never
-/// do I/O and a codec never needs an executor.
+/// Complains about a crate that depends on a crate beside or above it, in any section of its
+/// manifest. So a policy can never do I/O, and a codec never needs an executor.
 ///
-/// A package outside `crates/` (the tests) may depend on anything.
+/// A package outside `crates/` (the tests) may depend on any crate.
 pub fn crate_direction(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for file in &tree.files {
@@ -75,7 +76,8 @@ pub fn crate_direction(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// The crates of ours in all dependency tables of a manifest, those of targets included.
+/// Returns this workspace's crates in all dependency tables of a manifest, including the tables of
+/// targets.
 fn own_dependencies(manifest: &toml::Table) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (section, value) in manifest {
@@ -94,7 +96,7 @@ fn own_dependencies(manifest: &toml::Table) -> BTreeSet<String> {
     found
 }
 
-/// Cargo.lock names fewer than 150 packages.
+/// Complains if Cargo.lock names 150 packages or more.
 pub fn few_packages(tree: &Tree) -> Vec<Complaint> {
     let lock = tree.files.iter().find(|f| f.path == "Cargo.lock");
     let count = lock.map_or(0, |f| {
@@ -106,8 +108,9 @@ pub fn few_packages(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// Every file or folder `crates/block/src/layers/NAME` or `crates/block/src/media/NAME` has a page
-/// `NAME.md` or `NAMEs.md` somewhere under `docs/`, with `-` for `_`.
+/// Complains about a layer or medium without a page: for every file or folder
+/// `crates/block/src/layers/NAME` or `crates/block/src/media/NAME` there must be a page `NAME.md`
+/// or `NAMEs.md` somewhere under `docs/`, with `-` for `_`.
 ///
 /// A folder counts once, by its name; `mod.rs` and `tests.rs` are not layers.
 pub fn documented_layers(tree: &Tree) -> Vec<Complaint> {
@@ -142,9 +145,10 @@ pub fn documented_layers(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// Every file right under the `tests/` of a package that has one test program (`tests/main.rs`) is
-/// a module of that program, or named as a program of its own in the manifest: cargo finds none by
-/// itself there, and what nobody names would pass for ever.
+/// Complains about a test file that no test program includes. If a package has one test program
+/// (`tests/main.rs`), every file directly under its `tests/` must be a module of that program, or
+/// be named as a program in the manifest: cargo discovers no tests there by itself, so tests in any
+/// other file would never run.
 pub fn tests_run(tree: &Tree) -> Vec<Complaint> {
     let text_of = |path: &str| tree.files.iter().find(|f| f.path == path).map(|f| &f.text);
     let mut complaints = Vec::new();
@@ -170,10 +174,10 @@ pub fn tests_run(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// Words that name nothing: what stands in such a file has a name in the field.
+/// Words that say nothing about the subject of a file: each subject has a name in the field.
 const EMPTY_WORDS: &[&str] = &["manager", "handler", "helper", "helpers", "util", "utils"];
 
-/// No file, folder or module is named with a word that says nothing.
+/// Complains about a file, folder or module whose name contains an empty word.
 pub fn names(tree: &Tree) -> Vec<Complaint> {
     let empty = |name: &str| {
         name.split(['_', '-', '.'])

@@ -1,10 +1,10 @@
-//! Each rule against a sample that breaks it and one that keeps it.
+//! Tests of each rule with a sample that breaks it and one that keeps it.
 
 mod imports;
 
 use super::*;
 
-/// Asserts that `rule` complains exactly about the first sample.
+/// Asserts that `rule` complains about the sample `wrong` and not about the sample `right`.
 #[track_caller]
 fn tells(rule: Rule, wrong: &[(&str, &str)], right: &[(&str, &str)]) {
     let complaints = rule(&Tree::sample(wrong));
@@ -44,7 +44,8 @@ fn a_crate_that_looks_upwards() {
 
 #[test]
 fn no_cycle_can_follow_from_the_order() {
-    // Every crate may depend only on crates that a repeated removal of leaves takes away first.
+    // Each of these crates may depend on no other crate of the workspace: they are the leaves of
+    // the order.
     for name in ["rt", "policy", "proto", "trace", "flash"] {
         for other in [
             "rt", "policy", "proto", "trace", "flash", "block", "export", "sim", "lab", "cli",

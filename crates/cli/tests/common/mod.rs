@@ -1,12 +1,12 @@
-//! Runs the built program in a directory of its own.
+//! Helpers that run the built program in a scratch directory.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// A mirror of two files, served at a socket beside its configuration. Its exposure is one that its
-/// logs of 4 MiB have room for.
+/// A mirror of two files, served at a socket beside its configuration. Its exposure bound is small
+/// enough for its logs of 4 MiB.
 pub const MIRROR: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n\
     [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"32MiB\"\n\
     [device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n\
@@ -18,26 +18,26 @@ pub const MIRROR: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = 
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// An empty directory; `name` tells tests apart.
+    /// Creates an empty directory; `name` distinguishes the tests.
     pub fn new(name: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("bimetal-cli-{name}-{}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         Scratch(path)
     }
 
-    /// The path of a file in it.
+    /// Returns the path of a file in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Writes a text file.
+    /// Writes a text file and returns its path.
     pub fn text(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, text).unwrap();
         path
     }
 
-    /// Makes a file of zeroes.
+    /// Creates a file of zeroes and returns its path.
     pub fn zeroes(&self, name: &str, bytes: u64) -> PathBuf {
         let path = self.path(name);
         std::fs::File::create_new(&path)
@@ -47,7 +47,7 @@ impl Scratch {
         path
     }
 
-    /// The names in it, sorted.
+    /// Returns the names of the files in the directory, sorted.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).unwrap();
         let mut names: Vec<String> = entries
@@ -60,12 +60,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A directory left behind in the temporary directory fails no test.
+        // A failed removal leaves files in the temporary directory, and fails no test.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// The program with these arguments, not yet run.
+/// Returns a command that runs the program with these arguments.
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bimetal"));
     command.args(args);
@@ -77,7 +77,8 @@ pub fn bimetal(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// What the program printed, which must have ended with status 0 and said nothing else.
+/// Returns the standard output of the program, which must exit with status 0 and print nothing on
+/// standard error.
 pub fn stdout_of(args: &[&str]) -> String {
     let output = bimetal(args);
     let (out, err) = texts(&output);
@@ -86,8 +87,8 @@ pub fn stdout_of(args: &[&str]) -> String {
     out
 }
 
-/// The program must refuse with this status and one line that contains all of `words`, behind which
-/// there may be a list of ranges.
+/// Asserts that the program refuses with this exit status and with one line that contains all of
+/// `words`. A list of ranges may follow the line.
 pub fn assert_refused(args: &[&str], status: i32, words: &[&str]) {
     let output = bimetal(args);
     let (out, err) = texts(&output);
@@ -109,12 +110,12 @@ fn texts(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// A path as an argument.
+/// Returns a path as an argument.
 pub fn arg(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A server that has said `ready`, killed at the end if it still runs.
+/// A server that has printed `ready`; it is killed on drop if it still runs.
 pub struct Served(Child);
 
 impl Served {
@@ -123,12 +124,12 @@ impl Served {
         Served::start_with(config, &[])
     }
 
-    /// The same with options.
+    /// Runs `bimetal serve CONFIG` with further options.
     pub fn start_with(config: &Path, options: &[&str]) -> Served {
         Served::run(&[&["serve", arg(config)], options].concat())
     }
 
-    /// Runs `bimetal` with a verb that says `ready`.
+    /// Runs `bimetal` with a verb that prints `ready`, and waits for that line.
     pub fn run(args: &[&str]) -> Served {
         let mut child = command(args)
             .stdout(Stdio::piped())
@@ -142,7 +143,7 @@ impl Served {
         Served(child)
     }
 
-    /// The names of its threads, as the kernel shows them.
+    /// Returns the names of the server's threads, as the kernel shows them.
     pub fn threads(&self) -> Vec<String> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
         let name = |task: std::io::Result<std::fs::DirEntry>| {
@@ -152,7 +153,8 @@ impl Served {
         tasks.map(name).collect()
     }
 
-    /// Sends a signal and gives the status and what was said on standard error.
+    /// Sends a signal and waits for the end of the server. Returns its exit status and its output
+    /// on standard error.
     pub fn end(mut self, signal: &str) -> (Option<i32>, String) {
         let pid = self.0.id().to_string();
         let kill = Command::new("kill").args(["-s", signal, &pid]).status();
@@ -167,7 +169,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It has ended already unless the test failed.
+        // The server has ended already, unless the test failed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -180,10 +182,10 @@ pub const WRITE: u16 = 1;
 /// `NBD_CMD_FLUSH`.
 pub const FLUSH: u16 = 3;
 
-/// A client of the export `vol`, by the bytes of the NBD protocol.
+/// A client of the export `vol`, which writes the bytes of the NBD protocol itself.
 pub struct Client {
     stream: UnixStream,
-    /// What it was told of the size.
+    /// Size of the export, as told by the server.
     pub size_bytes: u64,
 }
 
@@ -194,7 +196,8 @@ impl Client {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting).unwrap();
         assert_eq!(&greeting[..8], b"NBDMAGIC");
-        // Client flags: fixed newstyle and no zeroes. Then the option with 3 bytes.
+        // The client flags are fixed newstyle and no zeroes. The option with 3 bytes of data
+        // follows.
         stream.write_all(&[0, 0, 0, 3]).unwrap();
         let option = b"IHAVEOPT\0\0\0\x01\0\0\0\x03vol";
         stream.write_all(option).unwrap();
@@ -216,7 +219,8 @@ impl Client {
         self.stream.write_all(&request).unwrap();
     }
 
-    /// Waits for the answer to a request that asks for so many bytes: these, or an errno.
+    /// Waits for the answer to a request that returns `len` bytes; returns these bytes, or an
+    /// errno.
     pub fn answer(&mut self, len: usize) -> Result<Vec<u8>, u32> {
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply).unwrap();
