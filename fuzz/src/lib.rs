@@ -1,5 +1,5 @@
-//! Common parts of the fuzz targets of the trace readers: from bytes to a reader, and from a reader
-//! to checked records.
+//! Common parts of the fuzz targets for the trace readers: functions that make a reader from bytes,
+//! and read and check its records.
 //!
 //! The conversion must not reduce the number of inputs that the fuzzer can reach: every choice
 //! comes from the bytes.
@@ -7,9 +7,9 @@
 use bimetal_trace::{Format, Options, Reader, Record, SkipBad};
 use std::io::Cursor;
 
-/// Maximum number of records that are read: a short file can stand for millions.
+/// Maximum number of records that are read: a short file can expand to millions.
 const RECORDS_MAX: usize = 1 << 14;
-/// File names by which a format is recognised, and one that is neutral.
+/// File names: a neutral one, and two by which a format is recognised.
 const NAMES: [&str; 3] = ["trace", "trace.lis", "trace.oracleGeneral"];
 /// Bit in the first byte; if set, bad records are skipped.
 const SKIPS: u8 = 0x80;
@@ -22,9 +22,10 @@ pub struct File {
 }
 
 impl File {
-    /// Makes a file from the fuzzer's bytes. The first byte chooses a format, or recognition by
-    /// content and one of three names, or a chunk of the compact form around the rest, with the
-    /// right CRC; the rest is the file.
+    /// Makes a file from the fuzzer's bytes. The first byte chooses one of three cases: a format;
+    /// recognition of the format by content and by one of three names; or the compact form, where
+    /// the rest becomes the content of a chunk with a valid CRC. In the first two cases the rest is
+    /// the file.
     pub fn from_fuzzer(data: &[u8]) -> Option<File> {
         let (choice, rest) = data.split_first()?;
         let number = usize::from(choice & !SKIPS);

@@ -2,8 +2,9 @@
 //! disk another thread may run. Every interleaving that is tried must keep the promises of
 //! docs/index.md.
 //!
-//! `BIMETAL_INTERLEAVINGS` is the number of interleavings to try; the default is some hundred for
-//! each test. A failure prints the input that repeats it (`shuttle::replay`).
+//! `BIMETAL_INTERLEAVINGS` is the number of interleavings that each of two schedulers tries; the
+//! default is 20 to 200, depending on the test. A failure prints the input that repeats it
+//! (`shuttle::replay`).
 
 use bimetal_index::model::Draw;
 use bimetal_index::planted::{Bug, plant};
@@ -527,8 +528,8 @@ fn readers_see_whole_batches_where_nothing_stays_in_memory() {
     in_any_order(30, || batches_are_whole(forgetful));
 }
 
-/// Every planted bug is found within this number of orders, about three times the number that
-/// finding it takes today.
+/// Every planted bug is found within the number of orders given with it, about three times the
+/// number that is needed today.
 #[test]
 fn planted_bugs_are_found() {
     let _alone = alone();

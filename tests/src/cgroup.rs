@@ -1,8 +1,8 @@
 //! A memory cgroup for one test, in either version of the kernel's interface. Needs root.
 //!
-//! Version 1 (Documentation/admin-guide/cgroup-v1/memory.rst) has a hierarchy of its own for the
-//! memory controller; version 2 (admin-guide/cgroup-v2.rst) has one hierarchy in which the
-//! controller is switched on for the children of a group.
+//! Version 1 (Documentation/admin-guide/cgroup-v1/memory.rst) has a separate hierarchy for the
+//! memory controller; version 2 (admin-guide/cgroup-v2.rst) has one hierarchy, in which a group
+//! enables the controller for its children.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,17 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct MemoryGroup {
     dir: PathBuf,
-    /// Names of the files that hold the limit, and the value that means no limit.
+    /// Name of the file that holds the limit; `unlimited` is the value that means no limit.
     limit_file: &'static str,
     unlimited: &'static str,
 }
 
 impl MemoryGroup {
-    /// Makes a group that may hold `limit_bytes`, page cache included.
+    /// Creates a group that may use `limit_bytes` of memory, page cache included.
     ///
     /// # Panics
-    /// If neither version's memory controller can be used: then this machine cannot run the test.
+    /// If the memory controller of neither version can be used: then this machine cannot run the
+    /// test.
     pub fn new(name: &str, limit_bytes: u64) -> Self {
         let name = format!("bimetal-{name}-{}", std::process::id());
         let group = Self::version_1(&name)
@@ -65,21 +66,21 @@ impl MemoryGroup {
         })
     }
 
-    /// The words to put before a command so that it starts inside the group.
+    /// Returns the words to put before a command so that it starts inside the group.
     pub fn wrapper(&self) -> Vec<String> {
         let script = "echo $$ > \"$0\" && exec \"$@\"";
         let procs = self.dir.join("cgroup.procs").display().to_string();
         vec!["sh".into(), "-c".into(), script.into(), procs]
     }
 
-    /// The processes in the group.
+    /// Returns the pids of the processes in the group.
     pub fn processes(&self) -> Vec<u32> {
         let text = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
         text.lines().filter_map(|l| l.parse().ok()).collect()
     }
 
-    /// Returns the number of times that the limit was reached: proof that the test was under
-    /// pressure.
+    /// Returns the number of times that the group reached its limit: proof that the test was under
+    /// memory pressure.
     pub fn times_at_limit(&self) -> u64 {
         if let Ok(text) = fs::read_to_string(self.dir.join("memory.failcnt")) {
             return text.trim().parse().expect("memory.failcnt is a number");
@@ -90,7 +91,7 @@ impl MemoryGroup {
             .expect("a line `max N` in memory.events")
     }
 
-    /// Removes the limit, which unblocks processes that wait at it.
+    /// Removes the limit, which unblocks processes that wait for memory.
     pub fn lift(&self) {
         self.write(self.limit_file, self.unlimited);
     }
@@ -103,7 +104,8 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // Its processes are gone unless the test failed; then the group stays, without a limit.
+        // The group's processes have ended unless the test failed; after a failure the group stays,
+        // without a limit.
         if let Err(e) = fs::write(self.dir.join(self.limit_file), self.unlimited) {
             eprintln!("could not lift the limit of {}: {e}", self.dir.display());
         }

@@ -1,4 +1,5 @@
-//! Checks of what unmodified clients expect of any NBD server, as functions of an export's URI.
+//! Checks of the behavior that unmodified clients expect of any NBD server, as functions of an
+//! export's URI.
 //!
 //! They are separate from the tests so that they can be run against a peer known to be right and
 //! one known to be wrong (`tests/tests/peer.rs`): a check that no server passes, or that every
@@ -10,7 +11,7 @@ use crate::volume::MIB;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// What `nbdinfo --json` says of one export.
+/// Returns the description of the first export that `nbdinfo --json` prints.
 pub fn nbdinfo(uri: &str) -> Value {
     let outcome = Client::new("nbdinfo").args(["--json", uri]).ok();
     let all: Value = serde_json::from_str(&outcome.stdout).expect("nbdinfo prints JSON");
@@ -58,10 +59,9 @@ pub fn assert_map_covers(uri: &str, size_bytes: u64) {
     assert_eq!(end, size_bytes, "the map must cover the export: {outcome}");
 }
 
-/// Creates an ext4 image of `size_bytes` with the files of `tree`, with mke2fs and without
-/// mounting.
+/// Creates an ext4 image of `size_bytes` with the files of `tree`, by mke2fs and without mounting.
 ///
-/// The image is sparse, as such images are: bytes that were never written read as zeroes.
+/// The image is sparse, as such images usually are: unwritten bytes read as zeroes.
 pub fn image_of_tree(dir: &Scratch, size_bytes: u64, tree: &Path) -> PathBuf {
     let image = dir.sparse("tree.img", size_bytes);
     Client::new("mkfs.ext4")
@@ -83,7 +83,8 @@ pub fn assert_same_bytes(one: &Path, other: &Path, length_bytes: u64) {
         .ok();
 }
 
-/// Asserts that nbdcopy to the export and back gives the same bytes, on four connections each way.
+/// Asserts that nbdcopy to the export and back gives the same bytes, on four connections in each
+/// direction.
 pub fn nbdcopy_there_and_back(uri: &str, dir: &Scratch, image: &Path) {
     let back = dir.file("back.img");
     let copy = || {
@@ -98,11 +99,11 @@ pub fn nbdcopy_there_and_back(uri: &str, dir: &Scratch, image: &Path) {
     std::fs::remove_file(&back).expect("remove the copy");
 }
 
-/// Asserts that qemu-img copies the image to the export and finds both equal, and that an export
-/// copied into a qcow2 file compares equal with the export.
+/// Asserts that qemu-img copies the image to the export and finds both equal, and that a qcow2 copy
+/// of the export compares equal with the export.
 pub fn qemu_img_convert_and_compare(uri: &str, dir: &Scratch, image: &Path) {
     let qemu_img = |words: &[&str]| Client::new("qemu-img").args(words).within_s(300);
-    // -n: the target exists already, as a served volume does.
+    // -n: do not create the target, because a served volume exists already.
     qemu_img(&["convert", "-n", "-f", "raw", "-O", "raw"])
         .arg(image)
         .arg(uri)
@@ -142,8 +143,8 @@ fn run_qemu_io(uri: &str, commands: &[&str]) -> Outcome {
         .run()
 }
 
-/// Writes with and without FUA, flush, discard, write-zeroes, and requests that are smaller than
-/// a sector of the volume or lie across its blocks, each read back by pattern.
+/// Tests writes with and without FUA, flush, discard, write-zeroes, and requests that are smaller
+/// than a sector of the volume or cross its blocks. Each result is read back by pattern.
 ///
 /// Uses the first MiB of the export.
 pub fn qemu_io_commands(uri: &str) {
@@ -158,7 +159,7 @@ pub fn qemu_io_commands(uri: &str) {
             "read -P 0x11 128k 128k",
         ],
     );
-    // A second connection sees what the first one wrote.
+    // A second connection sees the writes of the first one.
     qemu_io(
         uri,
         &[
@@ -168,7 +169,7 @@ pub fn qemu_io_commands(uri: &str) {
         ],
     );
     qemu_io(uri, &["read -P 0x11 0 32k", "read -P 0x22 96k 32k"]);
-    // Zeroes that may become a hole, and zeroes that must be allocated.
+    // Write-zeroes that may become a hole, and write-zeroes that must stay allocated.
     qemu_io(
         uri,
         &[
@@ -204,7 +205,7 @@ pub fn qemu_io_commands(uri: &str) {
             "read -P 0x33 554496 35328",
         ],
     );
-    // The zeroes of one sector leave its neighbours alone.
+    // Zeroing one sector leaves its neighbours unchanged.
     qemu_io(
         uri,
         &[
@@ -215,8 +216,9 @@ pub fn qemu_io_commands(uri: &str) {
     );
 }
 
-/// fio's nbd engine: random writes of mixed sizes at depth 32 on four connections, each in its own
-/// part of the export, read back and checked by crc32c. Uses `4 * part_bytes` of it.
+/// Runs fio's nbd engine with random writes of mixed sizes at queue depth 32 on four connections,
+/// each in its own part of the export, then reads the data back and checks it by crc32c. Uses the
+/// first `4 * part_bytes` of the export.
 pub fn fio_verify(uri: &str, part_bytes: u64) -> Outcome {
     let part = format!("{}m", part_bytes / MIB);
     Client::new("fio")
@@ -242,7 +244,7 @@ pub fn fio_verify(uri: &str, part_bytes: u64) -> Outcome {
             "--do_verify=1",
             "--verify_fatal=1",
             "--verify_dump=0",
-            // Or fio leaves its state in the directory it was started in.
+            // Without this option fio leaves its state file in its current directory.
             "--verify_state_save=0",
         ])
         .args(["--group_reporting", "--output-format=terse"])
@@ -250,8 +252,8 @@ pub fn fio_verify(uri: &str, part_bytes: u64) -> Outcome {
         .run()
 }
 
-/// fio's nbd engine: random writes of `sizes` at depth 32 on four connections, each of `part_bytes`
-/// in its own part of the export. Nothing is checked but that all of them succeed.
+/// Runs fio's nbd engine with random writes of `sizes` at queue depth 32 on four connections, each
+/// in its own part of `part_bytes` of the export. Checks only that all writes succeed.
 pub fn fio_write(uri: &str, sizes: &str, part_bytes: u64) {
     let part = format!("{}m", part_bytes / MIB);
     Client::new("fio")

@@ -1,4 +1,4 @@
-//! Running a foreign program to its end, with a deadline and with output worth reading.
+//! Runs of a foreign program, with a deadline and with complete output for failure messages.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -14,7 +14,7 @@ pub struct Client {
     builds: bool,
 }
 
-/// How a run ended, with everything it printed.
+/// Result of a run, with all of its output.
 #[derive(Debug)]
 pub struct Outcome {
     /// The command line, for failure messages.
@@ -52,7 +52,7 @@ impl Client {
         self
     }
 
-    /// Sets the directory the program runs in.
+    /// Sets the directory in which the program runs.
     pub fn in_dir(mut self, dir: &Path) -> Self {
         self.dir = Some(dir.to_owned());
         self
@@ -64,10 +64,10 @@ impl Client {
         self
     }
 
-    /// Prepares for a program that runs cargo as a user would: it does not inherit the variables by
-    /// which cargo describes this test's package. Build scripts watch these variables, so with them
-    /// a crate such as ring and its dependents would be rebuilt, and again by the next cargo
-    /// without them.
+    /// Prepares for a program that runs cargo as a user would: the program does not inherit the
+    /// variables in which cargo describes this test's package. Build scripts watch these variables,
+    /// so if they were inherited, a crate such as ring and its dependents would be rebuilt, and
+    /// rebuilt again by the next cargo without them.
     pub fn that_builds(mut self) -> Self {
         self.builds = true;
         self
@@ -132,13 +132,13 @@ impl Client {
 }
 
 /// Runs the command to its end on a dedicated thread. SIGKILL does not end a process in an
-/// uninterruptible wait, and timeout(1), which waits for that process, does not end either: then
-/// this returns `None` after `seconds`, and the thread is left behind.
+/// uninterruptible wait, and timeout(1), which waits for that process, does not end either. In that
+/// case this function returns `None` after `seconds`, and the thread is left behind.
 fn finish(mut command: Command, seconds: u64) -> Option<std::process::Output> {
     let (send, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let output = command.output().expect("run timeout(1)");
-        // After the deadline the receiver is gone.
+        // Sending fails if the deadline has passed, because the receiver is gone.
         let _ = send.send(output);
     });
     done.recv_timeout(std::time::Duration::from_secs(seconds))
@@ -169,7 +169,7 @@ fn tail(text: &str) -> &str {
     &text[start..]
 }
 
-/// True for a variable by which cargo tells a test about its own package.
+/// Returns whether cargo uses the variable to describe the test's own package.
 fn is_of_a_package(variable: &OsStr) -> bool {
     let name = variable.to_string_lossy();
     let is_one = ["OUT_DIR", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE"].contains(&&*name);

@@ -1,19 +1,19 @@
-//! Waiting for a condition, never for a time.
+//! Waits for a condition, never for a fixed time.
 //!
-//! This is the only place of the tests that reads the clock: a deadline turns a hang into a failure
+//! This is the only place of the tests that reads the clock. A deadline turns a hang into a failure
 //! with a name, and must not be used to measure time. (An emulated slow disk delays by the same
 //! clock; no test asserts anything about the delay.)
 
 use std::time::{Duration, Instant};
 
-/// The end of a wait.
+/// The moment at which a wait ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline {
     end: Instant,
 }
 
 impl Deadline {
-    /// A deadline `seconds` from now.
+    /// Returns the deadline that is `seconds` from now.
     #[allow(
         clippy::disallowed_methods,
         reason = "a deadline for processes of the real world"
@@ -29,12 +29,12 @@ impl Deadline {
         Self::in_s(0)
     }
 
-    /// A deadline that is `by` later.
+    /// Returns the deadline that is later by `by`.
     pub fn later(self, by: Duration) -> Self {
         Self { end: self.end + by }
     }
 
-    /// What is left, zero once the deadline has passed.
+    /// Returns the remaining time, zero once the deadline has passed.
     #[allow(
         clippy::disallowed_methods,
         reason = "a deadline for processes of the real world"
@@ -43,16 +43,16 @@ impl Deadline {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// True once the deadline has passed.
+    /// Returns whether the deadline has passed.
     pub fn passed(self) -> bool {
         self.left().is_zero()
     }
 }
 
-/// Asks `probe` until it returns a value; panics with `what` after `seconds`.
+/// Calls `probe` until it returns a value; panics with `what` after `seconds`.
 ///
-/// For conditions that only the kernel's own files show (`/proc`, a pid file), where there is
-/// nothing to block on. Between two probes the thread is parked for 10 ms so that the process
+/// Use it for conditions that only files of the kernel show (`/proc`, a pid file), on which a
+/// thread cannot block. Between two probes the thread is parked for 10 ms, so that the process
 /// waited for gets the processor.
 pub fn eventually<T>(seconds: u64, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let deadline = Deadline::in_s(seconds);

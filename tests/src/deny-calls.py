@@ -2,7 +2,7 @@
 """Executes a program under a seccomp filter that answers some system calls with an error.
 
 Usage: deny-calls.py ERROR CALL,CALL... PROGRAM [ARGUMENT...]
-ERROR is the name of an error, as EPERM; each CALL is io_uring_setup, io_uring_enter or
+ERROR is the name of an error, such as EPERM; each CALL is io_uring_setup, io_uring_enter or
 io_uring_register. Everything else is allowed. Container engines deny these three with EPERM.
 """
 import ctypes
@@ -32,7 +32,7 @@ class Program(ctypes.Structure):
 
 def main():
     error, calls, command = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
-    # The number of the call is the first word of what a filter sees.
+    # The first word of a filter's input is the number of the call.
     instructions = [Instruction(LOAD_WORD, 0, 0, 0)]
     for call in calls:
         instructions.append(Instruction(JUMP_IF_EQUAL, 0, 1, NUMBERS[call]))

@@ -1,15 +1,15 @@
-//! Support for the black-box tests: what stands between a test and the programs it drives.
+//! Support for the black-box tests: the code between a test and the programs that it drives.
 //!
-//! The tests under `tests/tests/` treat the server as a stranger would: they start the built
-//! binary, speak to it through unmodified clients (libnbd's tools, qemu's, fio, the kernel's
-//! file systems) or through bytes put together by hand, and look at files and at `/proc`. So
-//! nothing here may depend on a crate of this workspace: a mistake in our codec must not be able
-//! to hide behind the same mistake in the test.
+//! The tests under `tests/tests/` know only the public interfaces of the server: they start the
+//! built binary, speak to it through unmodified clients (libnbd's tools, qemu's, fio, the kernel's
+//! file systems) or through hand-made bytes, and inspect files and `/proc`. So this crate must not
+//! depend on a crate of this workspace: a bug in our codec must not be hidden by the same bug in
+//! the test.
 //!
-//! Two rules hold for everything here. Nothing waits for a fixed time: a wait names a condition
-//! and a deadline, and missing the deadline is a failure that prints what was seen. Nothing is
-//! skipped: a tool or a right that is missing fails the test and names the script that installs
-//! it.
+//! Two rules hold for the whole crate. No code waits for a fixed time: a wait names a condition and
+//! a deadline, and a missed deadline is a failure that prints the observed state. No test is
+//! skipped: a missing tool or permission fails the test and names the script that installs the
+//! tool.
 
 pub mod cgroup;
 pub mod checks;

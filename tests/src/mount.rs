@@ -1,7 +1,8 @@
 //! From an NBD export to a mounted file system: nbdfuse, a loop device, ext4. Needs root.
 //!
-//! Each step is a value whose drop undoes it, so that a failing test leaves neither a mount nor a
-//! loop device behind. Undo that a test relies on is called by name and checked.
+//! Each step is a value whose drop undoes the step, so that a failing test leaves neither a mount
+//! nor a loop device behind. A test that relies on the undo calls it explicitly, which also checks
+//! it.
 
 use crate::client::{Client, Outcome};
 use crate::deadline::{Deadline, eventually};
@@ -15,7 +16,7 @@ use std::sync::mpsc::{Receiver, channel};
 /// open(2): on a block device, fails if another user, such as a file system, has claimed it.
 const O_EXCL: i32 = 0o200;
 
-/// An export as a file, by nbdfuse.
+/// An export that nbdfuse presents as a file.
 #[derive(Debug)]
 pub struct Fuse {
     dir: PathBuf,
@@ -51,7 +52,7 @@ impl Fuse {
             pid,
             mounted: true,
         };
-        // nbdfuse writes the pid file when the mount is there (nbdfuse(1)).
+        // nbdfuse writes the pid file after the mount is complete (nbdfuse(1)).
         eventually(30, "nbdfuse's pid file", || {
             assert!(
                 crate::procfs::alive(pid),
@@ -62,19 +63,19 @@ impl Fuse {
         fuse
     }
 
-    /// The file that holds the export's bytes.
+    /// Returns the path of the file that holds the export's bytes.
     pub fn file(&self) -> PathBuf {
         self.dir.join("nbd")
     }
 
-    /// The nbdfuse process.
+    /// Returns the pid of the nbdfuse process.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Makes the kernel fail every request on the mount, waiting ones included (the abort file
-    /// of Documentation/filesystems/fuse). The one way to free processes that wait for a server
-    /// that waits for them.
+    /// Makes the kernel fail every request on the mount, including waiting requests (the abort file
+    /// of Documentation/filesystems/fuse). This is the only way to free processes that wait for a
+    /// server while the server waits for them.
     pub fn abort(connection: u32) {
         let control = Path::new("/sys/fs/fuse/connections");
         let file = control.join(connection.to_string()).join("abort");
@@ -89,8 +90,8 @@ impl Fuse {
         }
     }
 
-    /// The number of the FUSE connection, for [`Fuse::abort`]: the minor device number of the
-    /// mount, asked while the mount still answers.
+    /// Returns the number of the FUSE connection for [`Fuse::abort`]: the minor device number of
+    /// the mount. Call it while the mount still answers.
     pub fn connection(&self) -> u32 {
         let outcome = Client::new("stat")
             .args(["-c", "%d"])
@@ -98,7 +99,8 @@ impl Fuse {
             .within_s(10)
             .ok();
         let device: u64 = outcome.stdout.trim().parse().expect("a device number");
-        // makedev(3): the minor number's low 8 bits, then the rest from bit 20 on.
+        // Inverse of makedev(3): bits 0 to 7 hold the minor number's low 8 bits, bits from 20 on
+        // the rest.
         ((device & 0xff) | ((device >> 12) & 0xffff_ff00)) as u32
     }
 
@@ -119,18 +121,18 @@ impl Drop for Fuse {
     }
 }
 
-/// Reports on the channel when the process has ended.
+/// Returns a channel that reports the end of the process.
 fn watch(mut child: Child) -> Receiver<()> {
     let (send, gone) = channel();
     std::thread::spawn(move || {
         child.wait().expect("wait for a child");
-        // The test may be over and no longer listening.
+        // The test may be over, so that the receiver is gone.
         let _ = send.send(());
     });
     gone
 }
 
-/// A loop device over (a part of) a file.
+/// A loop device over a file or a part of a file.
 #[derive(Debug)]
 pub struct Loop {
     device: PathBuf,
@@ -164,7 +166,7 @@ impl Loop {
         }
     }
 
-    /// The device node.
+    /// Returns the path of the device node.
     pub fn device(&self) -> &Path {
         &self.device
     }
@@ -196,15 +198,16 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts at `dir`, which is made if need be, `device`; `options` as for `mount -o`.
+    /// Mounts `device` at `dir`, which is created if it is missing; `options` are those of
+    /// `mount -o`.
     pub fn at(dir: &Path, device: &Path, options: &str) -> Self {
         Self::try_at(dir, device, options).unwrap_or_else(|outcome| panic!("{outcome}"))
     }
 
-    /// As [`Mount::at`], for a file system that may be past mounting.
+    /// Does the same as [`Mount::at`], for a file system that may be too damaged to mount.
     ///
     /// # Errors
-    /// What mount(8) said.
+    /// The outcome of mount(8), with its message.
     pub fn try_at(dir: &Path, device: &Path, options: &str) -> Result<Self, Outcome> {
         std::fs::create_dir_all(dir).expect("a mount point");
         let mount = Client::new("mount").args(["-o", options]);
@@ -219,15 +222,18 @@ impl Mount {
         }
     }
 
-    /// The root of the file system.
+    /// Returns the path of the root of the file system.
     pub fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// Unmounts, which writes everything out. A child that another thread has just started holds
-    /// the files that were open then until it becomes another program, and the mount is busy so
-    /// long. One that has mounts of its own has this one as well, and the device belongs to the
-    /// file system until it has ended.
+    /// Unmounts the file system, which writes all dirty data out, and waits until the device is
+    /// released.
+    ///
+    /// A child process that another thread has just forked holds the parent's open files until it
+    /// calls exec, and the mount is busy until then. A process with a mount namespace of its own
+    /// also has this mount, and the file system keeps its claim on the device until that process
+    /// has ended.
     pub fn unmount(mut self) {
         eventually(60, "the mount is not busy", || {
             let outcome = Client::new("umount").arg(&self.dir).within_s(300).run();
@@ -254,7 +260,8 @@ impl Drop for Mount {
     }
 }
 
-/// Undoes a step after a failure; what goes wrong here is told, not raised over the failure.
+/// Undoes a step after a failure. An error of the undo is printed, not raised, so that it does not
+/// hide the failure.
 fn undo(program: &str, args: &[&std::ffi::OsStr]) {
     let outcome = Client::new(program).args(args).within_s(30).run();
     if outcome.status != Some(0) {
@@ -262,13 +269,14 @@ fn undo(program: &str, args: &[&std::ffi::OsStr]) {
     }
 }
 
-/// `e2fsck -fn`: a complete check that changes nothing; panics unless it finds nothing.
+/// Runs `e2fsck -fn`, a complete check that changes nothing; panics unless the file system is
+/// clean.
 pub fn assert_fsck_clean(device: &Path) {
     let outcome = fsck(device);
     assert!(outcome.status == Some(0), "{outcome}");
 }
 
-/// `e2fsck -fn`; a status of 0 says that it found nothing.
+/// Runs `e2fsck -fn`; a status of 0 means that the file system is clean.
 pub fn fsck(device: &Path) -> Outcome {
     Client::new("e2fsck")
         .arg("-fn")
@@ -277,8 +285,8 @@ pub fn fsck(device: &Path) -> Outcome {
         .run()
 }
 
-/// The checksum, type and name of everything below `dir`, sorted by name: equal before and after
-/// if and only if every file's bytes, every link's target and every name are.
+/// Returns the checksum, type and name of every file below `dir`, sorted by name. Two results are
+/// equal if and only if every file's bytes, every link's target and every name are equal.
 pub fn tree_checksums(dir: &Path) -> String {
     let script = "find . -type f -print0 | LC_ALL=C sort -z | xargs -0r sha256sum && \
                   find . ! -type f -printf '%y %p -> %l\\n' | LC_ALL=C sort";
@@ -296,12 +304,13 @@ pub fn tree_checksums(dir: &Path) -> String {
     sums
 }
 
-/// The bytes of [`source_tree`] end with the crate that brings them to this.
+/// Size at which [`source_tree`] stops adding crates, in bytes; the last crate may exceed it.
 const TREE_BYTES: u64 = 64 << 20;
 
-/// A real source tree in `dir`: the crates that this workspace is locked to, as cargo unpacked
-/// them, in the order of the lock until there are 64 MiB. What else the machine's registry holds
-/// plays no part, so that the tree has one size everywhere.
+/// Copies a real source tree into `dir` and returns its path. The tree holds the crates of this
+/// workspace's Cargo.lock, as cargo unpacked them, in the order of the lock file up to 64 MiB.
+/// Other crates in the machine's registry are not used, so that the tree has the same size on every
+/// machine.
 ///
 /// # Panics
 /// If cargo keeps no unpacked sources (a vendored build).
@@ -320,8 +329,8 @@ pub fn source_tree(dir: &Scratch) -> PathBuf {
     tree
 }
 
-/// The folders of the crates that the workspace's lock names, as far as cargo has unpacked them:
-/// not those for other systems.
+/// Returns the folders of the crates that the workspace's lock file names and that cargo has
+/// unpacked. Crates for other systems are not unpacked.
 fn locked_sources() -> Vec<PathBuf> {
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME")).join(".cargo");
@@ -342,7 +351,7 @@ fn locked_sources() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The bytes of the files under `folder`, by du(1).
+/// Returns the size of the files under `folder` in bytes, by du(1).
 fn disk_usage_bytes(folder: &Path) -> u64 {
     let said = Client::new("du").arg("-sb").arg(folder).ok().stdout;
     let number = said.split_whitespace().next().expect("a number");

@@ -1,4 +1,4 @@
-//! A volume that `bimetal mount` has mounted, for the tests of that.
+//! A volume that `bimetal mount` has mounted, for the tests of that command.
 
 use crate::client::Client;
 use crate::deadline::eventually;
@@ -8,11 +8,11 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// A mounted volume. What is left of it goes with the value.
+/// A mounted volume. Dropping it unmounts the volume.
 pub struct Mounted {
-    /// The folder.
+    /// The folder on which the volume is mounted.
     pub folder: PathBuf,
-    /// The file, or the loop device over it.
+    /// The path that the server printed: the volume's file, or the loop device over it.
     pub path: PathBuf,
     server: Option<Server>,
 }
@@ -21,7 +21,7 @@ impl Mounted {
     /// Mounts a volume on a folder beside its configuration.
     ///
     /// # Panics
-    /// When that fails.
+    /// If the volume cannot be mounted.
     pub fn new(volume: &Volume, options: &[&str]) -> Mounted {
         let folder = volume.dir().file("m");
         std::fs::create_dir_all(&folder).expect("a folder");
@@ -35,18 +35,15 @@ impl Mounted {
         }
     }
 
-    /// The file of the volume.
-    ///
-    /// # Panics
-    /// When that fails.
+    /// Returns the path of the volume's file.
     pub fn file(&self) -> PathBuf {
         self.folder.join("vol")
     }
 
-    /// Opens the file with these flags for reads and writes.
+    /// Opens the volume's file for reads and writes, with the given flags of open(2).
     ///
     /// # Panics
-    /// When that fails.
+    /// If the file cannot be opened.
     pub fn open(&self, flags: i32) -> File {
         let file = OpenOptions::new()
             .read(true)
@@ -56,18 +53,18 @@ impl Mounted {
         file.expect("the file of a mounted volume")
     }
 
-    /// The command that unmounts it.
+    /// Returns the command that unmounts the volume, not yet run.
     ///
     /// # Panics
-    /// When that fails.
+    /// If the binary does not build.
     pub fn unmount(&self) -> Client {
         unmount(&self.folder)
     }
 
-    /// Takes the server out.
+    /// Takes the server out of the value.
     ///
     /// # Panics
-    /// When that fails.
+    /// If the server was taken before.
     pub fn server(&mut self) -> Server {
         self.server.take().expect("the server was not taken yet")
     }
@@ -84,7 +81,7 @@ impl Drop for Mounted {
     }
 }
 
-/// The command that unmounts a folder.
+/// Returns the command that unmounts a folder, not yet run.
 pub fn unmount(folder: &Path) -> Client {
     Client::new(binary())
         .arg("unmount")
@@ -92,27 +89,29 @@ pub fn unmount(folder: &Path) -> Client {
         .within_s(60)
 }
 
-/// Whether `bimetal mount` has something mounted on a folder.
+/// Returns whether a file system of `bimetal mount` is mounted on a folder.
 ///
 /// # Panics
-/// Without a table of mounts.
+/// If the table of mounts cannot be read.
 pub fn is_mounted(folder: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mounts").expect("the table of mounts");
     let place = format!(" {} fuse.bimetal ", folder.display());
     table.contains(&place)
 }
 
-/// The file that the driver says is behind a loop device, if it is one.
+/// Returns the backing file that the loop driver reports for a device; `None` if the device is not
+/// an attached loop device.
 pub fn behind(device: &Path) -> Option<String> {
     let name = device.file_name()?.to_str()?;
     let file = format!("/sys/block/{name}/loop/backing_file");
     Some(std::fs::read_to_string(file).ok()?.trim().to_owned())
 }
 
-/// A loop device is gone: the driver lets a file go when the last who has it open is gone.
+/// Waits until a loop device is detached: the driver releases the backing file when the last opener
+/// has closed the device.
 ///
 /// # Panics
-/// When it stays.
+/// If the device is still attached after 30 s.
 pub fn wait_until_gone(device: &Path) {
     eventually(30, "the loop device is gone", || {
         behind(device).is_none().then_some(())

@@ -1,9 +1,8 @@
-//! A small NBD client whose every byte is put together here.
+//! A small NBD client that assembles every byte itself.
 //!
-//! Written from the public protocol text (the NBD project's doc/proto.md) and independent of the
-//! crates under test, so that it can also send what no honest client sends. It blocks, serves one
-//! request at a time unless told otherwise, and never retries: a reply that is not the expected
-//! one is the caller's to judge.
+//! It is written from the public protocol text (the NBD project's doc/proto.md) and independent of
+//! the crates under test, so that it can also send invalid requests. It blocks, does one request at
+//! a time unless told otherwise, and never retries: the caller judges an unexpected reply.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::net::UnixStream;
@@ -66,10 +65,10 @@ pub mod cmd {
     pub const BLOCK_STATUS: u16 = 7;
 }
 
-/// Command flag: durable before the reply.
+/// Command flag: the data must be durable before the reply.
 pub const FUA: u16 = 1;
 
-/// Errors of a reply.
+/// Error numbers of a reply.
 pub mod errno {
     #![allow(missing_docs, reason = "the names are the protocol's")]
     pub const EINVAL: u32 = 22;
@@ -77,38 +76,38 @@ pub mod errno {
     pub const EOVERFLOW: u32 = 75;
 }
 
-/// What the server says of an export.
+/// Properties of an export as the server reports them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Export {
     /// Size in bytes.
     pub size_bytes: u64,
     /// Transmission flags.
     pub flags: u16,
-    /// Minimum, preferred and maximum block size in bytes, where told.
+    /// Minimum, preferred and maximum block size in bytes, if the server reports them.
     pub block_bytes: Option<(u32, u32, u32)>,
 }
 
-/// The header of a request, all of it the caller's choice.
+/// Header of a request; the caller chooses every field.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// [`REQUEST_MAGIC`] unless the test is about it.
+    /// [`REQUEST_MAGIC`], unless the test sends a wrong magic.
     pub magic: u32,
     /// Command flags.
     pub flags: u16,
-    /// Command.
+    /// Command number.
     pub command: u16,
     /// Opaque to the server, returned in the reply.
     pub cookie: u64,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
     /// Length in bytes.
     pub length: u32,
 }
 
 impl Request {
-    /// A request with the right magic and no flags.
+    /// Creates a request with the right magic and no flags.
     pub fn new(command: u16, offset: u64, length: u32) -> Self {
-        // The cookie tells requests apart in a failure message and means nothing.
+        // The cookie only distinguishes requests in a failure message.
         let cookie = (u64::from(command) << 48) ^ offset ^ (u64::from(length) << 20);
         Self {
             magic: REQUEST_MAGIC,
@@ -120,7 +119,7 @@ impl Request {
         }
     }
 
-    /// The 28 bytes of the header.
+    /// Returns the 28 bytes of the header.
     pub fn bytes(self) -> Vec<u8> {
         let mut out = self.magic.to_be_bytes().to_vec();
         out.extend(self.flags.to_be_bytes());
@@ -132,15 +131,15 @@ impl Request {
     }
 }
 
-/// A connection.
+/// A connection to an NBD server.
 #[derive(Debug)]
 pub struct Wire {
     stream: UnixStream,
 }
 
 impl Wire {
-    /// Connects and sends nothing. Reads give up after 20 s, so a server that answers nothing
-    /// fails the test instead of hanging it.
+    /// Connects and sends nothing. Reads and writes time out after 20 s, so a server that answers
+    /// nothing fails the test instead of hanging it.
     pub fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket)
             .unwrap_or_else(|e| panic!("connect to {}: {e}", socket.display()));
@@ -154,7 +153,7 @@ impl Wire {
     pub fn greeted(socket: &Path) -> Self {
         let mut wire = Self::connect(socket);
         let flags = wire.greeting().expect("the greeting");
-        // Fixed newstyle and no-zeroes are offered by every server of the last decade.
+        // Every server of the last decade offers fixed newstyle and no-zeroes.
         assert_eq!(
             u32::from(flags) & CLIENT_FLAGS,
             CLIENT_FLAGS,
@@ -200,14 +199,14 @@ impl Wire {
         Ok(bytes)
     }
 
-    /// Tells the server that nothing more will be sent; it may still answer.
+    /// Shuts down the sending half of the connection; the server may still answer.
     pub fn half_close(&mut self) {
         self.stream
             .shutdown(std::net::Shutdown::Write)
             .expect("shut down the sending half");
     }
 
-    /// Sends an option with an honest length.
+    /// Sends an option with the right magic and length.
     pub fn option(&mut self, number: u32, data: &[u8]) -> Result<()> {
         self.option_head(
             IHAVEOPT,
@@ -217,7 +216,7 @@ impl Wire {
         self.send(data)
     }
 
-    /// Sends the head of an option with whatever it is told.
+    /// Sends the head of an option with any magic, number and length.
     pub fn option_head(&mut self, magic: u64, number: u32, length: u32) -> Result<()> {
         let mut head = magic.to_be_bytes().to_vec();
         head.extend(number.to_be_bytes());
@@ -257,7 +256,7 @@ impl Wire {
         Ok(self.replies(number)?.last().expect("a final reply").0)
     }
 
-    /// NBD_OPT_GO; panics unless the server enters transmission.
+    /// Sends NBD_OPT_GO; panics unless the server enters transmission.
     pub fn go(&mut self, export: &str) -> Export {
         self.option(opt::GO, &go_data(export, &[3]))
             .expect("send NBD_OPT_GO");
@@ -301,7 +300,7 @@ impl Wire {
         Ok((be32(&head[4..8]), be64(&head[8..16])))
     }
 
-    /// One command without data in the reply; returns its error, 0 for success.
+    /// Runs one command whose reply has no data; returns its error, 0 for success.
     pub fn run(&mut self, request: Request, payload: &[u8]) -> Result<u32> {
         let mut bytes = request.bytes();
         bytes.extend(payload);
@@ -314,7 +313,7 @@ impl Wire {
         Ok(error)
     }
 
-    /// Writes and expects success.
+    /// Writes data; panics unless the write succeeds.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         let request = Request::new(cmd::WRITE, offset, u32::try_from(data.len()).expect("u32"));
         assert_eq!(
@@ -324,7 +323,7 @@ impl Wire {
         );
     }
 
-    /// Reads and expects success.
+    /// Reads data; panics unless the read succeeds.
     pub fn read(&mut self, offset: u64, length: u32) -> Vec<u8> {
         let request = Request::new(cmd::READ, offset, length);
         assert_eq!(
@@ -335,26 +334,27 @@ impl Wire {
         self.recv(length as usize).expect("the data of a read")
     }
 
-    /// Flushes and expects success.
+    /// Flushes the export; panics unless the flush succeeds.
     pub fn flush(&mut self) {
         let request = Request::new(cmd::FLUSH, 0, 0);
         assert_eq!(self.run(request, &[]).expect("a reply to a flush"), 0);
     }
 
-    /// Reads whatever still comes and returns it when the server has closed; panics if it keeps
-    /// the connection open.
+    /// Reads the remaining bytes and returns them once the server has closed the connection; panics
+    /// if the server keeps it open.
     pub fn drained(mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
             Ok(_) => rest,
-            // A server that closes with our bytes unread makes the kernel send a reset.
+            // If a server closes the connection with unread bytes of ours, the kernel sends a
+            // reset.
             Err(e) if e.kind() == ErrorKind::ConnectionReset => rest,
             Err(e) => panic!("the server neither answered nor closed: {e}"),
         }
     }
 }
 
-/// The data of NBD_OPT_GO and NBD_OPT_INFO: name and information requests.
+/// Returns the data of NBD_OPT_GO and NBD_OPT_INFO: export name and information requests.
 pub fn go_data(export: &str, infos: &[u16]) -> Vec<u8> {
     let mut data = u32::try_from(export.len())
         .expect("a short name")
@@ -370,7 +370,7 @@ pub fn go_data(export: &str, infos: &[u16]) -> Vec<u8> {
     data
 }
 
-/// The data of NBD_OPT_SET_META_CONTEXT and NBD_OPT_LIST_META_CONTEXT.
+/// Returns the data of NBD_OPT_SET_META_CONTEXT and NBD_OPT_LIST_META_CONTEXT.
 pub fn context_data(export: &str, queries: &[&str]) -> Vec<u8> {
     let mut data = Vec::new();
     let mut put = |text: &str| {
@@ -400,7 +400,8 @@ pub fn context_data(export: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// True for the two ways a connection that the server closed shows on the next read or write.
+/// Returns whether the error means that the server closed the connection: end of file on a read, or
+/// a reset or broken pipe.
 pub fn is_closed(error: &Error) -> bool {
     matches!(
         error.kind(),

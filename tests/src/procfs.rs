@@ -1,11 +1,11 @@
-//! Facts about a process, from `/proc` (proc(5)).
+//! Facts about a running process, from `/proc` (proc(5)).
 
-/// Resident memory (VmRSS) of a process in bytes.
+/// Returns the resident memory (VmRSS) of a process in bytes.
 pub fn resident_bytes(pid: u32) -> u64 {
     status_bytes(pid, "VmRSS:")
 }
 
-/// Locked memory (VmLck) of a process in bytes.
+/// Returns the locked memory (VmLck) of a process in bytes.
 pub fn locked_bytes(pid: u32) -> u64 {
     status_bytes(pid, "VmLck:")
 }
@@ -22,12 +22,14 @@ fn status_bytes(pid: u32, field: &str) -> u64 {
     kib * 1024
 }
 
-/// Page faults of a process since its start that needed no I/O (field `minflt` of its stat file):
-/// each is a page that was not there, so a process that gets no new memory has none.
+/// Returns the number of page faults without I/O since the start of a process (field `minflt` of
+/// its stat file). Each is a page that was not mapped, so a process that gets no new memory has
+/// none.
 pub fn minor_faults(pid: u32) -> u64 {
     let path = format!("/proc/{pid}/stat");
     let stat = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    // The name in brackets may hold anything; the state behind it is field 3, and minflt field 10.
+    // The name in parentheses may contain any character; the state after it is field 3, minflt
+    // field 10.
     let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
     let minflt = fields.skip(10 - 3).map(str::parse).next();
     minflt
@@ -35,7 +37,7 @@ pub fn minor_faults(pid: u32) -> u64 {
         .unwrap_or_else(|| panic!("no minflt in {path}: {stat}"))
 }
 
-/// Number of open file descriptors of a process.
+/// Returns the number of open file descriptors of a process.
 pub fn open_files(pid: u32) -> usize {
     let path = format!("/proc/{pid}/fd");
     std::fs::read_dir(&path)
@@ -43,7 +45,7 @@ pub fn open_files(pid: u32) -> usize {
         .count()
 }
 
-/// True while the process exists and is not a zombie.
+/// Returns whether the process exists and is not a zombie.
 pub fn alive(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| {
         !s.rsplit(')')
@@ -54,8 +56,8 @@ pub fn alive(pid: u32) -> bool {
     })
 }
 
-/// What each thread of a process is doing: name, state and the kernel function it waits in. For
-/// the message of a test that met a deadlock.
+/// Returns the name, the state, the kernel function in which it waits and the kernel stack of each
+/// thread of a process, for the message of a test that met a deadlock.
 pub fn where_it_waits(pid: u32) -> String {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return format!("{pid}: gone\n");

@@ -1,19 +1,19 @@
-//! Numbers that a seed determines: what a test draws, it can draw again.
+//! Pseudorandom numbers that a seed determines, so that a test can repeat its draws.
 
-/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014):
-/// one 64-bit state, any of which is a good seed.
+/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): a
+/// generator with one 64-bit state. Every state is a good seed.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// The sequence of `seed`.
+    /// Creates the generator of the sequence of `seed`.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// The next number, of all 64-bit ones.
+    /// Returns the next number, uniform over all 64-bit numbers.
     pub fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,7 +21,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`. The bias of the remainder is below 2^-32 for the bounds of a test.
+    /// Returns a number below `bound`. The bias of the remainder is below 2^-32 for the bounds of a
+    /// test.
     ///
     /// # Panics
     /// If `bound` is 0.
@@ -29,15 +30,15 @@ impl Random {
         self.draw() % bound
     }
 
-    /// True `count` times in `of`.
+    /// Returns true with a probability of `count` in `of`.
     pub fn chance(&mut self, count: u64, of: u64) -> bool {
         self.below(of) < count
     }
 
-    /// One of `values`.
+    /// Returns one of `values`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `values` is empty.
     pub fn pick<'v, T>(&mut self, values: &'v [T]) -> &'v T {
         &values[self.below(values.len() as u64) as usize]
     }
@@ -47,8 +48,8 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// The first outputs for the seed 1234567, as the generator's other implementations list them
-    /// (rosettacode.org, "Pseudo-random numbers/Splitmix64").
+    /// Compares the first outputs for the seed 1234567 with those that other implementations of the
+    /// generator list (rosettacode.org, "Pseudo-random numbers/Splitmix64").
     #[test]
     fn it_is_splitmix64() {
         let mut random = Random::new(1_234_567);

@@ -1,11 +1,11 @@
 //! Rust source with its comments and literals blanked out.
 //!
-//! A rule about calls must not stumble over a sentence or a message that names the call, so the
-//! rules of [`crate::tidy`] look at what [`code_only`] leaves. This is a lexer for exactly that
-//! question and knows no more of the language than comments, strings and characters.
+//! A rule about calls must not complain about a comment or a message that names the call, so the
+//! rules of [`crate::tidy`] look at the result of [`code_only`]. The lexer serves only that
+//! purpose: it knows comments, strings and character literals, and no other part of the language.
 
-/// The text with every character inside comments, strings and character literals replaced by a
-/// space. Line breaks stay, so a line number means the same in both.
+/// Returns the text with every character inside comments, strings and character literals replaced
+/// by a space. Line breaks stay, so that line numbers do not change.
 pub fn code_only(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
@@ -27,7 +27,7 @@ pub fn code_only(text: &str) -> String {
     out
 }
 
-/// Where the comment or literal that starts at `at` ends; `at` itself if none starts there.
+/// Returns the end of the comment or literal that starts at `at`; `at` itself if none starts there.
 fn literal_end(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     let in_word = at > 0 && (chars[at - 1].is_alphanumeric() || chars[at - 1] == '_');
@@ -48,7 +48,7 @@ fn find(chars: &[char], from: usize, wanted: impl Fn(char) -> bool) -> usize {
         .unwrap_or(chars.len())
 }
 
-/// Block comments nest.
+/// Returns the end of a block comment; block comments nest.
 fn block_comment_end(chars: &[char], from: usize) -> usize {
     let (mut depth, mut at) = (0, from);
     while at < chars.len() {
@@ -72,7 +72,8 @@ fn string_end(chars: &[char], from: usize) -> usize {
     (at + 1).min(chars.len())
 }
 
-/// `from` is where the hashes of a raw string start; `None` if it is none (a word with an r).
+/// Returns the end of a raw string whose hashes start at `from`; `None` if it is not a raw string
+/// but a word that begins with r.
 fn raw_string_end(chars: &[char], from: usize) -> Option<usize> {
     let open = find(chars, from, |c| c != '#');
     if chars.get(open) != Some(&'"') {
@@ -92,7 +93,7 @@ fn raw_string_end(chars: &[char], from: usize) -> Option<usize> {
     Some(quote.map_or(chars.len(), |i| i + 1 + hashes))
 }
 
-/// A character literal, as opposed to a lifetime, which has no closing quote.
+/// Returns the end of a character literal; `at` for a lifetime, which has no closing quote.
 fn char_end(chars: &[char], at: usize) -> usize {
     match (chars.get(at + 1), chars.get(at + 2)) {
         (Some('\\'), _) => (find(chars, at + 3, |c| c == '\'') + 1).min(chars.len()),

@@ -1,4 +1,4 @@
-//! A directory for one test, gone when the test passes and kept when it fails.
+//! A directory for one test, removed when the test passes and kept when it fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,16 +7,16 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A fresh directory, removed on drop unless the thread is panicking.
 ///
-/// It lies under `BIMETAL_TEST_DIR`, or `/var/tmp`: a file system on a disk, since `/tmp` may be
-/// a tmpfs, which has no direct I/O on older kernels. The path is short because a UNIX socket's
-/// name may have 107 bytes at most (unix(7)).
+/// The directory is created under `BIMETAL_TEST_DIR` or `/var/tmp`, on a file system on a disk:
+/// `/tmp` may be a tmpfs, which has no direct I/O on older kernels. The path is short because the
+/// name of a UNIX socket is limited to 107 bytes (unix(7)).
 #[derive(Debug)]
 pub struct Scratch {
     dir: PathBuf,
 }
 
 impl Scratch {
-    /// Makes the directory; `name` is only there to be recognised by a person.
+    /// Creates the directory; `name` only helps a person to recognize it.
     pub fn new(name: &str) -> Self {
         let base = std::env::var_os("BIMETAL_TEST_DIR").unwrap_or_else(|| "/var/tmp".into());
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -26,12 +26,12 @@ impl Scratch {
         Self { dir }
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// A path inside the directory.
+    /// Returns the path of a file inside the directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

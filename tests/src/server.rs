@@ -1,4 +1,4 @@
-//! A server under test: the built binary in the foreground, or a peer for checking the checks.
+//! A server under test: the built binary in the foreground, or a peer that validates the checks.
 
 use crate::client::Client;
 use crate::deadline::{Deadline, eventually};
@@ -10,11 +10,11 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 
-/// Time a server gets from its start to the line `ready`, and from SIGTERM to its end. A clean
-/// stop drains every delay queue, and a slow side may hold 64 MiB of it.
+/// Maximum time from a server's start to the line `ready`, and from SIGTERM to its end, in seconds.
+/// A clean stop drains every delay queue, and the queue of a slow side may hold 64 MiB.
 const PATIENCE_S: u64 = 60;
 
-/// Where a binary of the running test's profile is put. A test runs as
+/// Returns the directory of the binaries of the running test's profile. A test runs as
 /// TARGET/PROFILE/deps/NAME-HASH.
 fn profile_dir() -> PathBuf {
     let test = std::env::current_exe().expect("the path of the running test");
@@ -22,20 +22,20 @@ fn profile_dir() -> PathBuf {
     dir.expect("TARGET/PROFILE/deps/NAME").to_owned()
 }
 
-/// Where cargo puts what it builds.
+/// Returns cargo's target directory.
 ///
 /// # Panics
-/// If this is no test that cargo has built.
+/// If cargo did not build the running test.
 pub fn target_dir() -> PathBuf {
     let dir = profile_dir();
     dir.parent().expect("TARGET/PROFILE").to_owned()
 }
 
-/// The built binary: `BIMETAL_BIN`, or the one beside the running test, built first if it is not
-/// up to date.
+/// Returns the path of the built binary: `BIMETAL_BIN`, or the binary beside the running test,
+/// which is first rebuilt if it is out of date.
 ///
 /// # Panics
-/// If it does not build.
+/// If the build fails.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
@@ -74,13 +74,14 @@ pub fn lab_binary() -> PathBuf {
     binary().with_file_name("bimetal-lab")
 }
 
-/// How what [`Server::try_start_with`] says of a server that ended in place of getting ready
-/// begins.
+/// First words of the error of [`Server::try_start_with`] for a server that ended instead of
+/// becoming ready.
 pub const REFUSED: &str = "the server did not print `ready`";
 
 /// A running server.
 ///
-/// Dropped without [`Server::stop`] it is killed, so that a failing test leaves nothing behind.
+/// If dropped without [`Server::stop`], the server is killed, so that a failing test leaves no
+/// process behind.
 #[derive(Debug)]
 pub struct Server {
     name: String,
@@ -92,46 +93,46 @@ pub struct Server {
 }
 
 impl Server {
-    /// Runs `bimetal serve CONFIG` and returns when it printed `ready`.
+    /// Runs `bimetal serve CONFIG` and returns after the server has printed `ready`.
     ///
     /// # Panics
-    /// If it ends, prints something else first, or does not print within a minute.
+    /// If the server ends, prints another line first, or does not print `ready` within a minute.
     pub fn start(config: &Path) -> Self {
         Self::start_under(&[], config)
     }
 
-    /// As [`Server::start`], with options behind the config.
+    /// Does the same as [`Server::start`], with options after the config.
     pub fn start_with(config: &Path, options: &[&str]) -> Self {
         Self::spawn(&[], "serve", config, options).ready()
     }
 
-    /// As [`Server::start`], with the server started by `wrapper` (for instance a shell that
-    /// enters a cgroup and then executes its arguments).
+    /// Does the same as [`Server::start`], with the server started by `wrapper` (for instance a
+    /// shell that enters a cgroup and then executes its arguments).
     pub fn start_under(wrapper: &[String], config: &Path) -> Self {
         Self::spawn(wrapper, "serve", config, &[]).ready()
     }
 
-    /// As [`Server::start_with`], for a server that may refuse.
+    /// Does the same as [`Server::start_with`], for a server that may refuse to start.
     ///
     /// # Errors
-    /// What happened in place of the line `ready`, with what the server said.
+    /// The event that came in place of the line `ready`, with the server's standard error.
     pub fn try_start_with(config: &Path, options: &[&str]) -> Result<Self, String> {
         Self::spawn(&[], "serve", config, options).or_refusal()
     }
 
-    /// As [`Server::start_under`], for a server that may refuse.
+    /// Does the same as [`Server::start_under`], for a server that may refuse to start.
     ///
     /// # Errors
-    /// As of [`Server::try_start_with`].
+    /// The same as those of [`Server::try_start_with`].
     pub fn try_start_under(wrapper: &[String], config: &Path) -> Result<Self, String> {
         Self::spawn(wrapper, "serve", config, &[]).or_refusal()
     }
 
-    /// Runs `bimetal mount CONFIG` with `options` behind it, under `wrapper`, and returns when it
-    /// printed `ready`, with the path that stood before that.
+    /// Runs `bimetal mount CONFIG` followed by `options`, under `wrapper`. Returns after the server
+    /// has printed `ready`, with the path that the server printed before it.
     ///
     /// # Panics
-    /// As [`Server::start`].
+    /// In the same cases as [`Server::start`].
     pub fn mount_under(wrapper: &[String], config: &Path, options: &[&str]) -> (Self, PathBuf) {
         let mut server = Self::spawn(wrapper, "mount", config, options);
         let path = server.next_line();
@@ -144,7 +145,8 @@ impl Server {
         self.or_refusal().unwrap_or_else(|words| panic!("{words}"))
     }
 
-    /// Waits for the line `ready`, or whatever comes in its place.
+    /// Waits for the line `ready`. If another line or the end comes first, kills the server and
+    /// returns a description.
     fn or_refusal(mut self) -> Result<Self, String> {
         let what = match self.next_line() {
             Some(line) if line == "ready" => return Ok(self),
@@ -155,7 +157,7 @@ impl Server {
         Err(format!("{what}\n{}", self.said()))
     }
 
-    /// Starts the server without waiting for anything.
+    /// Starts the server and returns at once.
     fn spawn(wrapper: &[String], verb: &str, config: &Path, options: &[&str]) -> Self {
         let stderr = config.with_extension("stderr");
         let log = std::fs::File::options()
@@ -182,14 +184,14 @@ impl Server {
         let (send_line, stdout) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-                // Nobody listens once the test is over; the pipe is still read to its end.
+                // Sending fails once the test is over; the pipe is still read to its end.
                 let _ = send_line.send(line);
             }
         });
         let (send_exit, exit) = channel();
         std::thread::spawn(move || {
             let status = child.wait().expect("wait for the server");
-            // As above: the test may be over.
+            // Sending fails once the test is over.
             let _ = send_exit.send(status);
         });
         Self {
@@ -202,24 +204,24 @@ impl Server {
         }
     }
 
-    /// The next line of standard output; `None` at its end or after a minute.
+    /// Returns the next line of standard output; `None` at its end or after a minute.
     fn next_line(&mut self) -> Option<String> {
         let wait = Deadline::in_s(PATIENCE_S).left();
         self.stdout.recv_timeout(wait).ok()
     }
 
-    /// The process.
+    /// Returns the pid of the server.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// What the server wrote to standard error, for failure messages.
+    /// Returns the server's standard error, for failure messages.
     pub fn said(&self) -> String {
         let text = std::fs::read_to_string(&self.stderr).unwrap_or_else(|e| e.to_string());
         format!("--- stderr of serve {}\n{text}", self.name)
     }
 
-    /// Panics unless the process still runs.
+    /// Asserts that the process still runs.
     pub fn assert_alive(&self) {
         assert!(
             procfs::alive(self.pid),
@@ -228,10 +230,10 @@ impl Server {
         );
     }
 
-    /// Waits until the server has ended by itself, and gives its status.
+    /// Waits until the server has ended by itself, and returns its status.
     ///
     /// # Panics
-    /// If it still runs after a minute.
+    /// If the server still runs after a minute.
     pub fn ended(mut self) -> Option<i32> {
         let Ok(status) = self.exit.recv_timeout(Deadline::in_s(PATIENCE_S).left()) else {
             panic!(
@@ -248,7 +250,7 @@ impl Server {
         self.stop_by("TERM");
     }
 
-    /// As [`Server::stop`] with another signal.
+    /// Does the same as [`Server::stop`], with another signal.
     pub fn stop_by(mut self, signal: &str) {
         self.assert_alive();
         send_signal(self.pid, signal);
@@ -269,12 +271,12 @@ impl Server {
         }
     }
 
-    /// Ends the server at once, as a crash would.
+    /// Kills the server at once, as a crash would.
     pub fn kill(&mut self) {
         if !self.over {
             send_signal(self.pid, "KILL");
-            // Waited for so that the next server finds the sides free; a process stuck in the
-            // kernel is left behind rather than hanging the test.
+            // Wait for the end, so that the next server finds the sides unused. A process that is
+            // stuck in the kernel is left behind rather than hanging the test.
             self.over = self
                 .exit
                 .recv_timeout(Deadline::in_s(PATIENCE_S).left())
@@ -293,14 +295,14 @@ impl Drop for Server {
 pub fn send_signal(pid: u32, signal: &str) {
     let outcome = Client::new("sh").args(["-c", "kill -s \"$0\" \"$1\"", signal]);
     let outcome = outcome.arg(pid.to_string()).within_s(10).run();
-    // A process that has just ended by itself is no failure of the signal.
+    // A process that has just ended by itself is not a failure.
     if outcome.status != Some(0) && procfs::alive(pid) {
         panic!("{outcome}");
     }
 }
 
-/// nbdkit over a UNIX socket: a known good server (`memory`), or a known bad one (`null`, which
-/// forgets every write), to hold the checks themselves against.
+/// nbdkit on a UNIX socket, which validates the checks: a known good server (the plugin `memory`)
+/// or a known bad one (`null`, which forgets every write).
 #[derive(Debug)]
 pub struct Peer {
     dir: Scratch,
@@ -312,7 +314,7 @@ impl Peer {
     pub fn nbdkit(plugin: &[&str]) -> Self {
         let dir = Scratch::new("peer");
         let pidfile = dir.file("pid");
-        // nbdkit goes into the background once it listens and has written the pid file.
+        // nbdkit moves into the background after it listens and has written the pid file.
         Client::new("nbdkit")
             .arg("-U")
             .arg(dir.file("s"))
@@ -326,17 +328,17 @@ impl Peer {
         Self { dir, pid }
     }
 
-    /// The socket.
+    /// Returns the path of the socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.file("s")
     }
 
-    /// The URI of an export on it.
+    /// Returns the URI of an export of this server.
     pub fn uri(&self, export: &str) -> String {
         uri(&self.socket(), export)
     }
 
-    /// The process.
+    /// Returns the pid of nbdkit.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -348,7 +350,7 @@ impl Drop for Peer {
     }
 }
 
-/// The NBD URI of an export on a UNIX socket (the NBD URI specification).
+/// Returns the NBD URI of an export on a UNIX socket (the NBD URI specification).
 pub fn uri(socket: &Path, export: &str) -> String {
     format!("nbd+unix:///{export}?socket={}", socket.display())
 }

@@ -1,4 +1,4 @@
-//! A config in a directory of its own, and the verbs run on it.
+//! A configuration in a directory of its own, and runs of the program's verbs on it.
 
 use crate::client::{Client, Outcome};
 use crate::scratch::Scratch;
@@ -6,10 +6,10 @@ use crate::server::{Server, binary, uri};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// 1 MiB.
+/// Bytes in 1 MiB.
 pub const MIB: u64 = 1 << 20;
 
-/// A config file with the files it names, all in one scratch directory.
+/// A configuration file with the files it names, all in one scratch directory.
 #[derive(Debug)]
 pub struct Volume {
     dir: Scratch,
@@ -17,14 +17,14 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// A volume from the text of a config; the config is `vol.toml`.
+    /// Creates a volume from the text of its configuration, which is written to `vol.toml`.
     pub fn from_toml(name: &str, text: &str) -> Self {
         let dir = Scratch::new(name);
         let config = dir.text("vol.toml", text);
         Self { dir, config }
     }
 
-    /// A memory device behind the export `vol`.
+    /// Creates a volume with a memory device behind the export `vol`.
     pub fn memory(name: &str, size_bytes: u64) -> Self {
         let device = format!(
             "[device.vol]\ntype = \"memory\"\nsize = \"{}MiB\"\n",
@@ -33,7 +33,7 @@ impl Volume {
         Self::from_toml(name, &(device + EXPORT_VOL))
     }
 
-    /// A mirror of the files `a.img` and `b.img`, sparse and of `side_bytes` each, formatted.
+    /// Creates and formats a mirror of the sparse files `a.img` and `b.img`, of `side_bytes` each.
     pub fn mirror(name: &str, side_bytes: u64) -> Self {
         let volume = Self::from_toml(name, &mirror_toml());
         volume.dir.sparse("a.img", side_bytes);
@@ -42,17 +42,17 @@ impl Volume {
         volume
     }
 
-    /// The directory of the config.
+    /// Returns the directory of the configuration.
     pub fn dir(&self) -> &Scratch {
         &self.dir
     }
 
-    /// The config file.
+    /// Returns the path of the configuration file.
     pub fn config(&self) -> &Path {
         &self.config
     }
 
-    /// `bimetal VERB CONFIG`, not yet run.
+    /// Returns the command `bimetal VERB CONFIG`, not yet run.
     pub fn verb(&self, verb: &str) -> Client {
         Client::new(binary())
             .arg(verb)
@@ -65,17 +65,18 @@ impl Volume {
         Server::start(&self.config)
     }
 
-    /// The socket of every config made here.
+    /// Returns the path of the socket `vol.sock`, on which every configuration made here listens.
     pub fn socket(&self) -> PathBuf {
         self.dir.file("vol.sock")
     }
 
-    /// The URI of the export `vol`.
+    /// Returns the URI of the export `vol`.
     pub fn uri(&self) -> String {
         uri(&self.socket(), "vol")
     }
 
-    /// What `status --json` says of the server. A degraded volume is an answer as well (status 1).
+    /// Returns the server's answer to `status --json`. A degraded volume (exit status 1) is a valid
+    /// answer.
     pub fn status(&self) -> Value {
         let outcome = self.verb("status").arg("--json").run();
         assert!(matches!(outcome.status, Some(0 | 1)), "{outcome}");
@@ -86,14 +87,14 @@ impl Volume {
         status
     }
 
-    /// A live figure of the mirror `vol`, as a number.
+    /// Returns a live statistic of the mirror `vol` as a number.
     pub fn figure(&self, name: &str) -> f64 {
         let status = self.status();
         let figure = status["devices"]["vol"]["figures"][name].as_f64();
         figure.unwrap_or_else(|| panic!("no figure {name} in {status:#}"))
     }
 
-    /// The word `health` that the mirror `vol` says of one of its sides.
+    /// Returns the health that the mirror `vol` reports for one of its sides.
     pub fn health(&self, side: &str) -> String {
         let status = self.status();
         let word = status["devices"]["vol"]["parts"][side]["health"].as_str();
@@ -101,14 +102,14 @@ impl Volume {
             .to_owned()
     }
 
-    /// Runs a verb with `--json` and returns what it printed.
+    /// Runs a verb with `--json` and returns its output.
     pub fn json(&self, verb: &str) -> Value {
         let outcome = self.verb(verb).arg("--json").ok();
         serde_json::from_str(&outcome.stdout)
             .unwrap_or_else(|e| panic!("{verb} --json is not JSON: {e}\n{outcome}"))
     }
 
-    /// Size of the volume in bytes, as `check --json` reports it.
+    /// Returns the size of the volume in bytes, as `check --json` reports it.
     pub fn size_bytes(&self) -> u64 {
         let report = self.json("check");
         report["devices"]["vol"]["size_bytes"]
@@ -116,9 +117,9 @@ impl Volume {
             .unwrap_or_else(|| panic!("no devices.vol.size_bytes in {report:#}"))
     }
 
-    /// Where the volume's first byte lies inside the side `device`, in bytes, as `check --json`
-    /// reports it. From there on a side holds the volume's bytes in order, so that a person with
-    /// nothing but one disk and losetup(8) gets at the data.
+    /// Returns the offset of the volume's first byte inside the side `device`, in bytes, as
+    /// `check --json` reports it. From that offset on a side holds the volume's bytes in order, so
+    /// that one disk and losetup(8) are enough to get at the data.
     pub fn side_data_offset(&self, device: &str) -> u64 {
         let report = self.json("check");
         report["devices"][device]["data_offset_bytes"]
@@ -127,25 +128,26 @@ impl Volume {
     }
 }
 
-/// The export `vol` of the device `vol` on the UNIX socket `vol.sock`.
+/// Configuration of the export `vol` of the device `vol` on the UNIX socket `vol.sock`.
 pub const EXPORT_VOL: &str =
     "[export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n";
 
-/// A mirror `vol` of the file devices `a` and `b`, exported.
+/// Returns the configuration of an exported mirror `vol` of the file devices `a` and `b`.
 pub fn mirror_toml() -> String {
     let side = |name: &str| format!("[device.{name}]\ntype = \"file\"\npath = \"{name}.img\"\n\n");
     let mirror = "[device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n\n";
     side("a") + &side("b") + mirror + EXPORT_VOL
 }
 
-/// Panics unless `outcome` is a refusal fit for a person: a status that is neither 0 nor a
-/// crash's, nothing on standard output, one line on standard error with `words` in it, and behind
-/// it nothing but a list of ranges.
+/// Asserts that `outcome` is a refusal that a user can read: a status that is neither 0 nor that of
+/// a crash, an empty standard output, and one line on standard error that may be followed only by a
+/// list of ranges. Standard error must contain all of `words`.
 pub fn assert_refused(outcome: &Outcome, words: &[&str]) {
     let status = outcome
         .status
         .unwrap_or_else(|| panic!("ended by a signal: {outcome}"));
-    // 101 is a Rust panic, 124 a deadline, 134 and above a signal seen through a shell.
+    // Status 101 is a Rust panic, 124 a missed deadline, 134 and above a signal as a shell reports
+    // it.
     assert!((1..=100).contains(&status), "not a refusal: {outcome}");
     assert!(
         outcome.stdout.is_empty(),

@@ -1,18 +1,18 @@
-//! Mistakes of the person at the keyboard: each is answered by one clear line and a status that is
-//! not 0, and nothing is written.
+//! Mistakes of a user: each is answered by one clear line and a status that is not 0, and no file
+//! is changed.
 
 use bimetal_tests::client::Outcome;
 use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume, assert_refused, mirror_toml};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-/// Name, bytes and time of the last change of every file of the volume's directory.
+/// Name, bytes and modification time of every file in the volume's directory.
 type Snapshot = BTreeMap<String, (Vec<u8>, SystemTime)>;
 
 fn snapshot(volume: &Volume) -> Snapshot {
     let entries = std::fs::read_dir(volume.dir().path()).expect("the volume's directory");
     let files = entries.map(|e| e.expect("an entry")).filter(|e| {
-        // The server's messages are the test's own file.
+        // The file of the server's messages belongs to the test.
         e.file_type().expect("a type").is_file() && !e.path().ends_with("vol.stderr")
     });
     let fact = |e: std::fs::DirEntry| {
@@ -26,7 +26,7 @@ fn snapshot(volume: &Volume) -> Snapshot {
     files.map(fact).collect()
 }
 
-/// Runs a verb and asserts a refusal that names `words` and leaves every file as it was.
+/// Runs a verb and asserts a refusal that contains `words` and leaves every file unchanged.
 fn refused(volume: &Volume, verb: &str, words: &[&str]) -> Outcome {
     let before = snapshot(volume);
     let outcome = volume.verb(verb).within_s(20).run();
@@ -46,7 +46,7 @@ fn refused(volume: &Volume, verb: &str, words: &[&str]) -> Outcome {
     outcome
 }
 
-/// A config with a mistake in it: refused by every verb, with `words` in the line.
+/// Asserts that every verb refuses a configuration with a mistake, with `words` in the message.
 fn mistake(name: &str, text: &str, words: &[&str]) {
     let volume = Volume::from_toml(name, text);
     for side in ["a.img", "b.img"] {
@@ -65,7 +65,7 @@ fn memory_and(more: &str) -> String {
 
 #[test]
 fn an_unknown_key_is_named_with_its_line() {
-    // The fourth line of the file.
+    // The mistake is in line 4 of the file.
     mistake("unknown-key", &memory_and("sise = 3"), &["sise", "4"]);
     mistake(
         "unknown-table",
@@ -181,7 +181,7 @@ fn a_side_of_another_volume() {
     );
     std::fs::copy(other.dir().file("b.img"), one.dir().file("b.img")).expect("swap a side");
     refused(&one, "serve", &["b"]);
-    // Formatting anew would destroy a volume, so it has to be asked for.
+    // Formatting again would destroy the volume, so it requires `--force`.
     refused(&one, "format", &["--force"]);
     one.verb("format").arg("--force").ok();
     one.serve().stop();
@@ -191,7 +191,7 @@ fn a_side_of_another_volume() {
 fn a_side_in_use() {
     let volume = Volume::mirror("in-use", 64 * MIB);
     let server = volume.serve();
-    // A second config, so that the sides and not the socket are what is in use.
+    // A second configuration with another socket, so that only the sides are in use.
     let other = mirror_toml().replace("vol.sock", "other.sock");
     let config = volume.dir().text("other.toml", &other);
     for verb in ["serve", "format"] {

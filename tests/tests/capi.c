@@ -1,7 +1,7 @@
 /*
- * A program that uses a volume of 8 MiB through the C library, and says what was not as it should be.
+ * A program that uses a volume of 8 MiB through the C library, and reports the first failed check.
  *
- * Usage: capi URI MISSING-URI   (the second names an export that the target does not have)
+ * Usage: capi URI MISSING-URI   (MISSING-URI names an export that the target does not have)
  */
 #include <bimetal_brp.h>
 #include <errno.h>
@@ -102,7 +102,7 @@ static void what_cannot_be_asked_for(struct brp_session *session, const struct b
     CHECK(brp_reap(session, NULL, 0, 1, 0) == -EINVAL);
     CHECK(brp_reap(session, &completion, 2, 1, 0) == -EINVAL);
     CHECK(brp_reap(session, &completion, 0, 1, -2) == -EINVAL);
-    /* One that is wrong keeps the others of its call from being taken. */
+    /* One invalid request makes the whole call fail: none of its requests is accepted. */
     for (int what = 0; what < 4; what++) {
         pair[0] = pair[1] = good;
         switch (what) {
@@ -114,11 +114,11 @@ static void what_cannot_be_asked_for(struct brp_session *session, const struct b
         CHECK(brp_submit(session, pair, 2) == -EINVAL);
     }
     CHECK(brp_reap(session, &completion, 0, 1, 0) == 0);
-    /* Nothing is under way, and the time passes. */
+    /* No request is in flight, so the call returns after its timeout. */
     CHECK(brp_reap(session, &completion, 1, 1, 1) == 0);
 }
 
-/* Every block of the batch is its own number, whatever the order of the completions. */
+/* Each block of the batch holds its own number, in whatever order the requests complete. */
 static void a_batch_by_event_fd(struct brp_session *session)
 {
     static unsigned data[MANY][BLOCK / sizeof(unsigned)];
@@ -168,7 +168,7 @@ static void no_more_than_the_bound(struct brp_session *session)
         requests[i] = (struct brp_request){.data = data, .length_bytes = BLOCK, .op = BRP_WRITE};
     CHECK(brp_submit(session, requests, BRP_REQUESTS_MAX + 5) == BRP_REQUESTS_MAX);
     CHECK(brp_submit(session, requests, 1) == -EAGAIN);
-    /* A thread that waits does not count. */
+    /* A blocking call does not count against the bound. */
     CHECK(brp_flush(session) == 0);
     CHECK(brp_reap(session, completions, BRP_REQUESTS_MAX, BRP_REQUESTS_MAX, -1) == BRP_REQUESTS_MAX);
     CHECK(brp_submit(session, requests, 1) == 1);
@@ -196,7 +196,7 @@ int main(int count, char **words)
     what_cannot_be_asked_for(session, &volume);
     a_batch_by_event_fd(session);
     no_more_than_the_bound(session);
-    /* What was not reaped does not keep a session open. */
+    /* An unreaped completion does not keep a session open. */
     CHECK(brp_submit(session, &unreaped, 1) == 1);
     brp_close(session);
     puts("all as it should be");

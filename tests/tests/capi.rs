@@ -1,4 +1,4 @@
-//! The C library as a stranger uses it: installed, found by pkg-config, compiled against, and run.
+//! The C library from a user's view: installed, found by pkg-config, compiled against, and run.
 
 use bimetal_tests::client::Client;
 use bimetal_tests::scratch::Scratch;
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 const MEMORY_BY_BRP: &str = "[device.vol]\ntype = \"memory\"\nsize = \"8MiB\"\n\
     [export.vol]\ndevice = \"vol\"\nprotocol = \"brp\"\nlisten = \"unix:vol.sock\"\n";
 
-/// Installs the library under `prefix`: what `BIMETAL_CAPI` names (a folder that holds both
-/// libraries, built with the rest of the tree), or built here.
+/// Installs the library under `prefix`. Takes the libraries from the folder that `BIMETAL_CAPI`
+/// names (with both libraries, built with the rest of the tree), or builds them.
 fn install(prefix: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -27,7 +27,7 @@ fn install(prefix: &Path) {
         .ok();
 }
 
-/// Compiles `capi.c` with what pkg-config says of the library under `prefix`.
+/// Compiles `capi.c` with the flags that pkg-config reports for the library under `prefix`.
 fn compile(prefix: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/capi.c");
     let program = prefix.join("capi");

@@ -1,5 +1,5 @@
-//! Clients that leave without a word, and clients that talk nonsense. Neither may cost the server
-//! anything that was acknowledged, a descriptor, memory, or its other clients.
+//! Clients that disconnect abruptly, and clients that send invalid data. Neither may cost the
+//! server acknowledged data, a descriptor, memory, or its other clients.
 
 use bimetal_tests::deadline::eventually;
 use bimetal_tests::nbd::{
@@ -12,7 +12,8 @@ use std::path::PathBuf;
 
 const SIZE_BYTES: u64 = 64 * MIB;
 
-/// A served memory volume with a client that stays: whatever others do, it must be served.
+/// A served memory volume with a client that stays connected and must be served whatever other
+/// clients do.
 struct Stage {
     server: Server,
     socket: PathBuf,
@@ -39,7 +40,7 @@ impl Stage {
         Wire::attached(&self.socket, "vol").0
     }
 
-    /// The server runs, the old client is served and a new one is let in.
+    /// Asserts that the server runs, serves the old client and accepts a new one.
     fn still_serves(&mut self) {
         self.server.assert_alive();
         assert_eq!(self.bystander.read(0, 4096), [0x5a; 4096]);
@@ -47,7 +48,7 @@ impl Stage {
     }
 }
 
-/// Bytes of block `block` in generation `generation`: no two alike, none zero.
+/// Returns the bytes of a block in a generation: unique to both, with no zero byte.
 fn pattern(block: u64, generation: u8) -> Vec<u8> {
     (0..4096u64)
         .map(|i| ((i * 31 + block * 7 + u64::from(generation) * 13) % 255) as u8 + 1)
@@ -63,7 +64,7 @@ fn what_was_acknowledged_survives_a_client_that_leaves_mid_write() {
         for block in 0..16 {
             wire.write(block * 4096, &pattern(block, round));
         }
-        // The next write is announced, a part of its data follows, and then the client is gone.
+        // The client announces another write, sends a part of its data, and disconnects.
         let torn = Request::new(cmd::WRITE, 0, 16 * 4096);
         wire.request(torn).expect("send a header");
         wire.send(&pattern(99, round)[..usize::from(round) * 200])
@@ -71,7 +72,7 @@ fn what_was_acknowledged_survives_a_client_that_leaves_mid_write() {
         drop(wire);
         let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
         for block in 0..16 {
-            // A request that never arrived whole was never made.
+            // A request that did not arrive completely must have no effect.
             assert_eq!(
                 wire.read(block * 4096, 4096),
                 pattern(block, round),
@@ -99,7 +100,7 @@ fn a_client_that_leaves_with_writes_in_flight() {
     let server = volume.serve();
     for generation in 1..=10u8 {
         let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
-        // 64 writes at once, of which only the first replies are waited for.
+        // 64 writes at once; the client waits only for the first replies.
         for block in 0..64u64 {
             let mut request = Request::new(cmd::WRITE, block * 4096, 4096);
             request.cookie = block;
@@ -126,7 +127,8 @@ fn a_client_that_leaves_with_writes_in_flight() {
                 "block {block}, round {generation}"
             );
         }
-        // The rest of this round must not arrive during the next.
+        // Overwrite all blocks, so that late writes of this round do not arrive during the next
+        // round.
         for block in 0..64u64 {
             wire.write(block * 4096, &pattern(block, generation));
         }
@@ -145,7 +147,8 @@ fn two_hundred_connects_and_drops_leave_nothing_behind() {
             _ => Wire::attached(socket, "vol").0,
         };
         match index % 5 {
-            // Half an option, half a write, a read whose data nobody fetches, or nothing.
+            // Half an option, half a write, a read whose data the client does not receive, or
+            // nothing.
             1 => wire.option_head(IHAVEOPT, opt::GO, 100).expect("send"),
             2 => wire
                 .request(Request::new(cmd::WRITE, 8192, 65536))
@@ -163,7 +166,7 @@ fn two_hundred_connects_and_drops_leave_nothing_behind() {
         });
         procfs::resident_bytes(pid)
     };
-    // The first connections may fill pools that are kept for the next ones.
+    // The first connections may fill pools that are kept for later ones.
     (0..50).for_each(|i| come_and_go(&stage.socket, i));
     let before = settled("descriptors closed after 50 drops");
     (0..200).for_each(|i| come_and_go(&stage.socket, i));
@@ -177,8 +180,7 @@ fn two_hundred_connects_and_drops_leave_nothing_behind() {
     stage.server.stop();
 }
 
-/// One malformed message of the option phase, and what the final reply may be; no allowed reply
-/// means that the server must close.
+/// One malformed message of the option phase, and the allowed types of the final reply.
 struct Malformed {
     what: &'static str,
     option: u32,
@@ -281,7 +283,7 @@ fn every_malformed_option_is_refused_and_the_next_one_is_served() {
             "{}: answered {reply:#x}",
             case.what
         );
-        // The data was consumed whole: the same connection goes on.
+        // The server has consumed all of the option's data, so the same connection stays usable.
         assert_eq!(wire.go("vol").size_bytes, SIZE_BYTES, "{}", case.what);
         assert_eq!(wire.read(0, 512), [0x5a; 512], "{}", case.what);
         stage.still_serves();
@@ -297,11 +299,11 @@ fn a_greeting_that_is_none_ends_the_connection() {
         wire.greeting().expect("the greeting");
         wire
     };
-    // Client flags that no one has defined: the protocol says to close.
+    // Client flags that are not defined: the protocol requires the server to close the connection.
     let mut wire = open();
     wire.send(&0xffff_ffffu32.to_be_bytes()).expect("send");
     assert!(wire.drained().is_empty(), "unknown client flags");
-    // Each of these is past the client flags, and none can be answered.
+    // Each of these messages follows the client flags, and the server can answer none of them.
     type Nonsense = fn(&mut Wire) -> std::io::Result<()>;
     let nonsense: [(&str, Nonsense); 3] = [
         ("an option with a wrong magic", |w| {
@@ -322,12 +324,13 @@ fn a_greeting_that_is_none_ends_the_connection() {
             "{what} must end the connection without a word"
         );
     }
-    // 4 GiB of option data are announced: refused or cut off, never awaited or allocated.
+    // The client announces 4 GiB of option data: the server must refuse or disconnect, and neither
+    // wait for the data nor allocate memory for it.
     let resident = procfs::resident_bytes(stage.server.pid());
     let mut wire = Wire::greeted(&stage.socket);
     wire.option_head(IHAVEOPT, opt::GO, u32::MAX).expect("send");
     wire.half_close();
-    // At most one error reply of 20 bytes and a message.
+    // The server may send at most one error reply: a header of 20 bytes and a message.
     assert!(wire.drained().len() < 4096);
     assert!(procfs::resident_bytes(stage.server.pid()) < resident + 64 * MIB);
     let mut wire = Wire::greeted(&stage.socket);
@@ -337,7 +340,7 @@ fn a_greeting_that_is_none_ends_the_connection() {
     stage.server.stop();
 }
 
-/// A request that is well framed and wrong, and the errors that may answer it.
+/// Returns requests that are well framed but invalid, each with the errors that may answer it.
 fn wrong_requests() -> Vec<(&'static str, Request, &'static [u32])> {
     let (inval, past) = (&[errno::EINVAL][..], &[errno::ENOSPC, errno::EINVAL][..]);
     let big = &[errno::EINVAL, errno::EOVERFLOW][..];
@@ -400,7 +403,7 @@ fn every_wrong_request_is_answered_and_the_connection_goes_on() {
         assert!(errors.contains(&error), "{what}: answered {error}");
         assert_eq!(wire.read(0, 512), [0x5a; 512], "after {what}");
     }
-    // The data of a refused write is read and thrown away.
+    // The server reads and discards the data of a refused write.
     for (what, offset) in [
         ("past", SIZE_BYTES),
         ("across", SIZE_BYTES - 512),
@@ -418,7 +421,7 @@ fn every_wrong_request_is_answered_and_the_connection_goes_on() {
             "nothing may be written"
         );
     }
-    // A flag that asks for more than a read needs is no mistake.
+    // FUA is valid on a write of one sector.
     let fua = Request {
         flags: FUA,
         ..Request::new(cmd::WRITE, 4096, 512)
@@ -439,7 +442,8 @@ fn what_cannot_be_framed_ends_the_connection() {
     };
     wire.request(wrong).expect("send");
     assert!(wire.drained().is_empty(), "a request with a wrong magic");
-    // A write of 4 GiB: refused or cut off; its data is never all taken into memory.
+    // A write of 4 GiB: the server must refuse it or disconnect, and must not take all of its data
+    // into memory.
     let resident = procfs::resident_bytes(stage.server.pid());
     let mut wire = stage.attached();
     wire.request(Request::new(cmd::WRITE, 0, u32::MAX))

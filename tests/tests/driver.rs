@@ -1,4 +1,4 @@
-//! Where io_uring cannot be had, as in containers: the server serves without it and says why.
+//! Environments without io_uring, such as containers: the server serves without it and reports why.
 
 use bimetal_tests::checks;
 use bimetal_tests::server::{REFUSED, Server};
@@ -6,7 +6,8 @@ use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume};
 
 const ALL_CALLS: &str = "io_uring_setup,io_uring_enter,io_uring_register";
 
-/// Starts its arguments under a filter that answers `calls` with `error`.
+/// Returns a wrapper that starts its arguments under a seccomp filter, which answers `calls` with
+/// `error`.
 fn denying(error: &str, calls: &str) -> Vec<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/deny-calls.py");
     ["python3", script, error, calls]
@@ -20,7 +21,7 @@ fn memory_volume(name: &str, server: &str) -> Volume {
     Volume::from_toml(name, &format!("{device}{EXPORT_VOL}{server}"))
 }
 
-/// Asserts that the server says in one line that it does without io_uring, with `words`.
+/// Asserts that the server reports in one line, with `words`, that it runs without io_uring.
 fn assert_says_why(server: &Server, words: &[&str]) {
     let said = server.said();
     let is_why = |line: &&str| line.contains("io_uring cannot be used");
@@ -46,15 +47,15 @@ fn under_a_containers_filter_a_mirror_on_files_is_served() {
     assert_eq!(verified.status, Some(0), "{verified}\n{}", server.said());
     checks::qemu_io(&volume.uri(), &["write -P 0x5a 0 1M", "flush"]);
     server.stop();
-    // What one driver has written, the other reads.
+    // One driver reads the data that the other has written.
     let server = volume.serve();
     assert_eq!(volume.status()["driver"]["name"], "uring");
     checks::qemu_io(&volume.uri(), &["read -P 0x5a 0 1M"]);
     server.stop();
 }
 
-/// Each way in which the calls may be missing, and one of them alone: a ring that can be made and
-/// not used is none.
+/// Denies the io_uring calls with each possible error, and each call alone: a ring that can be set
+/// up but not used must count as unavailable.
 #[test]
 fn every_way_to_have_no_ring_is_recognised() {
     for (error, calls, word) in [
@@ -93,15 +94,16 @@ fn a_driver_that_is_asked_for_is_had_or_refused() {
     server.stop();
 }
 
-/// Starts its arguments without the right to lock more memory than this.
+/// Returns a wrapper that starts its arguments without the right to lock more than `bytes` of
+/// memory.
 fn locking_at_most(bytes: u64) -> Vec<String> {
     let limit = format!("--memlock={bytes}");
     let words = ["prlimit", &limit, "setpriv", "--bounding-set=-ipc_lock"];
     words.map(str::to_owned).to_vec()
 }
 
-/// What the kernel does not let a ring lock is named with the limit: too little for the ring
-/// itself, and enough for that but not for the buffers.
+/// The server names the limit when the kernel does not let a ring lock memory: with a limit too
+/// small for the ring itself, and with one that suffices for the ring but not for its buffers.
 #[test]
 fn a_limit_of_locked_memory_is_named() {
     let volume = memory_volume("driver-limit", "driver = \"uring\"\n");

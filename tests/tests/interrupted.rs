@@ -1,5 +1,5 @@
-//! Operations on a volume that are cut short by `kill -9`: the next server, started with the
-//! configuration as it was, goes on with them.
+//! Operations on a volume that `kill -9` interrupts: the next server, started with the unchanged
+//! configuration, resumes them.
 
 use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;
@@ -8,12 +8,12 @@ use bimetal_tests::server::binary;
 use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume};
 use serde_json::Value;
 
-/// What one piece of the content covers; there is one in each MiB.
+/// Size of one piece of the content in bytes; there is one piece in each MiB.
 const PIECE_BYTES: u64 = 64 << 10;
 const PIECES: u64 = 48;
 
-/// A mirror of files of 64 MiB, whose `sides` are those given, that is rebuilt and scrubbed slowly.
-/// The new side `c` lies below a layer: its device is no file by itself.
+/// Returns the configuration of a mirror of 64 MiB files with the given `sides`, which is rebuilt
+/// and scrubbed slowly. The new side `c` is a layer above a file, not itself a file device.
 fn toml(sides: &str) -> String {
     let file = |name: &str| {
         let size = "size = \"64MiB\"\n";
@@ -32,7 +32,7 @@ fn content(piece: u64) -> Vec<u8> {
     (piece + 1).to_le_bytes().repeat(PIECE_BYTES as usize / 8)
 }
 
-/// The volume with its content, stopped.
+/// Returns a stopped volume that holds the content.
 fn filled(name: &str) -> Volume {
     let volume = Volume::from_toml(name, &toml("\"a\", \"b\""));
     for image in ["a.img", "b.img"] {
@@ -62,12 +62,12 @@ fn figure(volume: &Volume, name: &str) -> Value {
     volume.status()["devices"]["vol"]["figures"][name].clone()
 }
 
-/// The sides that the volume has, with their health.
+/// Returns the sides of the mirror `vol`, with their health.
 fn sides(volume: &Volume) -> Vec<(String, String)> {
     sides_of(volume, "vol")
 }
 
-/// The sides that a mirror of the volume has, with their health.
+/// Returns the sides of a mirror of the volume, with their health.
 fn sides_of(volume: &Volume, mirror: &str) -> Vec<(String, String)> {
     let status = volume.status();
     let parts = status["devices"][mirror]["parts"].as_object().cloned();
@@ -79,7 +79,8 @@ fn sides_of(volume: &Volume, mirror: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Lets the rebuild go as fast as it can, and waits until the volume has these sides, whole.
+/// Removes the speed limit of the rebuild, and waits until the mirror has exactly these sides, all
+/// healthy.
 fn until_whole(volume: &Volume, expected: &[&str]) {
     let fast = ["vol", "--ceiling", "none"];
     volume.verb("rebuild").args(fast).ok();
@@ -91,7 +92,7 @@ fn until_whole(volume: &Volume, expected: &[&str]) {
     assert_eq!(figure(volume, "operations"), Value::Null);
 }
 
-/// `bimetal side VERB`, which must succeed. Returns what it says.
+/// Runs `bimetal side VERB`, which must succeed, and returns its output.
 fn side(volume: &Volume, words: &[&str]) -> String {
     let verb = Client::new(binary()).args(["side", words[0]]);
     let verb = verb.arg(volume.config()).arg("vol").args(&words[1..]);
@@ -110,7 +111,7 @@ fn a_replacement_that_is_killed_goes_on_by_itself() {
     let shown = figure(&volume, "operations");
     server.kill();
 
-    // Started as before, and killed again.
+    // The server starts with the unchanged configuration, and is killed again.
     let mut server = volume.serve();
     assert_eq!(volume.health("c"), "resyncing");
     assert_eq!(figure(&volume, "operations"), "replace b by c");
@@ -124,14 +125,14 @@ fn a_replacement_that_is_killed_goes_on_by_itself() {
     assert!(check.contains("replace b by c"), "{check}");
     assert!(check.contains(line), "{check}");
 
-    // The same command again is no mistake, and the volume goes on to the end.
+    // Repeating the same command is not an error, and the operation finishes.
     let server = volume.serve();
     side(&volume, &["replace", "b", "c"]);
     until_whole(&volume, &["a", "c"]);
     assert_content(&volume);
     server.stop();
 
-    // The configuration was not edited, and nothing is lost or degraded by that.
+    // The configuration was not edited, which loses nothing and degrades nothing.
     let server = volume.serve();
     until_whole(&volume, &["a", "c"]);
     assert_content(&volume);
@@ -144,9 +145,9 @@ fn a_replacement_that_is_killed_goes_on_by_itself() {
     server.stop();
 }
 
-/// A mirror somewhere in a configuration, of a side that stays and `b`, which is replaced by `c`.
+/// A mirror at some place in a configuration, of a side that stays and of `b`, which `c` replaces.
 struct Place {
-    /// The part of the configuration behind the files, with `SIDES` for the sides.
+    /// The part of the configuration after the files, with `SIDES` as placeholder for the sides.
     toml: String,
     mirror: &'static str,
     stays: &'static str,
@@ -166,8 +167,8 @@ impl Place {
 
 const SLOWLY: &str = "rebuild = { floor = \"0B/s\", ceiling = \"64KiB/s\" }\n";
 
-/// `b` is replaced by `c` and killed, killed again, and must come to its end under the
-/// configuration as it was.
+/// Replaces `b` by `c` and kills the server several times. The operation must finish with the
+/// unchanged configuration.
 fn replaced_and_killed(name: &str, place: &Place) {
     let mirror = place.mirror;
     let volume = Volume::from_toml(name, &place.toml("b"));
@@ -206,7 +207,7 @@ fn replaced_and_killed(name: &str, place: &Place) {
     eventually(60, "the operation has come to its end", is_whole);
     assert_content(&volume);
     server.stop();
-    // Neither the configuration as it was nor the edited one lacks anything.
+    // Both the unchanged and the edited configuration serve a complete volume.
     for second in ["b", "c"] {
         std::fs::write(volume.config(), place.toml(second)).expect("the configuration");
         let server = volume.serve();
@@ -244,7 +245,7 @@ fn a_replacement_by_a_far_side_that_is_killed_goes_on_by_itself() {
     }
 }
 
-/// The mirror is a part of a stripe, beside a device that is none.
+/// The mirror is a part of a stripe, beside a device that is not a mirror.
 #[test]
 fn a_replacement_below_a_stripe_that_is_killed_goes_on_by_itself() {
     let toml = format!(
@@ -260,7 +261,7 @@ fn a_replacement_below_a_stripe_that_is_killed_goes_on_by_itself() {
     replaced_and_killed("killed-striped", &place);
 }
 
-/// The side that stays and the new one have cores of their own. A mirror itself is never below a
+/// The side that stays and the new side run on cores of their own. A mirror itself is never below a
 /// shard.
 #[test]
 fn a_replacement_by_a_side_on_a_shard_that_is_killed_goes_on_by_itself() {
@@ -313,11 +314,11 @@ fn a_scrub_that_is_killed_goes_on_from_about_where_it_was() {
     server.kill();
 
     let server = volume.serve();
-    // It notes how far it is after each hundredth of the volume, and a piece is 1 MiB.
+    // The scrub records its position after each hundredth of the volume, and it advances by 1 MiB.
     assert!(position() >= far - MIB as f64, "{}", position());
     assert_eq!(figure(&volume, "scrub"), "running");
     assert_eq!(figure(&volume, "operations"), "scrub");
-    // Asked for again it is the same one.
+    // A second request does not restart the scrub.
     volume.verb("scrub").arg("vol").ok();
     assert!(position() >= far - MIB as f64, "{}", position());
     server.stop();

@@ -1,7 +1,7 @@
-//! Kill loops: the real program on disks with volatile caches, killed at a drawn moment, the power
-//! of the disks cut, started again, and held to everything that it promised. And the canaries: the
-//! same loops over disks that lie about flushes, which is what a program that leaves out a flush
-//! looks like from below, must fail.
+//! Kill loops: the real program on disks with volatile caches is killed at a random moment, the
+//! power of the disks is cut, and the restarted program must have kept every promise. The canaries
+//! are the same loops over disks that lie about flushes, which look like a program that omits a
+//! flush; a canary passes only if the loop finds a loss.
 
 use bimetal_tests::crash::files::{Files, Mounted};
 use bimetal_tests::crash::fio;
@@ -13,14 +13,14 @@ use bimetal_tests::random::Random;
 use bimetal_tests::server::REFUSED;
 use bimetal_tests::volatile_disk::{BLOCK_BYTES, Keep};
 
-/// Rounds of the loop with our own client, and on how many volumes they are.
+/// Number of volumes, and of rounds on each of them, in the loop with our own client.
 const VOLUMES: u64 = 10;
 const ROUNDS: u64 = 20;
-/// Rounds of the loop under fio, and of the one under ext4.
+/// Number of rounds in the loop under fio, and in the loop under ext4.
 const FIO_ROUNDS: u32 = 20;
 const EXT4_ROUNDS: u64 = 30;
 
-/// What the rounds met, to show that they met something.
+/// Counters of the events in the rounds, to show that the crashes had an effect.
 #[derive(Debug, Default)]
 struct Met {
     settled: Settled,
@@ -29,7 +29,7 @@ struct Met {
     repeated: u64,
 }
 
-/// Makes one of the disks slow, sometimes.
+/// Makes one or both disks slow in half of the calls.
 fn disturb(stand: &Stand, random: &mut Random) {
     let disk = random.pick(&stand.disks);
     match random.below(6) {
@@ -40,7 +40,7 @@ fn disturb(stand: &Stand, random: &mut Random) {
     }
 }
 
-/// Load up to the moment of the crash; the words are what was breached.
+/// Runs a load up to the moment of the crash; the error describes a broken promise.
 fn load(
     stand: &Stand,
     model: &mut Model,
@@ -55,8 +55,9 @@ fn load(
     load.run(random, Mix::All, depth, answers)
         .map_err(|b| format!("{b:?}"))?;
     if random.chance(1, 5) {
-        // A flush would wait for the frozen side, so everything is answered before, and then some
-        // plain writes, fewer than the exposure has room for. The other side must be whole.
+        // A flush would wait for the frozen side, so all requests are finished first, and then only
+        // plain writes follow, fewer than the exposure has room for. The other side must be in
+        // sync.
         stand.await_whole();
         load.finish().map_err(|b| format!("{b:?}"))?;
         random.pick(&stand.disks).freeze();
@@ -69,7 +70,7 @@ fn load(
     Ok(())
 }
 
-/// Serves the volume again and reads everything.
+/// Serves the volume again and checks all of its content.
 fn recovered(stand: &mut Stand, model: &mut Model) -> Result<Settled, String> {
     stand.recover()?;
     let (mut wire, _) = stand.attach();
@@ -89,7 +90,8 @@ fn round(
     met.settled.older += settled.older;
     if random.chance(1, 4) {
         stand.crash(Power::draw(random));
-        // Nothing was written since, so every answer is the one that was given before.
+        // No write came in between, so every block must hold the same content as at the first
+        // check.
         let again = recovered(stand, model)?;
         assert_eq!(again, Settled::default());
         met.repeated += 1;
@@ -97,10 +99,10 @@ fn round(
     Ok(())
 }
 
-/// Room for what is written while a side is frozen.
+/// Exposure with room for the writes while a side is frozen.
 const EXPOSURE: &str = "exposure = { bytes = \"4MiB\", age = \"1h\" }";
 
-/// A served volume and the model of it.
+/// Returns a served volume and the model of its content.
 fn volume(name: &str) -> (Stand, Model) {
     modelled(Stand::new(name, EXPOSURE))
 }
@@ -116,7 +118,7 @@ fn what_was_flushed_survives_every_crash() {
     crash_again_and_again(VOLUMES, || volume("kill"));
 }
 
-/// What is in the memory of a cache is gone with the program, but for what was flushed.
+/// Unflushed content of the cache's memory is lost with the program; flushed content must survive.
 #[test]
 fn what_was_flushed_through_a_cache_survives_every_crash() {
     crash_again_and_again(3, || modelled(Stand::cached("cached", EXPOSURE)));
@@ -131,7 +133,7 @@ fn crash_again_and_again(volumes: u64, volume: impl Fn() -> (Stand, Model)) {
             let outcome = round(&mut stand, &mut model, &mut random, &mut met);
             outcome.unwrap_or_else(|words| panic!("volume {seed}, round {number}: {words}"));
         }
-        // And it is an ordinary volume that stops cleanly and starts again.
+        // After all rounds the volume stops cleanly and starts again, with its content unchanged.
         stand.stop();
         stand.serve_with(&[]);
         let (mut wire, _) = stand.attach();
@@ -140,13 +142,13 @@ fn crash_again_and_again(volumes: u64, volume: impl Fn() -> (Stand, Model)) {
         stand.stop();
     }
     println!("{met:?}");
-    // The crashes hit something: writes under way, writes kept, writes lost.
+    // The crashes had an effect: on writes in flight, writes kept, and writes lost.
     assert!(met.settled.newest > 0 && met.settled.older > 0 && met.under_way > 0);
     assert!(met.frozen > 0 && met.repeated > 0);
 }
 
-/// A disk that loses its power comes back with less than it had completed, and the server, which
-/// goes on, must not take that for the truth: neither at once nor after a crash.
+/// A disk that loses its power comes back without some writes that it had completed. The server
+/// keeps running and must not return that old content, neither at once nor after a crash.
 #[test]
 fn a_disk_may_lose_its_power_under_a_running_server() {
     let (mut stand, mut model) = volume("cycle");
@@ -177,7 +179,7 @@ fn a_disk_may_lose_its_power_under_a_running_server() {
     stand.stop();
 }
 
-/// One round under fio; the words are what its verification said.
+/// Runs one round under fio; the error is the message of fio's verification or of the server.
 fn fio_round(stand: &mut Stand, random: &mut Random, generation: u32) -> Result<(), String> {
     let uri = stand.volume().uri();
     let running = fio::Running::start(&uri);
@@ -206,8 +208,8 @@ fn what_fio_flushed_survives_every_crash() {
     stand.stop();
 }
 
-/// One round under ext4; `mounted` is the file system before and after. The words are what the
-/// checker of the files found.
+/// Runs one round under ext4. Takes and returns the mounted file system. The error is that of the
+/// server, the mount, the checker of the files, or e2fsck.
 fn ext4_round(
     stand: &mut Stand,
     mounted: Mounted,
@@ -231,7 +233,7 @@ fn ext4_round(
     mounted.checked(dir)
 }
 
-/// A volume with a file system on it, mounted.
+/// Returns a volume with a mounted file system on it.
 fn ext4_volume(name: &str) -> (Stand, Mounted) {
     let stand = Stand::new(name, EXPOSURE);
     let (dir, uri) = (stand.volume().dir(), stand.volume().uri());
@@ -253,7 +255,7 @@ fn what_ext4_synced_survives_every_crash() {
     stand.stop();
 }
 
-/// Runs `round` until it finds something; panics unless it does within `rounds`.
+/// Runs `round` until it returns an error, and returns the error; panics if none of `rounds` does.
 fn found_within(rounds: u32, mut round: impl FnMut(u32) -> Result<(), String>) -> String {
     let mut found = (1..=rounds).filter_map(|n| round(n).err().map(|words| (n, words)));
     let (number, words) = found.next().expect("a loss in one of the rounds");
@@ -268,7 +270,7 @@ fn canary_our_client_finds_flushes_that_do_nothing() {
         stand.disks.iter().for_each(|disk| disk.lie());
         let (mut random, mut met) = (Random::new(1000 + seed), Met::default());
         let words = found_within(10, |_| round(&mut stand, &mut model, &mut random, &mut met));
-        // Other bytes than there may be, a block that cannot be read, or a volume that is refused.
+        // Impossible content, a block that cannot be read, or a volume that the server refuses.
         let known = ["not one of the possible", "the error", REFUSED];
         assert!(known.iter().any(|w| words.contains(w)), "{words}");
     }
@@ -281,7 +283,7 @@ fn canary_fio_finds_flushes_that_do_nothing() {
     stand.disks.iter().for_each(|disk| disk.lie());
     let mut random = Random::new(1003);
     let words = found_within(5, |number| fio_round(&mut stand, &mut random, number));
-    // What fio has read is not what it wrote, or the volume itself has found out and is refused.
+    // fio read other data than it wrote, or the server found the loss and refused the volume.
     let known = ["verify", REFUSED];
     assert!(known.iter().any(|w| words.contains(w)), "{words}");
 }
@@ -297,8 +299,8 @@ fn canary_ext4_finds_flushes_that_do_nothing() {
         mounted = Some(ext4_round(&mut stand, before, &mut files, &mut random)?);
         Ok(())
     });
-    // A file that is not what was synced, or a file system that is none any more.
-    // Or the volume itself has found out.
+    // A file differs from its synced version, the file system is damaged, or the server found the
+    // loss and refused the volume.
     let known = ["file ", "mount", "e2fsck", REFUSED]
         .iter()
         .any(|w| words.contains(w));

@@ -1,6 +1,6 @@
-//! A slice of the campaign `scripts/kill-rounds`, so that it is right on the day it is needed: a
-//! server killed under SQLite on ext4, openings killed, sides taken away. Needs root, FUSE and loop
-//! devices.
+//! A short run of the campaign `scripts/kill-rounds`, so that the script works when it is needed: a
+//! server is killed under SQLite on ext4, starting servers are killed, and sides are removed. Needs
+//! root, FUSE and loop devices.
 
 use bimetal_tests::client::{Client, Outcome};
 use bimetal_tests::scratch::Scratch;
@@ -8,14 +8,14 @@ use bimetal_tests::server::binary;
 use serde_json::Value;
 use std::path::Path;
 
-/// Enough for two rounds with killed openings, the third and the sixth, and for one in which each
-/// side is taken away, the fifth.
+/// Enough rounds for two with killed starts (the third and the sixth), and for one in which each
+/// side is removed (the fifth).
 const ROUNDS: u64 = 6;
 
-/// Runs the campaign with `program` as the server, in a folder that it makes.
+/// Runs the campaign with `program` as the server, in a new folder `folder`.
 fn campaign(program: &Path, folder: &Path) -> Outcome {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/kill-rounds");
-    // Small sides have small logs, and an opening does not keep the slow disk busy for long.
+    // Small sides have small logs, so a start does not occupy the slow disk for long.
     Client::new("python3")
         .args([script, "--json", "--seed", "1", "--side", "192"])
         .args(["--rounds", &ROUNDS.to_string()])

@@ -1,6 +1,6 @@
-//! The slow side alone after a crash: the scenario in which md, told that the fast side is gone,
-//! starts the slow one without a word and serves what it has. 401 writes, each followed by a flush,
-//! while the slow side lags; then the power is cut and the fast side is missing.
+//! The slow side alone after a crash. In this scenario md, told that the fast side is gone, starts
+//! the slow side without a warning and serves its content. 401 writes, each followed by a flush,
+//! are made while the slow side lags; then the power is cut and the fast side is missing.
 
 use bimetal_tests::crash::lost::lost;
 use bimetal_tests::crash::model::{Model, content};
@@ -9,32 +9,33 @@ use bimetal_tests::deadline::eventually;
 use bimetal_tests::nbd::{Request, Wire, cmd};
 use bimetal_tests::volatile_disk::{BLOCK_BYTES, Keep};
 
-/// Writes, each to a block of its own.
+/// Number of writes, each to a block of its own.
 const WRITES: u64 = 401;
-/// Distance between two of these blocks, so that no two are in one range.
+/// Distance between two of these blocks, in blocks, so that no two of them form one range.
 const STRIDE: u64 = 4;
-/// The write from which on the slow disk answers nothing: what comes then is on the fast one only.
+/// The first write that comes while the slow disk is frozen: it and all later ones are only on the
+/// fast disk.
 const FROZEN_FROM: u64 = 360;
 
 const FAST: usize = 0;
 const SLOW: usize = 1;
 
-/// The byte range of a write.
+/// Returns the byte range of a write.
 fn place(write: u64) -> std::ops::Range<u64> {
     let start = write * STRIDE * BLOCK_BYTES;
     start..start + BLOCK_BYTES
 }
 
-/// A write's content.
+/// Returns the content of a write.
 fn bytes(write: u64) -> Vec<u8> {
     let block = write * STRIDE;
     content(block..block + 1, write + 1)
 }
 
-/// Which of the writes are there.
+/// Returns, for each write, whether the volume holds its content.
 ///
 /// # Panics
-/// If a block holds anything but its write or the zeroes from before.
+/// If a block holds neither its write nor the zeroes from before.
 fn present(wire: &mut Wire) -> Vec<bool> {
     let one = |write| {
         let found = wire.read(place(write).start, BLOCK_BYTES as u32);
@@ -46,14 +47,15 @@ fn present(wire: &mut Wire) -> Vec<bool> {
     (0..WRITES).map(one).collect()
 }
 
-/// Panics unless all writes are there.
+/// Asserts that the volume holds all writes.
 fn assert_all_there(stand: &Stand, when: &str) {
     let found = present(&mut stand.attach().0);
     let count = found.iter().filter(|there| **there).count() as u64;
     assert_eq!(count, WRITES, "of {WRITES} writes {when}");
 }
 
-/// The number of writes on the slow side alone: the first so many, and none of the others.
+/// Returns the number of writes on the slow side alone. Asserts that they are the first ones,
+/// without a gap.
 fn boundary(stand: &Stand) -> u64 {
     let found = present(&mut stand.attach().0);
     let count = found.iter().take_while(|there| **there).count();
@@ -62,7 +64,8 @@ fn boundary(stand: &Stand) -> u64 {
     count as u64
 }
 
-/// All writes are flushed, the slow side lags, the power is cut, and the fast side is gone.
+/// Returns a volume in this state: all writes are flushed, the slow side lagged, the power was cut,
+/// and the fast side is missing.
 fn crashed(name: &str) -> Stand {
     // The log is long enough for an exposure of all writes.
     let keys = "exposure = { bytes = \"2MiB\", age = \"1h\" }\nlog = \"12MiB\"";
@@ -85,7 +88,7 @@ fn crashed(name: &str) -> Stand {
 #[test]
 fn the_slow_side_alone_is_refused_and_with_both_nothing_is_lost() {
     let mut stand = crashed("lone");
-    // Refused as often as it is asked, with what is lost.
+    // Every attempt is refused, with the same lost ranges.
     let refusal = lost(&stand.refused(&[]));
     assert_eq!(lost(&stand.refused(&[])), refusal);
     stand.serve_with(&["--force-open", "read-only"]);
@@ -100,7 +103,7 @@ fn the_slow_side_alone_is_refused_and_with_both_nothing_is_lost() {
         assert!(refusal.covers(place(write)), "write {write}: {refusal:?}");
     }
     stand.stop();
-    // Looking at it has changed nothing.
+    // The read-only session has changed nothing.
     assert_eq!(lost(&stand.refused(&[])), refusal);
 
     stand.disks[FAST].bring_back();
@@ -133,7 +136,7 @@ fn a_fork_of_the_slow_side_never_mixes_with_the_fast_one() {
     stand.serve_with(&["--force-open", "fork"]);
     let reached = boundary(&stand);
     assert!(reached < WRITES);
-    // The fork goes its own way, where the fast side has something else.
+    // The fork diverges: it gets a write where the fast side holds another one.
     let (mut wire, size_bytes) = stand.attach();
     let mut fork = Model::new(size_bytes / BLOCK_BYTES);
     let blocks = reached * STRIDE..reached * STRIDE + 1;
@@ -145,7 +148,8 @@ fn a_fork_of_the_slow_side_never_mixes_with_the_fast_one() {
     drop(wire);
     stand.stop();
     stand.disks[FAST].bring_back();
-    // Both are whole in their own way: the volume is refused, or it is the fork.
+    // The sides have diverged (split brain): the server refuses the volume or serves the fork,
+    // unmixed.
     if stand.try_serve_with(&[]).is_ok() {
         let (mut wire, _) = stand.attach();
         let found = wire.read(blocks.start * BLOCK_BYTES, BLOCK_BYTES as u32);
@@ -157,7 +161,7 @@ fn a_fork_of_the_slow_side_never_mixes_with_the_fast_one() {
         }
         stand.stop();
     }
-    // The fork alone is what it was.
+    // The fork alone is unchanged.
     stand.disks[FAST].take_away();
     stand.serve_with(&[]);
     let (mut wire, _) = stand.attach();

@@ -1,14 +1,14 @@
-//! A server that serves the machine it runs on must not need memory to free memory.
+//! A server that serves the machine on which it runs must not need memory to free memory.
 //!
-//! The server and the writer share one memory cgroup, and the writer dirties several times what
-//! the group may hold. Every page that is written out to make room goes through the server; if the
-//! server waits for a page of its own at that moment, nobody moves again. So the test is that the
-//! writer ends at all. Needs root, FUSE, loop devices and a memory controller.
+//! The server and the writer share one memory cgroup, and the writer dirties several times the
+//! limit of the group. Every page that is written out to make room goes through the server; if the
+//! server waits for a page of its own at that moment, both are deadlocked. So the test passes if
+//! the writer ends. Needs root, FUSE, loop devices and a memory controller.
 //!
-//! nbdfuse stands outside the group: it takes no care of memory (no PR_SET_IO_FLUSHER), and put
-//! inside a group of version 1 it does deadlock by itself, whatever the server: its thread waits in
-//! `folio_wait_writeback`, for a page that only it can write. That run is also the proof that the
-//! pressure made here finds a server without that care.
+//! nbdfuse stays outside the group, because it does not use PR_SET_IO_FLUSHER. Inside a group of
+//! version 1 it deadlocks by itself with any server: its thread waits in `folio_wait_writeback` for
+//! a page that only it can write. That deadlock also proves that the pressure made here would find
+//! a server that omits PR_SET_IO_FLUSHER.
 
 use bimetal_tests::cgroup::MemoryGroup;
 use bimetal_tests::checks;
@@ -20,16 +20,18 @@ use bimetal_tests::server::{Server, uri};
 use bimetal_tests::volume::{MIB, Volume, mirror_toml};
 use std::path::Path;
 
-/// What the group may hold, and what the writer dirties in it. The server locks all it will ever
-/// need when it starts (about 150 MiB with default pools), which must fit with room for the writer.
+/// Limit of the group in bytes; the writer dirties `WRITTEN_BYTES` in it. At its start the server
+/// locks all memory that it will ever need (about 150 MiB with default pools), which must fit
+/// together with the writer.
 const LIMIT_BYTES: u64 = 256 * MIB;
 const WRITTEN_BYTES: u64 = 4 * LIMIT_BYTES;
 
-/// Far more than the writing takes on a slow disk (4 MiB/s), and still an end.
+/// Deadline of the writer in seconds: far more than it needs on a slow disk (4 MiB/s).
 const PATIENCE_S: u64 = 180;
 
-/// Writes files on `mount` from inside the group until they are on the disk, removes the first
-/// half, and writes again: allocation and freeing both go through the file system's journal.
+/// Writes files on `mount` from inside the group until they are on the disk, removes the first half
+/// of them, and writes again, so that allocation and freeing both go through the file system's
+/// journal.
 fn dirty(group: &MemoryGroup, mount: &Path, connection: u32) {
     let each_mib = 16;
     let count = WRITTEN_BYTES / MIB / each_mib / 2;
@@ -51,8 +53,8 @@ fn dirty(group: &MemoryGroup, mount: &Path, connection: u32) {
             .into_iter()
             .map(procfs::where_it_waits)
             .collect();
-        // Whoever waits for memory must get it, and whoever waits for a page to be written must be
-        // told that it will not be, or the cleaning up would wait as well.
+        // Give memory to the processes that wait for it, and fail the writes that never complete,
+        // or the cleanup would hang as well.
         group.lift();
         Fuse::abort(connection);
         panic!("the writer did not finish: {outcome}\n--- in the group\n{stuck}");
@@ -79,9 +81,9 @@ fn press(group: &MemoryGroup, dir: &Scratch, uri: &str) {
     );
 }
 
-/// Only a server that the kernel took for a part of the I/O path stands this. Without
-/// `PR_SET_IO_FLUSHER` its next socket buffer may wait for a page that only it can write: that
-/// happens in `sock_alloc_send_pskb`, once in some dozens of runs, and the server warns of it.
+/// Passes only with a server that the kernel treats as part of the I/O path. Without
+/// `PR_SET_IO_FLUSHER` the server's next socket buffer may wait for a page that only the server can
+/// write: in `sock_alloc_send_pskb`, in one of some dozens of runs. The server warns about this.
 #[test]
 fn a_dirty_file_system_above_the_server_does_not_deadlock() {
     let volume = Volume::mirror("pressure", 1280 * MIB);
@@ -96,16 +98,17 @@ fn a_dirty_file_system_above_the_server_does_not_deadlock() {
     server.stop();
 }
 
-/// Pages that the server may meet as new while it writes 512 MiB, which are 131,072 pages.
+/// Maximum number of page faults while the server writes 512 MiB, which are 131,072 pages.
 ///
-/// All it needs is there and locked before it says `ready`, so it should have none. The kernel may
-/// move a locked page when it compacts memory, and the next touch of it then counts as a fault;
-/// that is for a few pages. One page for each megabyte written would be past this bound eightfold.
+/// All memory that the server needs is mapped and locked before it prints `ready`, so there should
+/// be no fault. The kernel may move a locked page when it compacts memory, and the next access to
+/// that page counts as a fault; the bound allows for a few such pages. One new page for each MiB
+/// written would exceed the bound eightfold.
 const NEW_PAGES_MAX: u64 = 64;
 
-/// Writes through the server must need no memory that it did not have when it said `ready`: neither
-/// of small requests nor of large ones, nor while one side lags and the delay queue is full. Every
-/// new page is a fault, so counting faults finds each allocation that the heap could not serve.
+/// Writes through the server must need no memory beyond the server's memory at `ready`: small
+/// requests, large requests, and writes while one side lags and the delay queue is full. Every new
+/// page is a fault, so counting faults finds each allocation that the heap could not serve.
 #[test]
 fn writing_needs_no_memory_after_start() {
     let text = mirror_toml().replace("\"b\"]", "\"late\"]")
@@ -142,8 +145,8 @@ fn writing_needs_no_memory_after_start() {
     server.stop();
 }
 
-/// The same as the first with nbdkit in the server's place, outside the group: what the machine
-/// itself adds to the picture.
+/// The same as the first test, but with nbdkit outside the group instead of the server: it shows
+/// the effects of the machine itself.
 #[test]
 fn the_pressure_is_real_and_a_server_outside_the_group_stands_it() {
     let dir = Scratch::new("pressure-peer");

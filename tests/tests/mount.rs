@@ -1,5 +1,5 @@
-//! `bimetal mount`: a volume as a file by FUSE, as a block device by a loop device over it, and
-//! every way in which that ends. Needs root, FUSE and loop devices.
+//! `bimetal mount`: a volume as a file by FUSE, as a block device by a loop device over that file,
+//! and all ways in which a mount ends. Needs root, FUSE and loop devices.
 
 use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;
@@ -13,14 +13,14 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// `O_DIRECT` of the machines that this runs on.
+/// `O_DIRECT` on the architectures that this test supports.
 const O_DIRECT: i32 = if cfg!(target_arch = "x86_64") {
     0o40_000
 } else {
     0o200_000
 };
 
-/// A volume over the sparse file `vol.img`, with the same export as every other.
+/// Creates a volume over the sparse file `vol.img`, with the usual export.
 fn file_volume(name: &str, size_bytes: u64) -> Volume {
     let device = "[device.vol]\ntype = \"file\"\npath = \"vol.img\"\n\n";
     let server = "[server]\nlock_memory = false\nstop_deadline = \"5s\"\n";
@@ -33,8 +33,7 @@ fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.draw() as u8).collect()
 }
 
-/// What is written through the file, at any place, is what another reader finds, by another
-/// protocol.
+/// Data written through the file at any offset are found by a client of another protocol.
 #[test]
 fn what_is_written_to_the_file_is_on_the_volume() {
     const SIZE: usize = 8 << 20;
@@ -52,7 +51,8 @@ fn what_is_written_to_the_file_is_on_the_volume() {
     let mut random = Random::new(7);
     let mut model = vec![0; SIZE];
     let (plain, direct) = (mounted.open(0), mounted.open(O_DIRECT));
-    // Single bytes, parts of blocks, whole ones, and more than one request of the kernel takes.
+    // Single bytes, parts of blocks, whole blocks, and more than one request of the kernel can
+    // hold.
     let lengths = [
         1,
         511,
@@ -72,7 +72,7 @@ fn what_is_written_to_the_file_is_on_the_volume() {
         let file = if round % 2 == 0 { &plain } else { &direct };
         file.write_all_at(&data, offset as u64).expect("a write");
         model[offset..offset + len].copy_from_slice(&data);
-        // The other descriptor sees it at once.
+        // The other descriptor sees the write at once.
         let mut found = vec![0; len];
         let other = if round % 2 == 0 { &direct } else { &plain };
         other
@@ -80,7 +80,7 @@ fn what_is_written_to_the_file_is_on_the_volume() {
             .expect("a read");
         assert!(found == data, "{len} bytes at {offset}");
     }
-    // Two writers in one block at a time lose nothing of each other.
+    // Two concurrent writers to the halves of one block lose no write.
     std::thread::scope(|scope| {
         for half in 0..2 {
             let file = mounted.open(O_DIRECT);
@@ -96,7 +96,7 @@ fn what_is_written_to_the_file_is_on_the_volume() {
     for block in model[..256 * 4096].chunks_mut(2048).enumerate() {
         block.1.fill(block.0 as u8 % 2 + 1);
     }
-    // Nothing lies behind the end, and nothing is put there.
+    // A read or write beyond the end transfers no bytes there.
     let beyond = plain
         .write_at(&[1; 4096], SIZE as u64 - 512)
         .expect_err("beyond the end");
@@ -113,7 +113,7 @@ fn what_is_written_to_the_file_is_on_the_volume() {
             .expect("at the end"),
         100
     );
-    // Its size stays what it is.
+    // The size of the file cannot be changed.
     assert!(plain.set_len(4096).is_err() && plain.set_len(2 * SIZE as u64).is_err());
     plain.sync_all().expect("a flush");
     let status = volume.status();
@@ -138,7 +138,7 @@ fn what_is_written_to_the_file_is_on_the_volume() {
     server.stop();
 }
 
-/// A hole reads as zeroes, and is one on the volume; zeroes that keep their space are none.
+/// A hole reads as zeroes and is a hole on the volume too; zeroes that keep their space are not.
 #[test]
 fn holes_are_punched_and_found() {
     let volume = file_volume("mount-holes", 16 * MIB);
@@ -151,7 +151,7 @@ fn holes_are_punched_and_found() {
         let run = Client::new("fallocate").args([how, "--keep-size", "-o", &offset, "-l", &len]);
         run.arg(mounted.file()).ok();
     };
-    // In the middle of blocks, too.
+    // The range also begins and ends in the middle of blocks.
     allocate("--punch-hole", 4 * MIB - 100, 4 * MIB + 200);
     allocate("--zero-range", 12 * MIB, MIB);
     let mut found = vec![1; 16 << 20];
@@ -169,7 +169,7 @@ fn holes_are_punched_and_found() {
         let found = run.args([what, &from.to_string()]).ok().stdout;
         found.trim().parse::<u64>().expect("an offset")
     };
-    // Whole blocks of the file system below became a hole.
+    // Only whole blocks of the file system below became a hole.
     assert_eq!(seek("SEEK_HOLE", 0), 4 * MIB);
     assert_eq!(seek("SEEK_DATA", 4 * MIB), 8 * MIB);
     assert_eq!(seek("SEEK_DATA", 5000), 5000);
@@ -183,7 +183,7 @@ fn holes_are_punched_and_found() {
     drop(file);
     mounted.server().stop();
     assert!(!is_mounted(&mounted.folder), "SIGTERM unmounts");
-    // What is below has given the space back: 15 MiB and a block at most, where a hole has 4 of 16.
+    // The file system below has freed the space of the hole: 4 of 16 MiB.
     let image = std::fs::metadata(volume.dir().file("vol.img")).expect("the image");
     assert!(
         image.blocks() * 512 <= 13 * MIB,
@@ -215,7 +215,8 @@ fn a_file_system_on_the_loop_device_is_there_again() {
     Client::new("sync").arg("-f").arg(mount.path()).ok();
     let written = tree_checksums(mount.path());
 
-    // While it is mounted it is not taken away, and everything goes on.
+    // While the file system is mounted, unmounting the volume is refused and the file system keeps
+    // working.
     let refused = mounted.unmount().run();
     let place = mnt.to_str().expect("a path in UTF-8");
     assert_refused(&refused, &["in use", "is mounted on", place, "umount"]);
@@ -225,7 +226,7 @@ fn a_file_system_on_the_loop_device_is_there_again() {
     assert_eq!(mounted.server().ended(), Some(0));
     wait_until_gone(&device);
 
-    // Another server, another loop device with the sectors of a volume's blocks.
+    // A new server, and a new loop device with sectors of 4096 bytes, the block size of a volume.
     let mut mounted = Mounted::new(&volume, &["--loop", "--block-size", "4096"]);
     let device = mounted.path.clone();
     let sector = Client::new("blockdev")
@@ -243,8 +244,8 @@ fn a_file_system_on_the_loop_device_is_there_again() {
     assert!(!is_mounted(&mounted.folder));
 }
 
-/// SIGTERM does not wait for whoever uses the volume: what he has written is saved, and then it is
-/// gone.
+/// SIGTERM does not wait for the users of the volume: their writes are saved, and then the volume
+/// is unmounted.
 #[test]
 fn sigterm_under_a_mounted_file_system_saves_what_was_written() {
     let volume = file_volume("mount-term", 64 * MIB);
@@ -256,7 +257,7 @@ fn sigterm_under_a_mounted_file_system_saves_what_was_written() {
         .ok();
     let mnt = volume.dir().file("mnt");
     let mount = Mount::at(&mnt, &device, "defaults");
-    // Not synced: it is the kernel's alone.
+    // The write is not synced: only the kernel's page cache has it.
     std::fs::write(mnt.join("late"), vec![9; 1 << 20]).expect("a write");
     let server = mounted.server();
     let stderr = volume.config().with_extension("stderr");
@@ -285,7 +286,8 @@ fn sigterm_under_a_mounted_file_system_saves_what_was_written() {
     mounted.server().stop();
 }
 
-/// A killed server: nobody hangs, what was synced is there, and what is left can be taken away.
+/// After a server is killed no process hangs, all synced data are present, and the remaining mount
+/// can be removed.
 #[test]
 fn a_killed_server_leaves_what_was_synced() {
     let volume = file_volume("mount-kill", 64 * MIB);
@@ -315,7 +317,7 @@ fn a_killed_server_leaves_what_was_synced() {
         &mounted.unmount().run(),
         &["in use", "is mounted on", "umount"],
     );
-    // Reads of what the kernel has may go on; what it has not fails at once.
+    // Reads from the page cache may still succeed; every request to the server fails at once.
     assert!(
         std::fs::File::create(mnt.join("x"))
             .and_then(|f| f.sync_all())
@@ -337,7 +339,7 @@ fn a_killed_server_leaves_what_was_synced() {
     mounted.server().stop();
 }
 
-/// Errors of the device reach whoever asked, and him alone.
+/// A device error is returned to the request that met it, and to no other request.
 #[test]
 fn errors_of_the_device_arrive() {
     let text = "[device.data]\ntype = \"memory\"\nsize = \"16MiB\"\n\
@@ -404,7 +406,7 @@ fn an_open_file_keeps_it_mounted() {
     let file = mounted.open(0);
     assert_refused(&mounted.unmount().run(), &["in use", "open", "fuser"]);
     file.write_all_at(&[4; 512], 512).expect("a write");
-    // A loop device of somebody else's is not ours to take away.
+    // A loop device that another program attached is not detached.
     let theirs = Client::new("losetup")
         .args(["--find", "--show"])
         .arg(mounted.file())
@@ -413,7 +415,8 @@ fn an_open_file_keeps_it_mounted() {
     let refused = mounted.unmount().run();
     Client::new("losetup").args(["--detach", &theirs]).ok();
     assert_refused(&refused, &["in use", &theirs, "losetup -d"]);
-    // By force: whoever has it open finds it dead once the server has ended.
+    // With `--force` the folder is unmounted; a file that is still open stays usable until it is
+    // closed or the server ends.
     mounted.unmount().arg("--force").ok();
     assert!(!is_mounted(&mounted.folder));
     file.read_exact_at(&mut [0; 512], 0)
@@ -422,8 +425,8 @@ fn an_open_file_keeps_it_mounted() {
     assert_eq!(mounted.server().ended(), Some(0));
 }
 
-/// A volume that does not answer: the stop is given up after its deadline, and nobody waits for
-/// ever.
+/// If a volume does not answer, the server gives up its stop after the deadline, and no process
+/// waits forever.
 #[test]
 fn a_stuck_volume_is_given_up() {
     let text = "[device.data]\ntype = \"memory\"\nsize = \"16MiB\"\n\
@@ -459,7 +462,8 @@ fn a_stuck_volume_is_given_up() {
     wait_until_gone(&device);
 }
 
-/// A volume whose device answers none of these (`read`, `write`), in memory.
+/// Creates a memory volume whose device does not answer one kind of request (`read` or `write`) for
+/// 600 s.
 fn standing_still(name: &str, op: &str) -> Volume {
     let text = format!(
         "[device.data]\ntype = \"memory\"\nsize = \"256MiB\"\n\
@@ -475,8 +479,7 @@ trait Answers {
 }
 
 impl Answers for Mounted {
-    /// Waits until the device is asked 64 requests of a kind, which are as many as may be at a
-    /// time.
+    /// Waits until 64 requests of a kind are in flight on the device, which is the maximum.
     fn wait_until_asked(&self, volume: &Volume, op: &str) {
         let file = self.file();
         eventually(60, "the device is asked as much as it may be", || {
@@ -486,7 +489,7 @@ impl Answers for Mounted {
         });
     }
 
-    /// A `stat` of the file is answered, and so is `unmount`.
+    /// Asserts that a `stat` of the file and an `unmount` are answered.
     fn assert_answers(&self) {
         let stat = Client::new("stat").args(["-c", "%s"]).arg(self.file());
         assert_eq!(stat.within_s(50).ok().stdout.trim(), "268435456");
@@ -494,8 +497,8 @@ impl Answers for Mounted {
     }
 }
 
-/// While no request of the device is answered, and many more wait than are asked of it at a time,
-/// whoever asks for the attributes of the file gets them: that needs no device. So does `unmount`.
+/// A `stat` of the file is answered while the device answers nothing and many more requests wait
+/// than may be in flight on it: a `stat` needs no device. So is `unmount`.
 #[test]
 fn a_stat_is_answered_however_many_reads_wait() {
     let volume = standing_still("mount-stat", "read");
@@ -504,7 +507,7 @@ fn a_stat_is_answered_however_many_reads_wait() {
         .map(|reader| {
             let file = mounted.open(O_DIRECT);
             std::thread::spawn(move || {
-                // Direct I/O asks for aligned memory: 4 KiB somewhere in 8.
+                // Direct I/O needs aligned memory: an aligned 4 KiB block inside 8 KiB.
                 let mut space = [0; 8192];
                 let start = space.as_ptr().align_offset(4096);
                 file.read_at(&mut space[start..start + 4096], reader * 4096)
@@ -522,21 +525,21 @@ fn a_stat_is_answered_however_many_reads_wait() {
     }
 }
 
-/// So many threads of this process wait for an answer of a FUSE server.
+/// Waits until `count` threads of this process wait for the answer of a FUSE server.
 fn wait_until_callers_wait(count: usize) {
     eventually(60, "every caller waits in the kernel", || {
         let tasks = std::fs::read_dir("/proc/self/task").expect("the threads");
         let waits = tasks.filter(|task| {
             let place = task.as_ref().expect("a thread").path().join("wchan");
-            // A thread that has just ended has none.
+            // A thread that has just ended has no `wchan`.
             std::fs::read_to_string(place).is_ok_and(|place| place == "request_wait_answer")
         });
         (waits.count() >= count).then_some(())
     });
 }
 
-/// The data of writes that wait is bounded. Beyond that they fail, undone and with a line, where
-/// the device stands still, rather than to keep everybody else waiting.
+/// The memory for waiting writes is bounded. While the device answers nothing, writes beyond the
+/// bound fail without an effect and with a message, so that they do not block other requests.
 #[test]
 fn a_stat_is_answered_however_many_writes_wait() {
     let volume = standing_still("mount-full", "write");
@@ -547,7 +550,8 @@ fn a_stat_is_answered_however_many_writes_wait() {
             let (file, told) = (mounted.open(0), told.clone());
             std::thread::spawn(move || {
                 let written = file.write_at(&vec![1; 1 << 20], writer << 20);
-                // Nobody counts those that the end has failed.
+                // Writes that fail at the end of the test are not counted, so the receiver may be
+                // gone.
                 let _ = told.send(
                     written
                         .as_ref()
@@ -561,7 +565,8 @@ fn a_stat_is_answered_however_many_writes_wait() {
     mounted.wait_until_asked(&volume, "writes");
     wait_until_callers_wait(64 + 63);
     mounted.assert_answers();
-    // 64 are asked of the device, and 64 MiB have no room for 64 MiB and what belongs to them.
+    // 64 writes are in flight on the device, and 63 wait: the bound of 64 MiB has no room for 64
+    // writes of 1 MiB with their headers.
     for refused in 0..140 - 64 - 63 {
         let written = failed.recv_timeout(std::time::Duration::from_secs(60));
         assert_eq!(written, Ok(Err(Some(110))), "ETIMEDOUT: {refused}");
@@ -579,7 +584,7 @@ fn a_stat_is_answered_however_many_writes_wait() {
     }
 }
 
-/// A mounted volume whose medium is behind another server, which can be made to stand still.
+/// A volume whose medium is behind another server, which the test can freeze.
 struct Freezing {
     far: Option<Server>,
     far_volume: Volume,
@@ -616,8 +621,8 @@ impl Freezing {
     }
 }
 
-/// What is written to a loop device and lies in the kernel's memory when the volume freezes:
-/// `unmount` says that it cannot go on, and with `--force` that it is lost.
+/// The volume freezes while written data of a loop device are still in the kernel's memory:
+/// `unmount` reports that it cannot continue, and with `--force` that the data are lost.
 #[test]
 fn unmount_of_a_frozen_volume_ends() {
     let freezing = Freezing::new("mount-frozen");
@@ -647,12 +652,12 @@ fn unmount_of_a_frozen_volume_ends() {
     assert!(open.sync_all().is_err(), "it is gone");
     drop(open);
     wait_until_gone(&device);
-    // What it has asked of its own device is not answered, either.
+    // The server's own requests to its device are not answered either.
     assert_eq!(mounted.server().ended(), Some(1));
     freezing.end();
 }
 
-/// The same with a file system, which has something to write of its own.
+/// The same with a file system on the loop device, which has dirty data and metadata of its own.
 #[test]
 fn a_file_system_on_a_frozen_volume_is_given_up_by_force() {
     let freezing = Freezing::new("mount-frozen-ext4");
@@ -681,7 +686,7 @@ fn a_file_system_on_a_frozen_volume_is_given_up_by_force() {
     freezing.end();
 }
 
-/// A server that answers not even a `stat`, since it stands still itself.
+/// A stopped server, which does not even answer a `stat`.
 #[test]
 fn the_mount_of_a_stopped_server_is_taken_away_by_force() {
     let volume = file_volume("mount-stopped", 16 * MIB);
@@ -718,7 +723,7 @@ fn what_cannot_be_mounted_is_refused() {
     assert_refused(&size, &["512, 1024, 2048 or 4096"]);
     assert_refused(&unmount(full).run(), &["nothing", "mounted there"]);
 
-    // A folder that is mounted on already.
+    // A folder on which a volume is mounted already.
     let mut mounted = Mounted::new(&volume, &[]);
     let other = file_volume("mount-other", 16 * MIB);
     let second = other.verb("mount").arg("vol").arg(&mounted.folder).run();
@@ -726,8 +731,8 @@ fn what_cannot_be_mounted_is_refused() {
     mounted.server().stop();
 }
 
-/// Whoever is not root mounts by `fusermount3`. Where `/dev/fuse` is for root alone, the test has
-/// one of its own, in a world of mounts of its own.
+/// A user who is not root mounts by `fusermount3`. Only root may be allowed to use `/dev/fuse`, so
+/// the test puts a node of its own there, in a mount namespace of its own.
 #[test]
 fn a_user_who_is_not_root_mounts_by_fusermount() {
     let text = "[device.vol]\ntype = \"memory\"\nsize = \"16MiB\"\n[server]\nlock_memory = false\n";
@@ -751,7 +756,7 @@ fn a_user_who_is_not_root_mounts_by_fusermount() {
         node.display(),
         volume.dir().path().display()
     );
-    // The file is written and read by its owner, and unmounted by him.
+    // The owner of the file writes, reads and unmounts it.
     let user = "set -e; ./bimetal mount vol.toml vol m > said & \
         n=0; until grep -q ready said; do n=$((n+1)); [ $n -lt 3000 ] || exit 9; sleep 0.01; done; \
         [ \"$(head -n 1 said)\" = \"$(pwd)/m/vol\" ]; \

@@ -1,5 +1,5 @@
-//! A real file system on the served volume: mounted, filled, unmounted, served again; then each
-//! side read by itself, as after the loss of the other. Needs root, FUSE and loop devices.
+//! A real file system on the served volume: mounted, filled, unmounted, served again. Then each
+//! side is read alone, as after the loss of the other side. Needs root, FUSE and loop devices.
 
 use bimetal_tests::client::Client;
 use bimetal_tests::mount::{Fuse, Loop, Mount, assert_fsck_clean, source_tree, tree_checksums};
@@ -8,7 +8,7 @@ use bimetal_tests::server::Peer;
 use bimetal_tests::volume::{MIB, Volume};
 use std::path::Path;
 
-/// Packs the source tree once, so that "unpacking" is what tar(1) does with a release.
+/// Packs the source tree once, so that the test unpacks it as tar(1) unpacks a release.
 fn tarball(dir: &Scratch) -> std::path::PathBuf {
     let tar = dir.file("tree.tar");
     Client::new("tar")
@@ -21,8 +21,8 @@ fn tarball(dir: &Scratch) -> std::path::PathBuf {
     tar
 }
 
-/// Makes a file system on the export, unpacks the tree on it, and returns the checksums of what
-/// is there.
+/// Makes a file system on the export, unpacks the tree on it, and returns the checksums of the
+/// tree.
 fn fill(dir: &Scratch, uri: &str, tar: &Path) -> String {
     let fuse = Fuse::mount(dir, uri);
     let disk = Loop::attach(&fuse.file());
@@ -40,7 +40,7 @@ fn fill(dir: &Scratch, uri: &str, tar: &Path) -> String {
         .arg(tar)
         .within_s(300)
         .ok();
-    // A file written and removed again gives the discard mount something to discard.
+    // A file that is written and then removed gives the mount with `discard` a range to discard.
     std::fs::write(mount.path().join("gone"), vec![7; 8 << 20]).expect("write");
     Client::new("sync").arg("-f").arg(mount.path()).ok();
     std::fs::remove_file(mount.path().join("gone")).expect("remove");
@@ -60,7 +60,7 @@ fn examine(dir: &Scratch, device: &Path) -> String {
     sums
 }
 
-/// [`examine`] through a server.
+/// Does the same as [`examine`] through a server.
 fn examine_export(dir: &Scratch, uri: &str) -> String {
     let fuse = Fuse::mount(dir, uri);
     let disk = Loop::attach(&fuse.file());
@@ -89,7 +89,7 @@ fn a_source_tree_survives_on_the_volume_and_on_each_side_alone() {
     );
     server.stop();
 
-    // With nothing but one disk and losetup(8): the volume's bytes lie in order on each side.
+    // Only one disk and losetup(8) are needed: each side holds the volume's bytes in order.
     for side in ["a", "b"] {
         let offset_bytes = volume.side_data_offset(side);
         let file = dir.file(&format!("{side}.img"));
@@ -99,7 +99,8 @@ fn a_source_tree_survives_on_the_volume_and_on_each_side_alone() {
     }
 }
 
-/// The same road with nbdkit, so that a failure above is the binary's and not this machine's.
+/// Does the same with nbdkit, so that a failure above is a bug in the binary and not in this
+/// machine.
 #[test]
 fn the_road_to_a_mounted_file_system_works_here() {
     let peer = Peer::nbdkit(&["memory", "512M"]);

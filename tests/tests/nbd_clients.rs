@@ -1,4 +1,4 @@
-//! Unmodified clients against the served volume: libnbd's tools, qemu's, fio.
+//! Unmodified clients of the served volume: libnbd's tools, qemu's, fio.
 
 use bimetal_tests::checks;
 use bimetal_tests::client::Client;
@@ -24,7 +24,8 @@ fn nbdinfo_finds_a_complete_export() {
         );
         bytes
     };
-    // The protocol bounds the minimum by 64 KiB; a sector-sized client must be served.
+    // The protocol limits the minimum to 64 KiB; a client with requests of one sector must be
+    // served.
     assert!(block("block_size_minimum") <= 512, "{export:#}");
     assert!(
         (4096..=1 << 20).contains(&block("block_size_preferred")),
@@ -68,7 +69,7 @@ fn several_exports_are_listed_and_kept_apart() {
 
 #[test]
 fn a_tcp_export_and_a_stop_by_sigint() {
-    // A port that was free a moment ago; nothing else on a test machine takes it in between.
+    // A port that was just free; no other program on a test machine takes it in between.
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let port = free.local_addr().expect("an address").port();
     drop(free);
@@ -88,7 +89,7 @@ fn qemu_io_commands_on_a_mirror() {
     let server = volume.serve();
     checks::qemu_io_commands(&volume.uri());
     server.stop();
-    // What was acknowledged and drained is there after a restart.
+    // After a restart the volume holds all acknowledged and drained writes.
     let server = volume.serve();
     checks::qemu_io(
         &volume.uri(),
@@ -106,7 +107,7 @@ fn fio_verifies_at_depth_32_on_four_connections() {
     server.stop();
 }
 
-/// The main job: a 1 GiB image with a real tree goes to the volume and comes back.
+/// The main use: a 1 GiB image with a real tree is copied to the volume and back.
 #[test]
 fn a_gibibyte_there_and_back() {
     let volume = Volume::mirror("copy", 1280 * MIB);
@@ -135,8 +136,8 @@ fn qemu_img_converts_and_compares() {
     server.stop();
 }
 
-/// A cache keeps content in memory of its own, and writes pages alone as well as in runs. What a
-/// client reads through it is what lies in the file when the server has stopped.
+/// A cache keeps content in its own memory, and writes single pages as well as runs of pages. The
+/// bytes that a client reads through the cache are in the file after the server has stopped.
 #[test]
 fn a_cache_over_a_file_brings_everything_to_it() {
     let text = "[device.disk]\ntype = \"file\"\npath = \"disk.img\"\n\

@@ -1,4 +1,4 @@
-//! A volume in use is recorded, and the trace has what the client sent.
+//! A volume in use is recorded, and the trace contains the client's requests.
 
 use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;
@@ -17,7 +17,7 @@ struct Recorder {
 }
 
 impl Recorder {
-    /// Returns when it records.
+    /// Starts a recorder, and returns once it records.
     fn start(config: &Path, device: &str, out: &Path) -> Self {
         let mut child = Command::new(binary())
             .args(["record", "--json"])
@@ -42,7 +42,7 @@ impl Recorder {
         }
     }
 
-    /// Ends it as Ctrl-C does, and returns what it printed.
+    /// Ends the recorder as Ctrl-C does, and returns its output.
     fn stop(mut self) -> Value {
         send_signal(self.child.id(), "INT");
         let status = eventually(30, "the recorder's end", || {
@@ -56,7 +56,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // It may have ended, which is well.
+        // The recorder may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -70,7 +70,8 @@ fn a_recording_is_the_sequence_that_was_sent() {
     wire.write(0, &[1; 4096]);
     let out = volume.dir().file("t.csv");
     let recorder = Recorder::start(volume.config(), "vol", &out);
-    // Larger than what waits on the server and than an answer: taken while it goes on.
+    // More requests than one answer of the server holds, so the recorder has to fetch them in
+    // parts.
     let mut sent = Vec::new();
     for number in 0..6000u64 {
         let offset = number * 7 % 4096 * 4096;
@@ -127,7 +128,7 @@ fn a_compact_recording_is_a_trace_for_the_other_verbs() {
     let summary: Value = serde_json::from_str(&summary.stdout).expect("JSON");
     assert_eq!(summary["format"], "compact", "{summary}");
     assert_eq!(summary["requests"]["write"], 10, "{summary}");
-    // Blocks 0 to 10.
+    // The writes cover the blocks 0 to 10.
     assert_eq!(summary["footprint_pages"], 11, "{summary}");
     server.stop();
 }

@@ -1,5 +1,5 @@
-//! A mirror and its sides as its owner sees them: live figures, a crash, a slow side, a side that
-//! is a stripe, a side behind another server that dies.
+//! A mirror and its sides as an operator sees them: live statistics, a crash, a slow side, a stripe
+//! as a side, and a side behind another server that dies.
 
 use bimetal_tests::checks;
 use bimetal_tests::client::Client;
@@ -16,23 +16,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// What one write of [`Load`] covers.
+/// Size of one write of [`Load`] in bytes.
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// The content of piece `piece` in its `generation`: no two alike.
+/// Returns the content of a piece in a generation; it is unique to both.
 fn content(piece: u64, generation: u64) -> Vec<u8> {
     let stamp = [piece.to_le_bytes(), generation.to_le_bytes()].concat();
     stamp.repeat(PIECE_BYTES as usize / stamp.len())
 }
 
-/// A client that writes pieces all over the volume, one after the other, until it is ended.
+/// A client that writes pieces all over the volume, one at a time, until it is ended.
 struct Load {
     enough: Arc<AtomicBool>,
     writer: JoinHandle<BTreeMap<u64, u64>>,
 }
 
 impl Load {
-    /// Writes to the export `vol` at `socket`, of which it uses `pieces` pieces.
+    /// Writes to the first `pieces` pieces of the export `vol` at `socket`.
     fn start(socket: PathBuf, pieces: u64) -> Self {
         let enough = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&enough);
@@ -43,7 +43,8 @@ impl Load {
                 if ended.load(Ordering::Relaxed) {
                     break;
                 }
-                // 97 is prime to the counts used here, so every piece has its turn, far apart.
+                // 97 is coprime to the counts used here, so every piece is written in turn, and
+                // successive pieces are far apart.
                 let piece = generation * 97 % pieces;
                 wire.write(piece * PIECE_BYTES, &content(piece, generation));
                 newest.insert(piece, generation);
@@ -62,7 +63,7 @@ impl Load {
     }
 }
 
-/// Panics unless every piece reads as the newest that was acknowledged.
+/// Asserts that every piece reads as its newest acknowledged generation.
 fn assert_newest(socket: &Path, written: &BTreeMap<u64, u64>) {
     let (mut wire, _) = Wire::attached(socket, "vol");
     for (&piece, &generation) in written {
@@ -76,14 +77,14 @@ fn assert_newest(socket: &Path, written: &BTreeMap<u64, u64>) {
     }
 }
 
-/// Writes acknowledged so far by the export `vol`.
+/// Returns the number of writes that the export `vol` has acknowledged.
 fn writes(volume: &Volume) -> u64 {
     let status = volume.status();
     let count = status["exports"]["vol"]["figures"]["writes"].as_u64();
     count.unwrap_or_else(|| panic!("no writes of vol in {status:#}"))
 }
 
-/// Waits until the load has had `more` further writes taken.
+/// Waits until the export has acknowledged `more` further writes.
 fn eventually_written(volume: &Volume, more: u64) {
     let goal = writes(volume) + more;
     eventually(60, "the volume takes writes", || {
@@ -97,7 +98,7 @@ fn eventually_healthy(volume: &Volume, side: &str) {
     });
 }
 
-/// Panics unless the data areas of two files, each with its offset, are equal byte by byte.
+/// Asserts that the data areas of two files, each at its own offset, are equal byte by byte.
 fn assert_equal_areas(one: (&Path, u64), other: (&Path, u64), length_bytes: u64) {
     let (skips, length) = (format!("{}:{}", one.1, other.1), length_bytes.to_string());
     Client::new("cmp")
@@ -107,7 +108,7 @@ fn assert_equal_areas(one: (&Path, u64), other: (&Path, u64), length_bytes: u64)
         .ok();
 }
 
-/// [`assert_equal_areas`] of a mirror whose sides are the files `a.img` and `b.img`.
+/// Calls [`assert_equal_areas`] for a mirror over the files `a.img` and `b.img`.
 fn assert_equal_sides(volume: &Volume, [a, b]: [&str; 2]) {
     let (one, other) = (volume.dir().file("a.img"), volume.dir().file("b.img"));
     let offsets = [volume.side_data_offset(a), volume.side_data_offset(b)];
@@ -118,7 +119,8 @@ fn assert_equal_sides(volume: &Volume, [a, b]: [&str; 2]) {
     );
 }
 
-/// A mirror of the file `a.img` and of `side`, which is over `b.img`, both of 64 MiB, formatted.
+/// Creates and formats a mirror of the file `a.img` and of the device `side` over `b.img`, both of
+/// 64 MiB.
 fn mirror_with(name: &str, side: &str, mirror_keys: &str) -> Volume {
     let text = mirror_toml().replace(
         "[\"a\", \"b\"]\n",
@@ -141,7 +143,7 @@ fn status_shows_the_volume_and_each_side() {
         wire.write(piece * PIECE_BYTES, &content(piece, 1));
     }
     wire.flush();
-    // A flush waits for one side, and the other one follows.
+    // A flush waits for one side; the other side catches up later.
     let status = eventually(60, "every side has it", || {
         let status = volume.status();
         let figures = &status["devices"]["vol"]["figures"];
@@ -196,7 +198,7 @@ fn status_shows_the_volume_and_each_side() {
     assert_equal_sides(&volume, ["a", "b"]);
 }
 
-/// A figure of a side of the mirror `vol`.
+/// Returns a statistic of a side of the mirror `vol`.
 fn of_side(volume: &Volume, side: &str, figure: &str) -> serde_json::Value {
     volume.status()["devices"]["vol"]["parts"][side][figure].clone()
 }
@@ -219,7 +221,8 @@ fn what_would_be_lost_with_a_side_is_known() {
         (lost("a") == Some(0.0)).then_some(())
     });
     assert_eq!(lost("b"), Some(0.0));
-    // Nothing more is written, so each of them may soon be started alone.
+    // No more writes come, so both sides soon become clean-idle, and each of them can be started
+    // alone.
     for side in ["a", "b"] {
         eventually(60, "the volume is quiet", || {
             (of_side(stand.volume(), side, "mark") == "quiet").then_some(())
@@ -246,7 +249,7 @@ fn a_block_that_rots_is_found_and_repaired() {
     let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
     wire.write(0, &content(0, 1));
     drop(wire);
-    // A clean stop brings everything home.
+    // A clean stop destages all data to their home locations.
     server.stop();
     let place = volume.side_data_offset("a") + 8 * BLOCK_BYTES + 100;
     let image = volume.dir().file("a.img");
@@ -272,7 +275,7 @@ fn a_block_that_rots_is_found_and_repaired() {
 
 #[test]
 fn after_a_crash_the_volume_recovers_by_itself() {
-    // A side that needs 20 ms for each write lacks some of them at any moment.
+    // A side that needs 20 ms for each write lacks some writes at any moment.
     let slow = "type = \"delay\"\nwrite = \"20ms\"\n";
     let volume = mirror_with("crash", slow, "");
     let mut server = volume.serve();
@@ -287,7 +290,7 @@ fn after_a_crash_the_volume_recovers_by_itself() {
         (volume.figure("exposed_bytes") > 0.0).then_some(())
     });
     server.kill();
-    // The writer's connection broke, so what it knows is of no use here.
+    // The writer's connection broke, so its record of acknowledged writes is lost.
     assert!(load.writer.join().is_err());
     let server = volume.serve();
     assert_newest(&volume.socket(), &flushed);
@@ -296,7 +299,7 @@ fn after_a_crash_the_volume_recovers_by_itself() {
     assert_newest(&volume.socket(), &flushed);
     server.stop();
     assert_equal_sides(&volume, ["a", "side"]);
-    // And it is an ordinary volume again.
+    // The volume starts and stops cleanly again.
     volume.serve().stop();
 }
 
@@ -308,7 +311,7 @@ fn exposure_keeps_to_its_bound_over_a_disk() {
     let volume = mirror_with("exposure", disk, keys);
     let server = volume.serve();
     let load = Load::start(volume.socket(), 900);
-    // A file takes thousands of pieces a second and a disk some hundred, so the bound is met.
+    // A file accepts thousands of pieces a second and a disk some hundred, so the bound is reached.
     eventually(60, "a write is held back by the bound", || {
         let exposed = volume.figure("exposed_bytes");
         assert!(exposed <= bound_bytes, "{exposed} bytes are exposed");
@@ -333,7 +336,7 @@ fn a_side_may_be_a_stripe() {
         + "[device.pair]\ntype = \"stripe\"\ndevices = [\"b\", \"c\"]\nunit = \"64KiB\"\n\
            [device.vol]\ntype = \"mirror\"\nsides = [\"pair\", \"a\"]\n"
         + EXPORT_VOL;
-    // The config names a device that nothing uses as well; it is left alone.
+    // The configuration also contains a device that is not used; it must stay unchanged.
     let volume = Volume::from_toml("stripe", &text);
     volume.dir().sparse("a.img", 128 * MIB);
     for half in ["b.img", "c.img"] {
@@ -352,7 +355,7 @@ fn a_side_may_be_a_stripe() {
             .all(|b| *b == 0)
     );
 
-    // The stripe put together by hand, unit by unit, is the other side.
+    // The stripe, assembled unit by unit in the test, equals the other side.
     let joined = volume.dir().file("joined.img");
     join(volume.dir(), &joined);
     let offsets = ["a", "pair"].map(|side| volume.side_data_offset(side));
@@ -360,7 +363,7 @@ fn a_side_may_be_a_stripe() {
     assert_equal_areas((&a, offsets[0]), (&joined, offsets[1]), volume.size_bytes());
 }
 
-/// RAID-0 by hand: units of 64 KiB from `b.img` and `c.img` in turn.
+/// Assembles a RAID-0 file: units of 64 KiB from `b.img` and `c.img` in turn.
 fn join(dir: &Scratch, joined: &Path) {
     let halves = ["b.img", "c.img"].map(|f| std::fs::read(dir.file(f)).expect("half a stripe"));
     let [first, second] = halves.each_ref().map(|half| half.chunks(64 << 10));
@@ -372,7 +375,7 @@ fn join(dir: &Scratch, joined: &Path) {
     std::fs::write(joined, bytes).expect("the joined stripe");
 }
 
-/// A side behind another server, which is killed under load and started again.
+/// A side is behind another server, which is killed under load and started again.
 #[test]
 fn a_remote_side_dies_and_comes_back() {
     let device = "[device.vol]\ntype = \"file\"\npath = \"b.img\"\n";
@@ -389,7 +392,7 @@ fn a_remote_side_dies_and_comes_back() {
     let volume = Volume::from_toml("near", &text);
     volume.dir().sparse("a.img", 64 * MIB);
     volume.verb("format").ok();
-    // `check` asks no server, so it must not claim to know.
+    // `check` does not ask any server, so it must report the state as unknown.
     let known = &volume.json("check")["devices"]["vol"];
     assert_eq!(known["state"], "unknown", "{known:#}");
     assert_eq!(known["not_seen"], serde_json::json!(["b"]), "{known:#}");
@@ -413,7 +416,7 @@ fn a_remote_side_dies_and_comes_back() {
     server.stop();
     far_server.stop();
 
-    // Sides are known by what is on them: as two files on one machine they are the same volume.
+    // Sides are identified by their content: as two files on one machine they are the same volume.
     let both = Volume::from_toml("both", &mirror_toml());
     for (from, side) in [(&volume, "a.img"), (&far, "b.img")] {
         std::fs::rename(from.dir().file(side), both.dir().file(side)).expect("move a side");

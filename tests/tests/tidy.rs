@@ -1,4 +1,4 @@
-//! The rules of `bimetal_tests::tidy`, held against this tree.
+//! The rules of `bimetal_tests::tidy`, run on this tree.
 
 use bimetal_tests::tidy::{RULES, Tree};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What the world around a server does to it: it is stopped and goes on, gets signals, has limits,
-//! loses its disks. Each is told in a line that says what it is and what to do.
+//! Events outside of a server: it is stopped and continued, gets signals, has limits, loses its
+//! disks. The server reports each event in a line that names it and says what to do.
 
 use bimetal_tests::cgroup::MemoryGroup;
 use bimetal_tests::client::Client;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Clients that write all the time, each to a part of its own.
+/// Clients that write continuously, each to its own part of the volume.
 struct Load {
     enough: Arc<AtomicBool>,
     writers: Vec<JoinHandle<u64>>,
@@ -39,7 +39,7 @@ impl Load {
         Load { enough, writers }
     }
 
-    /// Ends the load; gives how many writes were acknowledged.
+    /// Ends the load; returns the number of acknowledged writes.
     fn end(self) -> u64 {
         self.enough.store(true, Ordering::Relaxed);
         let joined = self.writers.into_iter().map(JoinHandle::join);
@@ -49,13 +49,14 @@ impl Load {
     }
 }
 
-/// The words before a command that has this limit, as `ulimit` of a shell sets it.
+/// Returns a wrapper that starts its arguments with a resource limit, as `ulimit` of a shell sets
+/// it.
 fn limited(limit: &str) -> Vec<String> {
     let script = format!("ulimit {limit} && exec \"$@\"");
     ["sh", "-c", &script, "sh"].map(str::to_owned).to_vec()
 }
 
-/// What the server has said so far, once all of `words` are in it.
+/// Waits until the server's messages contain all of `words`, and returns the messages.
 fn says(server: &Server, words: &[&str]) -> String {
     eventually(30, &format!("the server says {words:?}"), || {
         let said = server.said();
@@ -63,7 +64,7 @@ fn says(server: &Server, words: &[&str]) -> String {
     })
 }
 
-/// Stops a process for so long, as a machine that is paused would.
+/// Stops a process for `seconds`, as pausing the machine would.
 fn stand_still(pid: u32, seconds: u64) {
     send_signal(pid, "STOP");
     let end = Deadline::in_s(seconds);
@@ -73,8 +74,9 @@ fn stand_still(pid: u32, seconds: u64) {
     send_signal(pid, "CONT");
 }
 
-/// Silence of a side is time in which the server was awake to hear it. Three stops under load, each
-/// longer than the silence after which a side is given up.
+/// A server must not count the time during which it was stopped as silence of a side. It is stopped
+/// three times under load, each time for longer than the silence after which a side counts as
+/// absent.
 #[test]
 fn a_server_that_was_stopped_blames_no_side() {
     let text = mirror_toml().replace(
@@ -105,7 +107,7 @@ fn a_server_that_was_stopped_blames_no_side() {
     server.stop();
 }
 
-/// A server outlives its terminal, and says so.
+/// A server survives the hangup of its terminal, and reports it.
 #[test]
 fn a_hangup_is_told_and_the_server_goes_on() {
     let volume = Volume::memory("hangup", 4 * MIB);
@@ -121,8 +123,8 @@ fn a_hangup_is_told_and_the_server_goes_on() {
     server.stop();
 }
 
-/// `ulimit -f` below the size of a file is refused with what is needed; where the file is no
-/// larger, a server runs under the limit.
+/// With `ulimit -f` below the size of a side's file, the server refuses to start and names the size
+/// needed. If no file exceeds the limit, the server runs.
 #[test]
 fn a_limit_of_file_sizes_is_named() {
     let volume = Volume::mirror("fsize", 64 * MIB);
@@ -144,8 +146,8 @@ fn a_limit_of_file_sizes_is_named() {
     server.stop();
 }
 
-/// A write beyond the limit fails as one to a full disk does, with the path and the limit: the file
-/// has grown behind the server's back.
+/// A write beyond the limit of file sizes, which was lowered under the running server, fails as a
+/// write to a full disk does. The message names the path and the limit.
 #[test]
 fn a_write_beyond_the_limit_of_file_sizes_is_an_error_and_not_the_end() {
     let text = format!("[device.vol]\ntype = \"file\"\npath = \"vol.img\"\n{EXPORT_VOL}");
@@ -156,7 +158,7 @@ fn a_write_beyond_the_limit_of_file_sizes_is_an_error_and_not_the_end() {
     limit.arg(server.pid().to_string()).ok();
     let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
     wire.write(0, &[1; 4096]);
-    // ENOSPC of the NBD protocol.
+    // 28 is ENOSPC of the NBD protocol.
     let beyond = Request::new(cmd::WRITE, 4 * MIB, 4096);
     assert_eq!(wire.run(beyond, &[1; 4096]).expect("a reply"), 28);
     says(
@@ -172,7 +174,8 @@ fn a_write_beyond_the_limit_of_file_sizes_is_an_error_and_not_the_end() {
     server.stop();
 }
 
-/// With few descriptors a server starts, says how many it may need, and says whom it turns away.
+/// With few file descriptors a server starts, reports how many it may need, and reports that it
+/// rejects clients.
 #[test]
 fn a_limit_of_open_files_is_named_with_what_is_needed() {
     let volume = Volume::mirror("nofile", 64 * MIB);
@@ -189,8 +192,8 @@ fn a_limit_of_open_files_is_named_with_what_is_needed() {
     server.stop();
 }
 
-/// In a memory cgroup that is smaller than what a server takes by default, it takes less and says
-/// so: it must not be killed before it is ready.
+/// In a memory cgroup that is smaller than a server's default memory, the server uses less and
+/// reports it: the kernel must not kill it before it is ready.
 #[test]
 fn memory_is_fitted_to_the_cgroup() {
     let group = MemoryGroup::new("fit", 128 * MIB);
@@ -206,7 +209,7 @@ fn memory_is_fitted_to_the_cgroup() {
     server.stop();
 }
 
-/// A file system in memory with a bound, mounted on a folder until the value is dropped.
+/// A tmpfs with a size limit, mounted on a folder until the value is dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -227,8 +230,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A side whose disk is full is given up with the error in words, the file and what to do; with
-/// room it is made whole.
+/// A side whose disk is full becomes absent, with a message that contains the error in words, the
+/// file and what to do. Once the disk has room again, the side is brought back in sync.
 #[test]
 fn a_full_disk_is_named_and_comes_back_with_room() {
     let text = mirror_toml().replace("b.img", "small/b.img");
@@ -262,7 +265,7 @@ fn a_full_disk_is_named_and_comes_back_with_room() {
     server.stop();
 }
 
-/// A file that a living process has locked is named with that process.
+/// If another process has locked the file of a side, the refusal names that process.
 #[test]
 fn a_locked_side_is_named_with_who_has_it() {
     let volume = Volume::mirror("locked", 64 * MIB);
@@ -279,14 +282,14 @@ fn a_locked_side_is_named_with_who_has_it() {
     server.stop();
 }
 
-/// The file of a side behind another server, as it is and as another one.
+/// A side behind another server; the test can replace its file.
 struct FarSide {
     volume: Volume,
     server: Option<Server>,
 }
 
 impl FarSide {
-    /// A file device behind `protocol`, served.
+    /// Serves a file device by `protocol`.
     fn new(name: &str, protocol: &str) -> FarSide {
         let device = "[device.vol]\ntype = \"file\"\npath = \"b.img\"\n";
         let export = EXPORT_VOL.replace("\"nbd\"", &format!("{protocol:?}"));
@@ -296,7 +299,7 @@ impl FarSide {
         FarSide { volume, server }
     }
 
-    /// Is killed, and comes back when `change` was done to its file.
+    /// Kills the server, applies `change` to its file, and serves the file again.
     fn comes_back(&mut self, change: impl FnOnce(PathBuf)) {
         self.server.take().expect("it runs").kill();
         change(self.volume.dir().file("b.img"));
@@ -304,9 +307,9 @@ impl FarSide {
     }
 }
 
-/// A side behind another server that comes back smaller, as it was, and larger, by both protocols:
-/// what cannot be used is told, and is no side; put right it is one again, without a start of
-/// anything.
+/// A side behind another server comes back smaller, then unchanged, then larger, by both protocols.
+/// A side that is too small is reported and stays absent; once its file is right it is used again,
+/// without a restart of the mirror's server.
 #[test]
 fn a_far_side_that_comes_back_as_another_one_is_told_and_taken_when_it_is_right() {
     for (device, protocol) in [("remote", "nbd"), ("brp", "brp")] {

@@ -1,5 +1,5 @@
-//! One cell of the comparison of index engines: one engine does one thing in one process, and says
-//! in one line of JSON what it took. `benches/index.py` runs them and compares.
+//! One cell of the comparison of index engines: one engine does one kind of work in one process,
+//! and reports the cost in one line of JSON. `benches/index.py` runs the cells and compares them.
 
 mod engine;
 mod measure;
@@ -18,34 +18,34 @@ use workload::{Cell, Plan};
 struct Words {
     engine: engine::Name,
     cell: Cell,
-    /// A folder for this engine alone.
+    /// Folder that only this engine uses.
     folder: PathBuf,
     #[arg(long, default_value = "8+8")]
     shape: record::Shape,
-    /// Records that are loaded.
+    /// Number of records to load.
     #[arg(long, default_value_t = 1_000_000)]
     keys: u64,
     #[arg(long, default_value_t = 256 << 20)]
     cache_bytes: u64,
-    /// For ours: memory for changes; else 10 % of the records.
+    /// Memory for changes, for `ours` only; by default 10 % of the records, at most half the cache.
     #[arg(long)]
     buffer_bytes: Option<u64>,
-    /// For ours: the longest image of a leaf.
+    /// Maximum size of a leaf image, for `ours` only.
     #[arg(long, default_value_t = 4096)]
     node_bytes: usize,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Gets, scans or commits, at most.
+    /// Maximum number of gets, scans or commits.
     #[arg(long, default_value_t = 5000)]
     count: u64,
-    /// Seconds that they may take.
+    /// Maximum time of the gets, scans or commits, in seconds.
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// Updates before `mix100`, `update100` and `kill` are counted; else three fifths of the
+    /// Updates before `mix100`, `update100` and `kill` are counted; by default three fifths of the
     /// records, after which leaves are written back at different times.
     #[arg(long)]
     warm: Option<u64>,
-    /// The data does not fit into the cache: do not read all of it first.
+    /// The data do not fit into the cache: do not read all of them first.
     #[arg(long)]
     cold: bool,
     /// Counters of the block device below the folder: /sys/block/NAME/stat.
@@ -55,14 +55,14 @@ struct Words {
 
 impl Words {
     fn plan(self) -> Plan {
-        // What a tenth of the records takes in memory as changes.
+        // Memory of one record as a change, in bytes.
         let change_bytes = match self.shape {
             record::Shape::Short => 48,
             record::Shape::Long => 160,
             record::Shape::Wide => 1060,
         };
         let tenth_bytes = self.keys / 10 * change_bytes;
-        // What is asked for is taken as it is.
+        // A size that the user gives is used unchanged.
         let half_bytes = self.cache_bytes / 2;
         let buffer_bytes = self.buffer_bytes.unwrap_or(tenth_bytes.min(half_bytes));
         Plan {

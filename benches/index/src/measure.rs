@@ -1,8 +1,8 @@
-//! What is measured: time, processor time, and what reached the device.
+//! Measurements: time, processor time, and the I/O that reached the device.
 //!
-//! Bytes, reads and flushes come from the block counters of the device, which belongs to the run
-//! alone; the counters of a process charge whole large pages for a block. It must never count what
-//! happened before the first mark, nor leave out what is still on its way at the last.
+//! Bytes, reads and flushes come from the block counters of the device, which only this run uses;
+//! the counters of a process charge whole large pages for a block. A cell must never count I/O from
+//! before the first mark, nor omit I/O that is still in flight at the last mark.
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
@@ -18,18 +18,19 @@ fn nanoseconds(clock: ClockId) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Nanoseconds of a clock that only goes forward.
+/// Returns the time of the monotonic clock in nanoseconds.
 pub fn now_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// Processor time of all threads of this process in nanoseconds, user and system: the sum that
-/// getrusage gives, and finer.
+/// Returns the processor time of all threads of this process in nanoseconds, user and system: the
+/// sum that getrusage returns, with a finer resolution.
 pub fn cpu_ns() -> u64 {
     nanoseconds(ClockId::ProcessCPUTime)
 }
 
-/// What a pair of looks at the clock takes, which is taken off each latency.
+/// Returns the time between two successive reads of the clock, which is subtracted from each
+/// latency.
 pub fn clock_cost_ns() -> u64 {
     let mut pairs: Vec<u64> = (0..10_001)
         .map(|_| {
@@ -48,7 +49,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// None yet. `clock_ns` is taken off each.
+    /// Creates an empty histogram. `clock_ns` is subtracted from each latency.
     pub fn new(clock_ns: u64) -> Latencies {
         let histogram = Histogram::new_with_bounds(1, 3_600_000_000_000, 3);
         Latencies {
@@ -57,7 +58,7 @@ impl Latencies {
         }
     }
 
-    /// Does something and takes down how long it took.
+    /// Runs `act` and records its latency.
     pub fn time<T>(&mut self, act: impl FnOnce() -> T) -> T {
         let start = now_ns();
         let result = act();
@@ -65,21 +66,21 @@ impl Latencies {
         result
     }
 
-    /// Takes down what a pair of looks at the clock has shown.
+    /// Records the difference between two reads of the clock.
     pub fn note(&mut self, shown_ns: u64) {
         let latency_ns = shown_ns.saturating_sub(self.clock_ns).max(1);
         self.histogram.saturating_record(latency_ns);
     }
 
-    /// Adds those of another thread.
+    /// Adds the latencies of another thread.
     pub fn add(&mut self, other: &Latencies) {
         self.histogram
             .add(&other.histogram)
             .expect("both have the same bounds");
     }
 
-    /// Count, median and tail, in nanoseconds divided by `parts`, for what was timed so many at a
-    /// time.
+    /// Returns count, median and 99th percentile. Each latency covers `parts` operations, so the
+    /// count is multiplied by `parts`, and the nanoseconds are divided by it.
     pub fn summary(&self, parts: u64) -> Value {
         let part = |ns: u64| ns as f64 / parts as f64;
         json!({
@@ -90,7 +91,7 @@ impl Latencies {
     }
 }
 
-/// What the device had done up to a moment.
+/// I/O counters of a device at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeviceCounters {
     reads: u64,
@@ -101,7 +102,7 @@ pub struct DeviceCounters {
 }
 
 impl DeviceCounters {
-    /// Reads the line of a `stat` file of a block device (Documentation/block/stat.rst).
+    /// Parses the line of a `stat` file of a block device (Documentation/block/stat.rst).
     fn parse(text: &str) -> Option<DeviceCounters> {
         let fields: Option<Vec<u64>> = text
             .split_whitespace()
@@ -118,25 +119,26 @@ impl DeviceCounters {
     }
 }
 
-/// The device below, if its counters are to be read.
+/// The device below the folder, with its counters if they are to be read.
 pub struct Device {
     stat: Option<PathBuf>,
     folder: File,
 }
 
 impl Device {
-    /// `stat` is the file of its counters, `folder` is on it.
+    /// Opens the folder. `stat` is the file of the device's counters; `folder` is on the device.
     pub fn new(stat: Option<PathBuf>, folder: &Path) -> Result<Device> {
         let folder = File::open(folder).with_context(|| folder.display().to_string())?;
         Ok(Device { stat, folder })
     }
 
-    /// Writes out what the file system holds back, so that it counts from here on or not at all.
+    /// Writes out the dirty data of the file system, so that their I/O belongs to one side of a
+    /// mark.
     pub fn drain(&self) -> Result<()> {
         rustix::fs::syncfs(&self.folder).context("syncfs")
     }
 
-    /// The counters now; nothing without a device.
+    /// Returns the present counters; `None` without a device.
     pub fn counters(&self) -> Result<Option<DeviceCounters>> {
         let Some(stat) = &self.stat else {
             return Ok(None);
@@ -149,7 +151,7 @@ impl Device {
     }
 }
 
-/// What the device has done between two moments.
+/// Returns the I/O of the device between two moments.
 pub fn device_between(before: Option<DeviceCounters>, after: Option<DeviceCounters>) -> Value {
     let (Some(before), Some(after)) = (before, after) else {
         return Value::Null;
@@ -169,7 +171,7 @@ mod tests {
 
     #[test]
     fn counters_of_a_device() {
-        // The line of a loop device, fields as in the kernel's documentation.
+        // The line of a loop device, with fields as in the kernel's documentation.
         let line = "  100 0 800 5 20 3 160 7 0 9 12 0 0 0 0 11 4\n";
         let counters = DeviceCounters::parse(line).unwrap();
         assert_eq!((counters.reads, counters.read_sectors), (100, 800));

@@ -1,33 +1,32 @@
-//! The records and ids of the workloads: what is asked for and written, the same for every engine.
+//! The records and ids of the workloads, which are the same for every engine.
 //!
-//! N live keys of the universe U = 2N: the load takes the even ids. A key of 8 bytes is the id, one
-//! of 16 bytes its mixed form and the id, so that neighbours are far apart. Values are random, so
-//! that nothing of them can be compressed away. It must never draw differently for different
-//! engines.
+//! N live keys of the universe U = 2N: the load uses the even ids. A key of 8 bytes is the id; a
+//! key of 16 bytes is a hash of the id and the id, so that neighbours are far apart. Values are
+//! random, so that they cannot be compressed. The draws must never differ between engines.
 
 use std::ops::Range;
 
-/// Odd and no multiple of 5, so that ranks of a Zipf draw are spread over all ids of a round
-/// number.
+/// Multiplier that spreads the ranks of a Zipf draw over all ids. It is odd and not a multiple of
+/// 5, so that it is coprime to every count that is a product of twos and fives.
 const SPREAD: u64 = 2_862_933_555_777_941_757;
 const ZIPF_THETA: f64 = 0.99;
 
-/// How long keys and values are.
+/// Lengths of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Shape {
     /// Keys and values of 8 bytes.
     #[value(name = "8+8")]
     Short,
-    /// Keys of 16 bytes, values of 100.
+    /// Keys of 16 bytes, values of 100 bytes.
     #[value(name = "16+100")]
     Long,
-    /// Keys of 8 bytes, values of 1,000.
+    /// Keys of 8 bytes, values of 1,000 bytes.
     #[value(name = "8+1000")]
     Wide,
 }
 
 impl Shape {
-    /// Bytes of a key.
+    /// Returns the length of a key in bytes.
     pub fn key_bytes(self) -> usize {
         match self {
             Shape::Short | Shape::Wide => 8,
@@ -35,7 +34,7 @@ impl Shape {
         }
     }
 
-    /// Bytes of a value.
+    /// Returns the length of a value in bytes.
     pub fn value_bytes(self) -> usize {
         match self {
             Shape::Short => 8,
@@ -44,12 +43,12 @@ impl Shape {
         }
     }
 
-    /// Bytes of a record.
+    /// Returns the length of a record in bytes.
     pub fn record_bytes(self) -> u64 {
         (self.key_bytes() + self.value_bytes()) as u64
     }
 
-    /// The key of an id.
+    /// Returns the key of an id.
     pub fn key(self, id: u64) -> Key {
         let mut key = Key {
             bytes: [0; 16],
@@ -63,7 +62,7 @@ impl Shape {
     }
 }
 
-/// A key.
+/// A key of 8 or 16 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     bytes: [u8; 16],
@@ -71,41 +70,41 @@ pub struct Key {
 }
 
 impl Key {
-    /// Its bytes.
+    /// Returns the bytes of the key.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// The finisher of splitmix64, a bijection.
+/// Applies the finalizer of splitmix64, a bijection.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
 }
 
-/// Random numbers from a seed (splitmix64).
+/// Generator of random numbers from a seed (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Draw(u64);
 
 impl Draw {
-    /// A sequence of its own for each seed.
+    /// Creates a generator; each seed has its own sequence.
     pub fn new(seed: u64) -> Draw {
         Draw(mix(seed ^ 0x6A09_E667_F3BC_C908))
     }
 
-    /// Any number.
+    /// Returns any 64-bit number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0)
     }
 
-    /// A number below `bound`, each about equally often.
+    /// Returns a number below `bound`, each with about the same probability.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.number()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Fills bytes.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.number().to_le_bytes()[..chunk.len()]);
@@ -117,7 +116,7 @@ impl Draw {
     }
 }
 
-/// The generator of YCSB, theta 0.99, with its ranks spread over all of `count`.
+/// The Zipf generator of YCSB, theta 0.99, with its ranks spread over all numbers below `count`.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     count: u64,
@@ -126,7 +125,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Ranks below `count`. Takes time in proportion to it.
+    /// Creates a generator of numbers below `count`, in time proportional to `count`.
     pub fn new(count: u64) -> Zipf {
         let zeta = |count: u64| -> f64 {
             (1..=count)
@@ -142,7 +141,7 @@ impl Zipf {
         }
     }
 
-    /// A number below `count`; which ones are frequent is spread.
+    /// Returns a number below `count`. The frequent numbers are spread over the whole range.
     pub fn draw(&self, draw: &mut Draw) -> u64 {
         let u = draw.unit();
         let scaled = u * self.zeta;
@@ -159,7 +158,7 @@ impl Zipf {
     }
 }
 
-/// Puts and deletes that are written as one.
+/// A batch of puts and deletes.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     bytes: Vec<u8>,
@@ -167,7 +166,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Empties it.
+    /// Empties the batch.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.items.clear();
@@ -179,7 +178,7 @@ impl Changes {
         start..self.bytes.len()
     }
 
-    /// Gives an id a random value.
+    /// Adds a put of an id with a random value.
     pub fn put(&mut self, shape: Shape, id: u64, draw: &mut Draw) {
         let key = self.push(shape.key(id).bytes());
         let start = self.bytes.len();
@@ -189,13 +188,13 @@ impl Changes {
         self.items.push((key, Some(value)));
     }
 
-    /// Takes an id out.
+    /// Adds a delete of an id.
     pub fn delete(&mut self, shape: Shape, id: u64) {
         let key = self.push(shape.key(id).bytes());
         self.items.push((key, None));
     }
 
-    /// Each key with its value, or without one to delete it.
+    /// Returns each key with its new value, or with `None` for a delete.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
         let item = |(key, value): &(Range<usize>, Option<Range<usize>>)| {
             let value = value.clone().map(|range| &self.bytes[range]);
@@ -204,7 +203,7 @@ impl Changes {
         self.items.iter().map(item)
     }
 
-    /// Keys and values, one after the other.
+    /// Returns all keys and values, concatenated.
     pub fn user_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -225,7 +224,8 @@ mod tests {
         for _ in 0..draws {
             hits[zipf.draw(&mut draw) as usize] += 1;
         }
-        // Rank 1 of a Zipf distribution has 1 / zeta(n, theta) of the draws, here 0.1278.
+        // The most frequent rank of a Zipf distribution has 1 / zeta(n, theta) of the draws, here
+        // 0.1278.
         let first = hits[0] as f64 / f64::from(draws);
         let zeta: f64 = (1..=count).map(|rank| (rank as f64).powf(-0.99)).sum();
         assert!((first * zeta - 1.0).abs() < 0.02, "{first}");

@@ -1,8 +1,9 @@
-//! The cells: what one process does with one engine, and what it says of it.
+//! The cells of the benchmark: the work that one process does with one engine, and its report.
 //!
-//! Keys and changes are drawn before the clock is looked at, so that a latency is the engine's
-//! alone. A cell that writes first fills what the engine gathers before it writes back (*warming*),
-//! then counts: from one mark to another, and once more when work left to other threads is done.
+//! Keys and changes are drawn before the clock is read, so that a latency contains only the
+//! engine's time. A cell that writes first fills the engine's write buffers (*warming*). It then
+//! counts from one mark to another, and counts the device once more after work left to other
+//! threads is done.
 
 use crate::engine::{self, Durability, Engine, Name, Setting};
 use crate::measure::{self, Device, Latencies, clock_cost_ns, cpu_ns, device_between, now_ns};
@@ -17,51 +18,52 @@ const GETS_A_SNAPSHOT: usize = 100;
 const ROWS_A_SCAN: usize = 100;
 const SCANS_A_SNAPSHOT: usize = 10;
 const WRITER_THREADS: u64 = 8;
-/// Below all keys. Not every engine can look for an empty one.
+/// A key below all keys. Not every engine can look for an empty key.
 const LEAST_KEY: &[u8] = &[0];
-/// Filling what an engine gathers may take so long, whatever is counted afterwards: what is counted
-/// while it is not full is the log alone.
+/// Maximum time of the warming in nanoseconds, whatever is counted afterwards. While an engine's
+/// write buffers are not full, a cell measures only the log.
 const WARMING_MAX_NS: u64 = 120_000_000_000;
-/// What most engines read at a time.
+/// Page size that most engines read.
 const PAGE_BYTES: u64 = 4096;
 
-/// What is done.
+/// Kinds of work that a process can measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Cell {
-    /// The even ids in random order, relaxed, 10,000 at a time; then everything is written back.
+    /// Loads the even ids in random order, relaxed, in batches of 10,000; then writes everything
+    /// back.
     Load,
-    /// Ids that are there, each equally often; a hundred in one snapshot.
+    /// Reads loaded ids, each with the same probability; a hundred in one snapshot.
     Get,
-    /// The same, drawn by Zipf's law.
+    /// As `get`, but with ids drawn by Zipf's law.
     GetZipf,
-    /// The same as `get`, each for itself by the engine's shortest way.
+    /// As `get`, but each id by itself, by the engine's fastest call.
     GetAlone,
-    /// A hundred records from a random id on.
+    /// Reads a hundred records from a random id on.
     Scan,
     /// A get, then a durable put or delete.
     Mix1,
-    /// A hundred gets, then a hundred puts and deletes, durable as one.
+    /// A hundred gets, then a hundred puts and deletes in one durable commit.
     Mix100,
-    /// A durable put of an id of the load.
+    /// A durable put of a loaded id.
     Update1,
-    /// A hundred of them, durable as one.
+    /// A hundred puts of loaded ids in one durable commit.
     Update100,
     /// `update1` on eight threads.
     Threads8,
-    /// `mix100`, and then the process kills itself.
+    /// `mix100`, after which the process kills itself.
     Kill,
-    /// Opening.
+    /// Opens the index, gets one record and reads all.
     Reopen,
 }
 
 impl Cell {
-    /// Whether the index has to be filled, and what it gathers, before anything is counted.
+    /// Returns whether the engine's write buffers have to be full before the cell counts.
     fn is_warmed(self) -> bool {
         matches!(self, Cell::Mix100 | Cell::Update100 | Cell::Kill)
     }
 }
 
-/// All that a cell is given.
+/// Parameters of a cell.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub cell: Cell,
@@ -70,21 +72,21 @@ pub struct Plan {
     pub shape: Shape,
     pub keys: u64,
     pub setting: Setting,
-    /// Seed of everything that is drawn.
+    /// Seed of all random draws.
     pub seed: u64,
-    /// Operations (gets, scans, commits), at most.
+    /// Maximum number of operations (gets, scans, commits).
     pub count: u64,
-    /// Nanoseconds that they may take; what was begun is ended.
+    /// Maximum time of the operations in nanoseconds; an operation that has begun is finished.
     pub limit_ns: u64,
-    /// Updates that are written before anything is counted.
+    /// Number of updates that are written before the cell counts.
     pub warm_updates: u64,
-    /// The data does not fit into the cache.
+    /// Whether the data do not fit into the cache.
     pub is_cold: bool,
-    /// Counters of the device.
+    /// File of the device's counters.
     pub stat: Option<PathBuf>,
 }
 
-/// Runs a cell; returns what is to be printed.
+/// Runs a cell and returns its report.
 pub fn run(plan: &Plan) -> Result<Value> {
     std::fs::create_dir_all(&plan.folder)?;
     let mut session = Session::begin(plan)?;
@@ -107,7 +109,7 @@ pub fn run(plan: &Plan) -> Result<Value> {
     session.end(found)
 }
 
-/// A cell on its way.
+/// A running cell.
 struct Session<'a> {
     plan: &'a Plan,
     engine: Box<dyn Engine>,
@@ -120,7 +122,7 @@ struct Session<'a> {
     value: Vec<u8>,
 }
 
-/// What was counted, by name.
+/// Results of a cell, by name.
 type Found = Map<String, Value>;
 
 fn entries<const N: usize>(entries: [(&str, Value); N]) -> Found {
@@ -128,7 +130,7 @@ fn entries<const N: usize>(entries: [(&str, Value); N]) -> Found {
     named.into_iter().collect()
 }
 
-/// The moment of a first mark.
+/// State of the clocks and of the device when counting begins.
 struct Mark {
     wall_ns: u64,
     cpu_ns: u64,
@@ -163,9 +165,9 @@ impl<'a> Session<'a> {
         Latencies::new(self.clock_ns)
     }
 
-    /// Before anything is written that counts: what fits into the cache is there, also of an engine
-    /// whose cache is its own and not the kernel's, and what the engine gathers is full where that
-    /// matters.
+    /// Prepares a cell that writes. Fills the cache with the data that fit into it, which matters
+    /// for engines whose cache is not the kernel's, and fills the engine's write buffers if the
+    /// cell needs that.
     fn get_going(&mut self) -> Result<()> {
         if !self.plan.is_cold {
             self.warm_cache()?;
@@ -176,7 +178,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Fills what the engine gathers: updates of loaded ids, relaxed.
+    /// Fills the engine's write buffers by relaxed updates of loaded ids.
     fn warm(&mut self) -> Result<()> {
         let start = now_ns();
         let mut done = 0;
@@ -185,7 +187,7 @@ impl<'a> Session<'a> {
             self.engine.write(&self.changes, Durability::Relaxed)?;
             done += LOAD_BATCH as u64;
         }
-        // The first durable commit pays for what was relaxed before it.
+        // The first durable commit also makes the relaxed writes durable, so it is not counted.
         self.draw_updates(1);
         self.engine.write(&self.changes, Durability::Durable)
     }
@@ -199,7 +201,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Ends the counting. `written` is the number of records that were written.
+    /// Ends the counting, and adds the totals to `found`. `written` is the number of written
+    /// records.
     fn measured(
         &self,
         mark: &Mark,
@@ -252,8 +255,8 @@ impl<'a> Session<'a> {
         Ok(found)
     }
 
-    /// Reads everything once, so that the cache has it; where it cannot, as much as makes the cache
-    /// full of what is read next. Returns how many records were seen.
+    /// Fills the cache by reading everything once. If the data do not fit, reads enough random
+    /// records to fill the cache. Returns the number of records read.
     fn warm_cache(&mut self) -> Result<u64> {
         if self.plan.is_cold {
             let gets = self.plan.setting.cache_bytes / PAGE_BYTES * 2;
@@ -291,8 +294,8 @@ impl<'a> Session<'a> {
         let (mut done, mut missing) = (0, 0);
         let mark = self.mark()?;
         while mark.goes_on(self.plan, done) {
-            // In turns: a hundred timed together, which hides the clock, and a hundred timed one by
-            // one.
+            // In turn: a hundred gets timed together, which hides the cost of the clock, and a
+            // hundred timed one by one.
             self.keys_of(pick, &mut keys);
             self.engine.read(&mut |reader| {
                 hundred.time(|| {
@@ -486,7 +489,7 @@ impl<'a> Session<'a> {
         Ok(found)
     }
 
-    /// The index was opened; the first answer belongs to it.
+    /// Reports the time of opening the index, up to its first answer.
     fn reopened(&mut self) -> Result<Found> {
         let start = now_ns();
         let key = self.plan.shape.key(0);
@@ -507,14 +510,14 @@ impl<'a> Session<'a> {
         found.insert("clock_ns".to_owned(), json!(self.clock_ns));
         found.insert("figures".to_owned(), self.engine.figures()?);
         if self.plan.cell == Cell::Kill {
-            // It must not be closed: that is what the kill is for.
+            // The engine must not be closed: the kill is a crash.
             std::mem::forget(self.engine);
         }
         Ok(Value::Object(found))
     }
 }
 
-/// Bytes that the file system has set aside for each file of a folder.
+/// Returns the bytes that the file system has allocated to each file of a folder.
 fn files(folder: &Path) -> Result<Value> {
     use std::os::unix::fs::MetadataExt;
     const STAT_BLOCK_BYTES: u64 = 512;

@@ -5,11 +5,12 @@
 //! cargo run --release --example schedulers_on_flash -p bimetal-block -- [PROFILE] [SECONDS] [DEPTH] [PARAMETERS]
 //! ```
 //!
-//! Eight readers each read 4 KiB at random and ask again at once. Sixteen writers each write runs
-//! of eight 4-KiB pages at random places, in sequence and nobody waiting, and rest for as long as a
-//! run takes at the rate meant. One more writer writes 4 KiB with FUA every 5 ms. Prints the
-//! latencies of reads, of FUA writes and of the others, and what was moved. The same seed for all.
-//! PARAMETERS are those of `flash`, as in `write_expire = '20ms', reads_between = 8`.
+//! Each of eight readers reads 4 KiB at random, one read after the other. Each of sixteen writers
+//! writes runs of eight consecutive 4-KiB pages at random places, all pages of a run at once, and
+//! pauses for 20 to 60 ms after each run. One more writer writes 4 KiB with FUA and pauses for 5 ms
+//! after each write. Prints the rates and latencies of reads, FUA writes and other writes. All
+//! schedulers are run with the same seed. PARAMETERS are parameters of the scheduler `flash`, as in
+//! `write_expire = '20ms', reads_between = 8`.
 
 use std::cell::RefCell;
 use std::path::Path;

@@ -24,7 +24,7 @@ pub struct ConfigError {
     pub line: usize,
     /// Column, from 1.
     pub column: usize,
-    /// What is wrong and what was expected.
+    /// Description of the mistake and of the expected text.
     pub message: String,
 }
 

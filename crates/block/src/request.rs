@@ -8,8 +8,9 @@ use serde::Deserialize;
 
 use crate::error::IoError;
 
-/// Atomic unit of every volume in bytes: a block of this size is written entirely or not at all.
-/// Smaller requests are converted to whole blocks in one layer, [`crate::layers::atomic`].
+/// Atomic unit of every volume in bytes: a block of this size is written entirely or remains
+/// unchanged. Smaller requests are converted to whole blocks in one layer,
+/// [`crate::layers::atomic`].
 pub const BLOCK_BYTES: u64 = 4096;
 
 /// Maximum number of extents in an answer to [`Op::Extents`].

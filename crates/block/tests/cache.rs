@@ -515,7 +515,7 @@ async fn walk(rt: &Rt, top: &Rc<dyn Device>) {
     }
 }
 
-/// Reads and flushes that nobody waits for to the end.
+/// Submits a read or a flush, and abandons it after a random time.
 async fn leave(rt: &Rt, top: &Rc<dyn Device>, pages: Range<u64>, rng: &mut Rng) {
     let request = match rng.below(2) {
         0 => Request::flush(),

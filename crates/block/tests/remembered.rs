@@ -254,7 +254,7 @@ async fn interrupted(rt: &Rt) -> Devices {
 }
 
 /// The configuration has already been edited: it no longer names the side that is being removed.
-/// That side still counts, and is used until the new one is in sync.
+/// The removed side still counts, and is used until the new side is in sync.
 #[test]
 fn a_configuration_may_name_the_sides_of_afterwards_before_the_end() {
     let rt = virtual_rt(1);

@@ -158,8 +158,8 @@ pub unsafe extern "C" fn brp_submit(
         if requests.is_null() {
             return Err(null("requests"));
         }
-        // SAFETY: not NULL, and the caller says that so many stand there; every field takes any
-        // value.
+        // SAFETY: not NULL, and the caller promises that `count` requests are stored there; every
+        // field takes any value.
         let requests = unsafe { std::slice::from_raw_parts(requests, count as usize) };
         let requests = requests
             .iter()

@@ -54,10 +54,10 @@ impl Buffer {
     pub(crate) fn copy_to(&self, into: &mut [u8]) {
         assert_eq!(into.len(), self.length_bytes, "a write is copied whole");
         if self.length_bytes > 0 {
-            // SAFETY: the program says that so many bytes may be read there until the request is
-            // completed, and `into` is memory of ours, which the program's cannot overlap. No
-            // reference to the program's memory is made, so that a program that writes there
-            // meanwhile gets torn data and nothing worse.
+            // SAFETY: the program promises that `length_bytes` bytes may be read there until the
+            // request is completed, and `into` is memory of ours, which the program's cannot
+            // overlap. No reference to the program's memory is made, so that a program that writes
+            // there meanwhile gets torn data and nothing worse.
             unsafe {
                 self.start
                     .copy_to_nonoverlapping(into.as_mut_ptr(), into.len())

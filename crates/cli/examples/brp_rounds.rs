@@ -22,19 +22,19 @@ const BATCH: u64 = 25;
 
 #[derive(Parser)]
 struct Args {
-    /// Rounds in all, half of them on a file and half behind a write-back cache
+    /// Total number of rounds, half of them on a file and half behind a write-back cache
     #[arg(long, default_value = "1000")]
     rounds: u64,
-    /// Where finished batches are kept, to go on from there
+    /// File with the results of finished batches; a later call continues after them
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Begin no further batch after so many
+    /// Start at most this many batches
     #[arg(long, value_name = "N")]
     batches: Option<u64>,
-    /// The program [default: the one that was built beside this one]
+    /// The program to test [default: the one that was built with this example]
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
-    /// Where volumes are made
+    /// Directory in which the volumes are created
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     dir: PathBuf,
 }

@@ -67,7 +67,7 @@ impl Event {
 /// State of a side at the last poll.
 #[derive(Default)]
 struct SideBefore {
-    /// Health at the last poll; `None` before the first, when a side is expected to be healthy.
+    /// Health at the last poll; `None` before the first poll, which expects a healthy side.
     health: Option<&'static str>,
     rotten_blocks: u64,
     full_looks: u32,
@@ -209,7 +209,7 @@ impl Waiting {
                     self.0.push_front(event);
                     return;
                 }
-                // The thread has ended with the process; nobody is left to tell.
+                // The alert thread has ended, as it does with the process; drop the event.
                 Err(TrySendError::Disconnected(_)) => return,
             }
         }

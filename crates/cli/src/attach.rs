@@ -24,26 +24,26 @@ const NUMBERS: std::ops::Range<i64> = 0..1 << 20;
 /// Prefix of the path of a block device, before its number.
 const PATH_START: &str = "/dev/ublkb";
 
-/// What to attach.
+/// Arguments of the verb `attach`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The device of the configuration
+    /// The device, by its name in the configuration
     #[arg(value_name = "DEVICE")]
     device: String,
-    /// The number N of /dev/ublkbN; by default the lowest that is free
+    /// The number N of /dev/ublkbN [default: the lowest that is free]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(NUMBERS))]
     number: Option<u32>,
-    /// Refuse changes
+    /// Make the block device read-only
     #[arg(long)]
     read_only: bool,
     #[command(flatten)]
     open: OpenArgs,
 }
 
-/// What to detach.
+/// Arguments of the verb `detach`.
 #[derive(clap::Args)]
 pub(crate) struct DetachArgs {
     /// The block device: /dev/ublkbN
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let (file, device) = (config.path.display(), &args.device);
         bail!("{file}: there is no [device.{device}] to attach");
     }
-    // A volume belongs to one process, and this process serves only the kernel.
+    // A volume belongs to one process. This process serves only the kernel, so it starts no export.
     config.exports.clear();
     let rt = limits::start_server(&config)?;
     conclude(rt.block_on(serve(&rt, config, args)))

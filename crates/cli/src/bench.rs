@@ -22,12 +22,12 @@ use bimetal_block::units::show_count;
 use bimetal_console::latency::show_latency;
 use bimetal_console::table::{Align, Table};
 
-/// How often the progress bar moves.
+/// Interval at which the progress bar is updated.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// Maximum queue depth.
 const DEPTH_MAX: i64 = 4096;
 
-/// What to measure.
+/// Arguments of the verb `bench`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration
@@ -36,23 +36,23 @@ pub(crate) struct Args {
     /// The device, by its name in the configuration
     #[arg(long, value_name = "NAME")]
     device: String,
-    /// Which requests
+    /// The access pattern
     #[arg(long, value_name = "PATTERN", default_value = "randread")]
     rw: Pattern,
     /// Size of a request
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_size)]
     bs: Size,
-    /// Requests in flight
+    /// Number of requests in flight
     #[arg(long, value_name = "N", default_value = "32",
           value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
     depth: u32,
     /// How long to measure [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "ops")]
     time: Option<Time>,
-    /// How many requests to measure, instead of a time
+    /// Number of requests to measure, instead of a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     ops: Option<u64>,
-    /// Use only the start of the device [default: all of it]
+    /// Use only this much of the start of the device [default: the whole device]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<Size>,
     /// Seed of the random numbers
@@ -178,7 +178,7 @@ fn load_of(name: &str, geometry: &Geometry, args: &Args) -> Result<Load> {
 
 async fn drive(rt: &Rt, device: Rc<dyn Device>, load: Load) -> (Outcome, Load, Option<Duration>) {
     let run = Run::new(rt, device, load);
-    // In virtual time, seconds pass at once, and a bar would only cost CPU time.
+    // A load in virtual time does not wait for real time, and a bar would only cost CPU time.
     let bar = (!rt.is_virtual()).then(|| show_progress(rt, &run));
     let cpu_before = cpu_time();
     run.finish().await;

@@ -14,20 +14,19 @@ use crate::figures;
 use bimetal_console::stderr::say;
 use bimetal_console::table::{Align, Table};
 
-/// Which cache.
+/// Arguments of the verb `cache`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration that the server was started with
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The cache
+    /// The cache, by its name in the configuration
     #[arg(value_name = "DEVICE")]
     device: String,
-    /// After a failed flush has lost data that was not held any more, every flush fails. This says
-    /// that the loss is known, so that they may succeed again
+    /// Accept that a failed flush has lost data; until then, every flush of the cache fails
     #[arg(long)]
     accept_loss: bool,
-    /// Print the figures as JSON, one line
+    /// Print the statistics as one line of JSON
     #[arg(long)]
     json: bool,
 }

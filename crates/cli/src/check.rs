@@ -16,13 +16,13 @@ use crate::control;
 use crate::facts::{self, AllFacts};
 use crate::terminal::{Terminal, Tone};
 
-/// What to check.
+/// Arguments of the verb `check`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Print what was found as JSON
+    /// Print the devices and exports as JSON
     #[arg(long, conflicts_with = "dot")]
     json: bool,
     /// Print the devices as a graph for Graphviz

@@ -29,13 +29,13 @@ const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A configuration that has been read and validated; no device is open.
 pub(crate) struct Config {
-    /// The file.
+    /// Path of the configuration file.
     pub(crate) path: PathBuf,
     /// The devices.
     pub(crate) graph: Graph,
     /// The exports, by name.
     pub(crate) exports: Vec<ExportConfig>,
-    /// `[server]`.
+    /// Options of the section `[server]`.
     pub(crate) server: ServerOptions,
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct VolumeArgs {
     /// The configuration that the server was started with
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// The mirror
+    /// The mirror, by its name in the configuration
     #[arg(value_name = "VOLUME")]
     pub(crate) volume: String,
 }

@@ -17,10 +17,10 @@ use bimetal_console::table::{Align, Table};
 /// Buffer memory for fetching the list.
 const POOL_BYTES: usize = 1 << 20;
 
-/// Whom to ask.
+/// Arguments of the verb `exports`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where the target listens: `unix:PATH`, `tcp:ADDRESS:PORT` or `rdma:ADDRESS:PORT`
+    /// Address of the target: `unix:PATH`, `tcp:ADDRESS:PORT` or `rdma:ADDRESS:PORT`
     #[arg(value_name = "TARGET")]
     target: Address,
     /// Print the list as JSON

@@ -40,7 +40,8 @@ pub(crate) type AllFacts = BTreeMap<String, Facts>;
 /// Inspects every device, children before parents.
 ///
 /// # Errors
-/// The first file that cannot be used, or side that does not belong where it is.
+/// The first device that cannot be used or that appears twice in a stack, or the first side that
+/// belongs to another volume.
 pub(crate) fn find(config: &Config) -> Result<AllFacts> {
     let mut all = AllFacts::new();
     let used = used(config);
@@ -127,7 +128,7 @@ fn of_device(graph: &Graph, name: &str, is_used: bool, all: &mut AllFacts) -> Re
             facts.size_bytes = layout.map(|layout| layout.size_bytes());
         }
         node => {
-            // A layer over one device has its size.
+            // A layer over one device has the size of that device.
             if let [below] = node.children()[..] {
                 facts.size_bytes = all[below].size_bytes;
                 facts.geometry = all[below].geometry;
@@ -165,7 +166,7 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
     let of_found = volume_state(&found);
     let state = match of_found {
         _ if !not_formatted.is_empty() => NOT_FORMATTED,
-        // A side that was not inspected may have newer state than the others report.
+        // A side that was not inspected may have a newer state than the others.
         known if not_seen.is_empty() || known == ACTIVE && !found.is_empty() => known,
         _ => "unknown",
     };
@@ -282,7 +283,7 @@ fn what_is_lost(graph: &Graph, sides: &[String], all: &AllFacts) -> Option<Strin
     })
 }
 
-/// The state of a mirror with a side that holds no volume.
+/// State of a mirror with a side that holds no volume.
 const NOT_FORMATTED: &str = "not formatted";
 
 /// State of a volume that is in use or was not stopped cleanly; its files do not tell which.
@@ -323,8 +324,8 @@ fn volume_state(found: &[(&String, Superblock)]) -> &'static str {
     }
 }
 
-/// Returns false for an out-of-sync side, one that lacks writes that other sides have. A side that
-/// is being rebuilt is not consulted.
+/// Returns false for an out-of-sync side, which lacks writes that other sides have. A side that is
+/// being rebuilt is never the newest, and the comparison ignores its history.
 fn is_newest(superblock: &Superblock, found: &[(&String, Superblock)]) -> bool {
     let heard = found.iter().filter(|(_, s)| s.state != State::Inconsistent);
     let descends = |s: &Superblock| superblock.history.contains(&s.history.current().id);
@@ -342,7 +343,8 @@ fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Sup
     for (path, offset) in places {
         let place = || format!("side {side}: {}", path.display());
         let mut file = match File::open(path) {
-            // The device is not in use: for a used device a missing file was reported earlier.
+            // Only a device that no export uses can get here: for a used device, a missing file was
+            // reported earlier.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             opened => opened.with_context(place)?,
         };
@@ -410,8 +412,8 @@ fn adopted_layout(config: &AdoptedConfig, all: &AllFacts) -> Result<Option<adopt
         .context("its metadata device needs more than 1 MiB")
 }
 
-/// The file in which a side has its data in one piece, and from where on; `None` when there is
-/// none.
+/// Returns the file that holds the data of a side in one contiguous piece, and the offset of the
+/// data in the file; `None` if there is no such file.
 fn data_place<'g>(
     graph: &'g Graph,
     side: &str,
@@ -424,10 +426,11 @@ fn data_place<'g>(
     (path == path_of_last && last - first == len - 1).then_some((path, first))
 }
 
-/// Where the data of each side of the mirror `name` lies: the file, and the offset in it in bytes.
+/// Returns the location of the data of each side of the mirror `name`: the file, and the offset in
+/// it in bytes.
 ///
 /// # Errors
-/// When a side does not lie in one file, or is not formatted.
+/// If the data of a side is not contiguous in one file, or the side is not formatted.
 pub(crate) fn data_places(config: &Config, name: &str) -> Result<Vec<(std::path::PathBuf, u64)>> {
     let all = find(config)?;
     let sides = config.graph.nodes()[name].children();
@@ -442,7 +445,7 @@ pub(crate) fn data_places(config: &Config, name: &str) -> Result<Vec<(std::path:
     sides.iter().map(place).collect()
 }
 
-/// What the kernel says of a file or block device, and what is on it.
+/// Returns the kernel's facts about a file or block device, and the formats recognized on it.
 fn of_file(file: &FileConfig) -> Result<Facts> {
     let system = System::default();
     let looked = file
@@ -457,7 +460,7 @@ fn of_file(file: &FileConfig) -> Result<Facts> {
         json!(geometry.physical_bytes),
     );
     more.insert("optimal_io_bytes".into(), json!(geometry.preferred_bytes));
-    // Of a file these are found out when it is opened.
+    // For a regular file, these limits are unknown until the file is opened.
     for (key, known) in [
         ("zeroing", limits.can_zero),
         ("discards", limits.can_discard),

@@ -1,10 +1,11 @@
-//! The live figures of devices, for machines and for people.
+//! Statistics of devices, as JSON for programs and as text for people.
 
 use bimetal_block::{Device, Figure};
 use serde_json::{Map, Value, json};
 
-/// The figures of `device` as `{"figures": {NAME: VALUE}, "parts": {PART: {NAME: VALUE}}}`: a
-/// counter is a whole number, a gauge any number, a state a word.
+/// Returns the statistics of `device` as
+/// `{"figures": {NAME: VALUE}, "parts": {PART: {NAME: VALUE}}}`: a counter is an integer, a gauge
+/// any number, a state a string.
 pub(crate) fn to_json(device: &dyn Device) -> Value {
     let mut seen: Vec<(String, String, Figure)> = Vec::new();
     device.figures(&mut seen);

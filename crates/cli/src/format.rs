@@ -19,23 +19,24 @@ use crate::exposure;
 use crate::limits::check_file_sizes;
 use crate::runtime;
 
-/// What to prepare.
+/// Arguments of the verb `format`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Overwrite sides that hold a volume, or another format that is recognised
+    /// Overwrite sides that hold a volume or another recognized format
     #[arg(long)]
     force: bool,
-    /// Length of the log of each side, such as 256MiB; default: one 16th of the side, 4 MiB to 1
-    /// GiB
+    /// Length of the log of each side, such as 256MiB [default: 1/16 of the side, at least 4 MiB
+    /// and at most 1 GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     log: Option<Size>,
-    /// Make room on each side for becoming as large as this one day, such as 4TiB
+    /// Reserve the metadata space that lets each side grow to this size later, such as 4TiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     grow_to: Option<Size>,
-    /// Prepare only the mirror with this side, a device of type `adopted`, and keep its content
+    /// Prepare only the mirror with this side, a device of type `adopted`, and keep the content of
+    /// the side
     #[arg(long, value_name = "SIDE")]
     adopt: Option<String>,
 }
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     check_file_sizes(&config)?;
     let rt = runtime::start_quietly(UringOptions::default())?;
     let mut out = std::io::stdout().lock();
-    // With `--adopt`, only one mirror is considered.
+    // With `--adopt`, no file is created: only the mirror of that side is prepared.
     let created = match &args.adopt {
         None => create_files(&config.graph),
         Some(_) => Ok(Vec::new()),

@@ -9,12 +9,12 @@ use serde_json::json;
 use crate::config::Config;
 use crate::control::{self, VolumeArgs};
 
-/// What to grow.
+/// Arguments of the verb `grow`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     on: VolumeArgs,
-    /// Print what came of it as JSON, one line
+    /// Print the result as one line of JSON
     #[arg(long)]
     json: bool,
 }

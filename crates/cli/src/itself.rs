@@ -113,7 +113,7 @@ impl Worker {
         }
         let status = self.child.wait().context("cannot wait for a process")?;
         let code = status.code();
-        // A child without an exit code was killed.
+        // A child without an exit code was killed by a signal.
         let code = code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
         Ok(Some(ExitCode::from(code)))
     }

@@ -164,7 +164,7 @@ impl Run {
         furthest.min(1.0)
     }
 
-    /// Number of requests completed so far.
+    /// Returns the number of requests completed so far.
     pub(crate) fn answered(&self) -> u64 {
         self.answered.get()
     }

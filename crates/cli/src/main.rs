@@ -56,55 +56,57 @@ struct Command {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Show three stacks under one load: a freezing SSD, a hard disk, and the mirror of both.
+    /// Show three stacks under one load: a freezing SSD, a hard disk, and a mirror of such a pair.
     Demo(demo::Args),
     /// Prepare the sides of every mirror of a configuration.
     Format(format::Args),
     /// Serve the exports of a configuration until SIGTERM or SIGINT.
     Serve(serve::Args),
-    /// Make a device of a configuration a block device of this machine until SIGTERM or SIGINT.
+    /// Expose a device of a configuration as a block device of this machine until SIGTERM or
+    /// SIGINT.
     Attach(attach::Args),
-    /// Take away a block device that `attach` has made.
+    /// Remove a block device that `attach` has made.
     Detach(attach::DetachArgs),
-    /// Make a device of a configuration a file in a folder, by FUSE, until SIGTERM or SIGINT.
+    /// Expose a device of a configuration as a file in a folder, by FUSE, until SIGTERM or SIGINT.
     Mount(mount::Args),
-    /// Take away what `mount` has mounted on a folder.
+    /// Unmount a folder on which `mount` has mounted a device.
     Unmount(mount::UnmountArgs),
-    /// Make a loop device over a file; `mount` has this done by a process of its own.
+    /// Create a loop device over a file; `mount` runs this verb in a separate process.
     #[command(hide = true)]
     MakeLoop(mount::LoopArgs),
-    /// Take away what is mounted on a folder; `unmount` and `mount` have this done by a process of
-    /// its own.
+    /// Remove the mount on a folder; `mount` and `unmount` run this verb in a separate process.
     #[command(hide = true)]
     TakeAway(mount::TakeAwayArgs),
-    /// Check a configuration and show its devices, writing nothing.
+    /// Check a configuration and show its devices, without writing.
     Check(check::Args),
-    /// Show the live figures of a running server.
+    /// Show the statistics of a running server.
     Status(status::Args),
-    /// Read every copy of everything in a volume that is served, and repair what is wrong.
+    /// Read every copy of all data of a served volume, and repair corrupt copies.
     Scrub(scrub::Args),
-    /// Show or set how fast the sides of a volume that is served are rebuilt.
+    /// Show or set the rebuild rates of a served volume.
     Rebuild(rebuild::Args),
-    /// Show a buffer cache of a running server, or accept what it has lost.
+    /// Show a buffer cache of a running server, or accept its data loss.
     Cache(cache::Args),
-    /// Add, remove or replace a side of a volume that is served.
+    /// Add, remove or replace a side of a served volume.
     Side(side::Args),
-    /// Make a volume that is served as large as its sides have room for.
+    /// Grow a served volume to the size that its sides have room for.
     Grow(grow::Args),
     /// Measure a device of a configuration, without an export.
     Bench(bench::Args),
-    /// Show what a BRP target exports.
+    /// List the exports of a BRP target.
     Exports(exports::Args),
-    /// Offer a volume that is reached by BRP to NBD clients until SIGTERM or SIGINT.
+    /// Offer an export of a BRP target to NBD clients until SIGTERM or SIGINT.
     Proxy(proxy::Args),
-    /// Find out what size of writes a device likes, for the caches over it.
+    /// Find the write size that suits a device, for the caches over it.
     Probe(probe::Args),
-    /// Load, read and check an index: keys and values in order, in one file.
+    /// Load, read and check an index: ordered keys and values in one file.
     Index(index::Args),
-    /// Record the requests on any device of a running server as a trace.
+    /// Run the simulation tester, or an experiment in virtual time.
     Record(record::Args),
-    /// The verbs of experiments, which another program has now.
+    /// Run experiments that show which scheduler, read-ahead, write mode and file system suit a
+    /// device.
     #[command(flatten)]
+    /// Examine, convert or record an I/O trace.
     Moved(moved::Verb),
 }
 

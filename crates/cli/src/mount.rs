@@ -22,79 +22,79 @@ use crate::running::Running;
 use crate::serve::{Failure, OpenArgs, conclude, lock_into_memory};
 use bimetal_console::stderr::say;
 
-/// What to mount, and where.
+/// Arguments of the verb `mount`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The device of the configuration, which names the file
+    /// The device of the configuration; the file has its name
     #[arg(value_name = "DEVICE")]
     device: String,
-    /// An empty folder
+    /// The mount point, an empty folder
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// Make a loop device over the file, too
+    /// Also create a loop device over the file
     #[arg(long = "loop")]
     make_loop: bool,
-    /// The sector of the loop device in bytes, or `physical` for what the device writes at once,
-    /// 4096 at most
+    /// Sector size of the loop device in bytes, or `physical` for the physical block size of the
+    /// device, at most 4096
     #[arg(long, value_name = "BYTES", requires = "make_loop", default_value = "512", value_parser = sector)]
     block_size: Sector,
-    /// Refuse changes
+    /// Make the file read-only
     #[arg(long)]
     read_only: bool,
     #[command(flatten)]
     open: OpenArgs,
 }
 
-/// What to unmount.
+/// Arguments of the verb `unmount`.
 #[derive(clap::Args)]
 pub(crate) struct UnmountArgs {
-    /// The folder
+    /// The mount point
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// Also when the file is in use: what is mounted on a loop device over it is saved first, and
-    /// dead then
+    /// Unmount even if the file is in use; a file system on a loop device over the file is flushed
+    /// first, and fails afterwards
     #[arg(long)]
     force: bool,
-    /// How long a volume that answers nothing is waited for; then it is left mounted, or with
-    /// `--force` given up
+    /// How long to wait for a volume that does not answer; after that it stays mounted, or its
+    /// requests fail with `--force`
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     within: Time,
 }
 
-/// What a process of its own takes away.
+/// Arguments of the hidden verb `take-away`, which runs in a separate process.
 #[derive(clap::Args)]
 pub(crate) struct TakeAwayArgs {
-    /// The folder
+    /// The mount point
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// Also when the file is in use
+    /// Unmount even if the file is in use
     #[arg(long)]
     force: bool,
 }
 
-/// What the server has a process of its own make a loop device of.
+/// Arguments of the hidden verb `make-loop`, which the server runs in a separate process.
 #[derive(clap::Args)]
 pub(crate) struct LoopArgs {
     /// The file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The sector in bytes
+    /// Sector size in bytes
     #[arg(long, value_name = "BYTES", value_parser = block_bytes)]
     block_size: u32,
-    /// Refuse changes
+    /// Make the loop device read-only
     #[arg(long)]
     read_only: bool,
 }
 
-/// The sector of a loop device. The kernel tells those who ask that it is the physical one as well.
+/// Sector size of a loop device. The kernel reports it as the physical block size, too.
 #[derive(Clone, Copy, Debug)]
 enum Sector {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u32),
-    /// As the device.
+    /// The physical block size of the device, up to [`SECTOR_BYTES_MAX`].
     Physical,
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         read_only: args.read_only,
     };
     mount.check()?;
-    // A volume belongs to one process, and this process serves only the kernel.
+    // A volume belongs to one process. This process serves only the kernel, so it starts no export.
     config.exports.clear();
     let rt = limits::start_server(&config)?;
     conclude(rt.block_on(serve(&rt, config, args, &mount)))
@@ -257,14 +257,14 @@ pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     }
 }
 
-/// Runs the verb that removes a mount. It may wait for the server forever.
+/// Runs the hidden verb `take-away`, which removes a mount. It may wait for the server forever.
 pub(crate) fn run_take_away(args: &TakeAwayArgs) -> Result<ExitCode> {
     let mut warn = |line: String| say(format_args!("bimetal: warning: {line}"));
     fuse::unmount(&args.folder, args.force, &mut warn)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the verb that makes a loop device.
+/// Runs the hidden verb `make-loop`, which creates a loop device.
 pub(crate) fn run_make_loop(args: &LoopArgs) -> Result<ExitCode> {
     let options = LoopOptions {
         block_bytes: args.block_size,

@@ -30,14 +30,14 @@ use bimetal_console::table::{Align, Table};
 const UNIT_BYTES_MAX: u64 = 4 << 20;
 /// Queue depth: enough to hide the latency of a single write.
 const DEPTH: u32 = 32;
-/// Share of the best rate that a size must reach to be good enough. Random pages make a page-mapped
-/// drive copy, too: with 28 % of spare flash it writes 2.4 pages for each. A block-mapped drive
-/// writes 64.
+/// Share of the best rate that a size must reach to be good enough. Random writes of single pages
+/// make a page-mapped drive copy pages, too: with 28 % of spare flash, it programs 2.4 pages for
+/// each page written. A block-mapped drive programs 64.
 const GOOD_SHARE: f64 = 0.25;
 /// Minimum number of units that must fit into the used region of the device.
 const UNITS_MIN: u64 = 16;
 
-/// What to look at.
+/// Arguments of the verb `probe`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration
@@ -46,16 +46,16 @@ pub(crate) struct Args {
     /// The device, by its name in the configuration
     #[arg(long, value_name = "NAME")]
     device: String,
-    /// Use only the start of the device, or all of a smaller one
+    /// Use only this much of the start of the device, or all of a smaller device
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     size: Size,
-    /// How long each size is tried
+    /// Time to measure each size
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_time)]
     time: Time,
     /// Run in virtual time; every medium below the device must be `memory` or `null`
     #[arg(long = "virtual")]
     in_virtual_time: bool,
-    /// Yes, overwrite the data on that part of the device
+    /// Allow writes, which overwrite the data on that part of the device
     #[arg(long)]
     destroy_data: bool,
     /// Print the result as JSON
@@ -119,7 +119,7 @@ impl Found {
             self.read_us,
             self.page_us()
         ));
-        // In the notation of a configuration.
+        // Format the unit in the notation of a configuration.
         let cluster = match unit >> 20 {
             0 => format!("{}KiB", unit >> 10),
             mib => format!("{mib}MiB"),
@@ -267,12 +267,12 @@ mod tests {
 
     #[test]
     fn the_smallest_size_that_reaches_a_quarter_of_the_best_rate_is_enough() {
-        // 4 KiB reach 60 of 100 MB/s: a page-mapped drive.
+        // Writes of 4 KiB reach 60 MB/s of the best 100 MB/s, as on a page-mapped drive.
         let pages = found(&[(4096, 60e6), (16384, 90e6), (65536, 100e6)]);
         assert_eq!(pages.unit_bytes(), 4096);
         // 60 MB/s are 14,648 pages a second, one in 68 us.
         assert!((pages.page_us() - 68.27).abs() < 0.01);
-        // Each page costs a block of 256 KiB: the rate grows with the size up to that.
+        // Each page costs a block of 256 KiB, so the rate grows with the size up to 256 KiB.
         let blocks = found(&[
             (4096, 1e6),
             (16384, 4e6),

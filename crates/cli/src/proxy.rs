@@ -21,14 +21,14 @@ use crate::tls::TlsArgs;
 /// Buffer memory for requests.
 const POOL_BYTES: usize = 64 << 20;
 
-/// What to offer where.
+/// Arguments of the verb `proxy`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where the target listens, `unix:PATH`, `tcp:ADDRESS:PORT` or `rdma:ADDRESS:PORT`; several
+    /// Address of the target, `unix:PATH`, `tcp:ADDRESS:PORT` or `rdma:ADDRESS:PORT`; several
     /// addresses of one target are used in turn
     #[arg(value_name = "TARGET", required = true)]
     target: Vec<Address>,
-    /// The export [default: the target's default one]
+    /// Name of the export [default: the target's default export]
     #[arg(
         long,
         value_name = "NAME",
@@ -36,19 +36,19 @@ pub(crate) struct Args {
         hide_default_value = true
     )]
     export: String,
-    /// Where to listen for NBD clients, `unix:PATH` or `tcp:ADDRESS:PORT`
+    /// Address to listen on for NBD clients, `unix:PATH` or `tcp:ADDRESS:PORT`
     #[arg(long, value_name = "ADDRESS")]
     listen: Address,
-    /// Connections to the target
+    /// Number of connections to the target
     #[arg(long, value_name = "N", default_value = "1")]
     connections: u32,
-    /// Check every request and its data end to end
+    /// Check every request and its data end to end with a CRC
     #[arg(long)]
     crc: bool,
-    /// How long requests wait for a target that is away
+    /// How long requests wait for an unreachable target
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     reconnect: Time,
-    /// What is kept at most of changes that are lost when the target dies
+    /// Memory for copies of the changes that would be lost if the target died
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
     keep: Size,
     #[command(flatten)]

@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::control::{self, VolumeArgs};
 
-/// What to show or set.
+/// Arguments of the verb `rebuild`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     on: VolumeArgs,
-    /// Copy at least this much whatever clients want, as in 20MiB/s; 0B/s for nothing
+    /// Minimum rate beside any load of clients, such as 20MiB/s; 0B/s for no minimum
     #[arg(long, value_name = "RATE")]
     floor: Option<String>,
-    /// Copy at most this much, as in 100MiB/s; none for no limit
+    /// Maximum rate, such as 100MiB/s; `none` for no limit
     #[arg(long, value_name = "RATE")]
     ceiling: Option<String>,
-    /// Print the rates as JSON, one line
+    /// Print the rates as one line of JSON
     #[arg(long)]
     json: bool,
 }

@@ -34,23 +34,23 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Duration of a recording without a time limit.
 const WITHOUT_END: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// What to record.
+/// Arguments of the verb `trace record`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration that the server was started with
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The device
+    /// The device, by its name in the configuration
     #[arg(value_name = "DEVICE")]
     device: String,
-    /// The file to write, which must not exist: as CSV (of MSR Cambridge) when its name ends in
-    /// .csv, else in the compact form
+    /// The file to write, which must not exist; the extension .csv selects CSV (of MSR Cambridge),
+    /// any other the compact format
     #[arg(long, value_name = "TRACE")]
     out: PathBuf,
-    /// For how long; without it until SIGINT (Ctrl-C) or SIGTERM
+    /// Duration in seconds [default: until SIGINT (Ctrl-C) or SIGTERM]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
-    /// Print what was recorded as JSON
+    /// Print the counts of recorded requests as JSON
     #[arg(long)]
     json: bool,
 }

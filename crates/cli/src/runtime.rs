@@ -1,14 +1,15 @@
-//! The runtime of a verb that serves or measures, with a word on its driver.
+//! Creates the runtime of a verb, and warns the operator if its driver is less efficient than
+//! possible.
 
 use anyhow::{Context, Result};
 use bimetal_rt::{Driven, Rt, UringOptions};
 
 use bimetal_console::stderr::{notices, say};
 
-/// Makes a runtime, and says in one line where its driver is less than it could be.
+/// Creates a runtime, and prints one line if its driver is less efficient than possible.
 ///
 /// # Errors
-/// When no driver can be had; the message says what is in the way.
+/// If no driver is available; the message names the reason.
 pub(crate) fn start(options: UringOptions) -> Result<Rt> {
     let rt = start_quietly(options)?;
     if let Some(warning) = rt.driven().and_then(Driven::warning) {
@@ -17,10 +18,11 @@ pub(crate) fn start(options: UringOptions) -> Result<Rt> {
     Ok(rt)
 }
 
-/// Makes a runtime for a verb that does not depend on the speed of its driver.
+/// Creates a runtime for a verb that does not depend on the speed of its driver, without the
+/// warning.
 ///
 /// # Errors
-/// As of [`start`].
+/// The errors of [`start`].
 pub(crate) fn start_quietly(options: UringOptions) -> Result<Rt> {
     let options = UringOptions {
         notices: notices(),

@@ -1,5 +1,5 @@
-//! `bimetal scrub`: has a running server read every copy of everything in a volume, and repair what
-//! is wrong.
+//! `bimetal scrub`: makes a running server read every copy of all data in a volume and repair
+//! corrupt copies.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -12,30 +12,30 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::control::{self, VolumeArgs};
 
-/// How often `--wait` asks.
+/// Interval at which the state of the scrub is polled.
 const ASK_EVERY: Duration = Duration::from_millis(200);
-/// Whether the volume remembers what was asked for is asked so often: the sides write down within
-/// 30 s whatever they can.
+/// Maximum number of polls until the volume durably remembers the request. They take 30 s, within
+/// which the sides that can write have written their superblocks.
 const REMEMBERED_ASKS: u32 = 150;
-/// Something is wrong on every side, or could not be looked at.
+/// Exit status if blocks are corrupt on every side or could not be checked.
 const NOT_WHOLE: u8 = 3;
 
-/// What to scrub.
+/// Arguments of the verb `scrub`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     on: VolumeArgs,
-    /// Wait for the end; the status is then 0 when everything is right, and 3 when something is
-    /// wrong on every side or could not be read
+    /// Wait for the end of the scrub; the exit status is then 0 if the volume is intact, and 3 if
+    /// data is corrupt on every side or could not be read
     #[arg(long)]
     wait: bool,
-    /// Print the counts as JSON, one line
+    /// Print the counters as one line of JSON
     #[arg(long)]
     json: bool,
-    /// End the scrub that runs
+    /// Cancel the running scrub
     #[arg(long, conflicts_with_all = ["wait", "show"])]
     cancel: bool,
-    /// Show the scrub that runs, or the last one, and begin none
+    /// Show the running or the last scrub, without starting one
     #[arg(long)]
     show: bool,
 }
@@ -54,7 +54,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         _ => "start",
     };
     let mut scrub = asked(first)?;
-    // What is said of it then holds after any stop.
+    // Wait until the volume durably remembers the request: the printed state then holds after any
+    // stop.
     for _ in 0..REMEMBERED_ASKS {
         let is_over = scrub["state"] != "running";
         if args.show || scrub["remembered"] == true && (is_over || !args.cancel) {

@@ -16,7 +16,7 @@ use crate::limits;
 use crate::running::Running;
 use bimetal_console::stderr::{say, say_notices};
 
-/// What to serve.
+/// Arguments of the verb `serve`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration
@@ -26,19 +26,19 @@ pub(crate) struct Args {
     open: OpenArgs,
 }
 
-/// How to open volumes of which something is missing.
+/// Options for opening volumes with missing or diverged sides.
 #[derive(clap::Args)]
 pub(crate) struct OpenArgs {
-    /// Open mirrors although a side that may be ahead is missing: `read-only`, to look at the last
-    /// moment that is known, or `fork`, to go on from it; then the missing side can only be rebuilt
+    /// Open mirrors even if a missing side may be ahead: `read-only` to inspect the last known
+    /// state, or `fork` to continue from it; the missing side can then only be rebuilt
     #[arg(long, value_name = "HOW")]
     force_open: Option<ForceOpen>,
-    /// Give up what this side holds and make it anew from the others; may be repeated
+    /// Discard the content of this side and rebuild it from the others; may be repeated
     #[arg(long, value_name = "SIDE")]
     rebuild: Vec<String>,
 }
 
-/// How to open what should rather stay shut.
+/// Way to open a mirror that would otherwise be refused.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum ForceOpen {
     ReadOnly,
@@ -46,7 +46,7 @@ enum ForceOpen {
 }
 
 impl OpenArgs {
-    /// The same for the graph of devices.
+    /// Returns the same options in the form that the device graph takes.
     pub(crate) fn options(&self) -> OpenOptions {
         let force = self.force_open.map(|how| match how {
             ForceOpen::ReadOnly => Force::ReadOnly,

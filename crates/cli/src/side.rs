@@ -1,4 +1,4 @@
-//! `bimetal side`: has a running server add, remove or replace a side of a volume.
+//! `bimetal side`: makes a running server add, remove or replace a side of a volume.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::config::Config;
 use crate::control::{self, VolumeArgs};
 
-/// What to do.
+/// Arguments of the verb `side`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -18,36 +18,36 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    /// Take a device of the configuration, which the server reads again, as a further side
+    /// Add a device as a further side; the server reads the configuration again to find the device
     Add {
         #[command(flatten)]
         on: VolumeArgs,
-        /// The device
+        /// The device to add
         #[arg(value_name = "NEW")]
         new: String,
-        /// Also when it holds something else, such as a file system
+        /// Add the device even if it holds other data, such as a file system
         #[arg(long)]
         force: bool,
     },
-    /// Let go of a side for good
+    /// Remove a side permanently
     Remove {
         #[command(flatten)]
         on: VolumeArgs,
-        /// The side
+        /// The side to remove
         #[arg(value_name = "OLD")]
         old: String,
     },
-    /// Take a device as a further side, and let go of another one when it is whole
+    /// Add a device as a further side, and remove another side once the device has all data
     Replace {
         #[command(flatten)]
         on: VolumeArgs,
-        /// The side
+        /// The side to remove
         #[arg(value_name = "OLD")]
         old: String,
-        /// The device
+        /// The device to add
         #[arg(value_name = "NEW")]
         new: String,
-        /// Also when it holds something else, such as a file system
+        /// Add the device even if it holds other data, such as a file system
         #[arg(long)]
         force: bool,
     },

@@ -24,16 +24,16 @@ const STOPPED: u8 = 2;
 /// Interval at which `--watch` polls.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
-/// Whom to ask.
+/// Arguments of the verb `status`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration that the server was started with
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Print the answer as JSON, one line
+    /// Print the answer as one line of JSON
     #[arg(long)]
     json: bool,
-    /// Ask again every second
+    /// Poll again every second
     #[arg(long)]
     watch: bool,
 }
@@ -171,7 +171,8 @@ fn flowing(figures: &Map<String, Value>) -> Vec<String> {
     lines
 }
 
-/// Formats one column for every part, one row for every statistic.
+/// Formats the statistics of the parts as a table with a column for every part and a row for every
+/// statistic.
 fn part_table(parts: &Map<String, Value>) -> Vec<String> {
     let mut columns = vec![("", Align::Left)];
     columns.extend(parts.keys().map(|name| (name.as_str(), Align::Right)));

@@ -15,7 +15,7 @@ pub(crate) struct Terminal {
 /// A colour, named by its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
-    /// As it should be.
+    /// Normal.
     Good,
     /// Needs attention.
     Warn,

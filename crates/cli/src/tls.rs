@@ -1,28 +1,28 @@
-//! The options of verbs that connect to a target over TLS.
+//! TLS options of the verbs that connect to a target.
 
 use std::path::PathBuf;
 
 use bimetal_block::media::tls::TlsConfig;
 
-/// How to speak TLS; without `--tls-ca` it is not spoken.
+/// TLS options; TLS is used only with `--tls-ca`.
 #[derive(clap::Args)]
 pub(crate) struct TlsArgs {
-    /// Speak TLS, and believe this authority of the target's certificate
+    /// Use TLS, and trust this certificate authority for the target's certificate
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
     tls_ca: Option<PathBuf>,
-    /// The certificate of this end
+    /// Certificate of this client
     #[arg(long, value_name = "FILE", requires = "tls_ca")]
     tls_cert: Option<PathBuf>,
-    /// The key of this end
+    /// Private key of this client
     #[arg(long, value_name = "FILE", requires = "tls_ca")]
     tls_key: Option<PathBuf>,
-    /// What the target's certificate must be for [default: its address]
+    /// Name for which the target's certificate must be valid [default: the target's address]
     #[arg(long, value_name = "NAME", requires = "tls_ca")]
     tls_name: Option<String>,
 }
 
 impl TlsArgs {
-    /// As the key `tls` of a medium.
+    /// Returns the options in the form of the key `tls` of a medium; `None` without `--tls-ca`.
     pub(crate) fn config(&self) -> Option<TlsConfig> {
         Some(TlsConfig {
             ca: self.tls_ca.clone()?,

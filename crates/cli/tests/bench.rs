@@ -1,4 +1,5 @@
-//! `bimetal bench` measures what it says, and destroys nothing unasked.
+//! Tests of `bimetal bench`: it runs the requested load, and never overwrites data without
+//! permission.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;

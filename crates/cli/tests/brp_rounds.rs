@@ -1,5 +1,4 @@
-//! A slice of the rounds of killing a BRP target; `examples/brp_rounds.rs` runs as many as one
-//! likes.
+//! A few rounds of killing a BRP target; `examples/brp_rounds.rs` runs any number of them.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -10,7 +9,7 @@ use std::path::Path;
 use common::Scratch;
 use rounds::{Met, Stack, rounds};
 
-/// Rounds on each stack.
+/// Number of rounds on each stack.
 const ROUNDS: u64 = 8;
 
 fn slice(stack: Stack, name: &str) -> Result<Met, String> {
@@ -22,7 +21,7 @@ fn slice(stack: Stack, name: &str) -> Result<Met, String> {
 fn is_whole(stack: Stack, name: &str) {
     let met = slice(stack, name).unwrap();
     assert_eq!(met.rounds, ROUNDS);
-    // A target that died with nothing under way would show nothing.
+    // Killing a target without requests in flight would test nothing.
     assert!(
         met.under_way >= ROUNDS && met.writes > 0 && met.flushes > 0,
         "{met:?}"
@@ -43,7 +42,7 @@ fn nothing_is_lost_and_nothing_overtaken_behind_a_cache() {
     is_whole(Stack::Cache, "rounds-cache");
 }
 
-/// The planted mistake.
+/// Tests that the rounds detect the planted bug: a client that keeps no copies of unflushed writes.
 #[test]
 fn what_a_client_does_not_keep_is_found_missing() {
     let found = slice(Stack::Forgetful, "rounds-forget").unwrap_err();

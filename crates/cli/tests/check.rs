@@ -1,4 +1,4 @@
-//! `bimetal check` shows what a configuration means.
+//! Tests of `bimetal check`, which shows the devices and exports of a configuration.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -53,7 +53,7 @@ fn the_graph_is_in_the_language_of_graphviz() {
     assert!(dot.contains("\"top\" -> \"file\";"), "{dot}");
 }
 
-/// Every export is called by the protocol that its configuration gives it.
+/// Tests that every export is shown with the protocol from its configuration.
 #[test]
 fn exports_are_called_by_their_protocols() {
     let dir = Scratch::new("protocols");
@@ -76,7 +76,8 @@ fn exports_are_called_by_their_protocols() {
     }
 }
 
-/// A configuration as it is before `side add`: the new device is there, its file is not.
+/// Tests a configuration as it is before `side add`: it has the new device, whose file does not
+/// exist.
 #[test]
 fn a_missing_file_of_a_device_that_no_export_uses_is_said_and_no_mistake() {
     let (dir, config) = config("unused");
@@ -98,7 +99,7 @@ fn a_missing_file_of_a_device_that_no_export_uses_is_said_and_no_mistake() {
         assert_eq!(report["devices"][device]["size_bytes"], Value::Null);
     }
     assert_eq!(report["devices"]["mirror"]["state"], "not formatted");
-    // Used, it is a mistake as before.
+    // If an export uses the device, the missing file is an error.
     let used = dir.text(
         "used.toml",
         &format!("{text}{new}").replace("\"top\"", "\"other\""),
@@ -110,7 +111,7 @@ fn a_missing_file_of_a_device_that_no_export_uses_is_said_and_no_mistake() {
     );
 }
 
-/// What `check` says that `format` does, it does, whether there is a mirror or not.
+/// Tests that `format` creates the files that `check` reports as missing, even without a mirror.
 #[test]
 fn format_makes_what_check_misses_without_a_mirror() {
     let dir = Scratch::new("made");

@@ -1,5 +1,5 @@
-//! `bimetal index` as a person or a script sees it: what goes in comes out, and what is wrong is
-//! said.
+//! Tests of `bimetal index` as a person or a script uses it: loaded records come back unchanged,
+//! and every mistake is reported.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -12,7 +12,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::Stdio;
 
-/// Loads a file into an index, with a short log so that nothing large is made.
+/// Loads a file into an index. A new index gets a short log and short segments, so that its file
+/// stays small.
 fn load(index: &Path, file: &Path, options: &[&str]) -> String {
     let mut args = vec!["index", "load", arg(index), arg(file)];
     if !index.exists() {
@@ -35,7 +36,8 @@ fn json_of(args: &[&str], status: i32) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// Records in binary: no key is text, and among the values are quotes, line ends and a long one.
+/// Returns records in the format `binary`: no key is text, and the values include quotes, line ends
+/// and a long value.
 fn binary_records() -> Vec<u8> {
     let mut file = Vec::new();
     let long = vec![b'\n'; 20_000];
@@ -91,7 +93,7 @@ fn keys_that_are_not_text_come_as_hex_and_it_is_said() {
         said.contains("--key hex") && !said.contains("--value"),
         "{said}"
     );
-    // Whoever asks for it is not told.
+    // With `--key hex`, the message is not printed.
     assert_eq!(scan(&index, &["--key", "hex"]), "0001,one\nff,two\n");
 }
 
@@ -192,7 +194,8 @@ fn get_prints_values_and_names_what_is_missing() {
     assert_eq!(get(&["a", "--value", "u64"]).0, Some(1));
 }
 
-/// Loading `content` must fail at `place`, having said what it loaded before.
+/// Asserts that loading `content` fails with a message that contains `words`, and that the index
+/// then has exactly the records `left`.
 fn assert_load_refused(name: &str, content: &[u8], options: &[&str], words: &[&str], left: &str) {
     let dir = Scratch::new(&format!("index-bad-{name}"));
     let (index, file) = (dir.path("x.index"), dir.path(name));
@@ -317,7 +320,7 @@ fn a_mistake_on_the_command_line_makes_no_index() {
     );
 }
 
-/// All verbs that open an index that is there.
+/// Returns all verbs that open an existing index.
 fn verbs(index: &Path) -> [Vec<&str>; 5] {
     let index = arg(index);
     [
@@ -349,8 +352,8 @@ fn what_is_no_index_is_refused_and_left_as_it_is() {
     let csv = dir.text("in.csv", "a,1\n");
     let args = ["index", "load", arg(&text), arg(&csv)];
     assert_refused(&args, 1, &["notes.txt", "not an index"]);
-    // Nothing but zeroes is what the making of an index leaves that was interrupted: it is begun
-    // anew.
+    // A file of zeroes is what an interrupted creation of an index leaves, so the creation starts
+    // again.
     load(&zeroes, &csv, &[]);
     assert_eq!(scan(&zeroes, &[]), "a,1\n");
     let created = dir.zeroes("created", 1 << 20);
@@ -412,7 +415,7 @@ fn an_index_that_is_open_elsewhere_is_refused_and_it_is_said_by_whom() {
     assert_refused(&["index", "rebuild", arg(&index), arg(&new)], 1, &words);
     assert!(!new.exists());
     file.unlock().unwrap();
-    // Readers do not keep each other out, and only they come in beside one.
+    // Readers share the index with each other. A writer is refused while a reader has it open.
     file.lock_shared().unwrap();
     assert!(stdout_of(&["index", "verify", arg(&index)]).contains("whole"));
     assert_eq!(scan(&index, &[]), "a,1\n");
@@ -465,7 +468,7 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
         .collect();
     load(&index, &dir.text("in.csv", &rows), &[]);
     let whole = std::fs::read(&index).unwrap();
-    // Without superblocks.
+    // Rebuild without superblocks.
     let mut content = whole.clone();
     content[..2 * BLOCK].fill(0);
     std::fs::write(&index, &content).unwrap();
@@ -476,7 +479,7 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
     assert_eq!(scan(&new, &[]), rows);
     assert_refused(&rebuild, 1, &["new.index", "exists"]);
     std::fs::remove_file(&new).unwrap();
-    // With one of them it is proven that all is there.
+    // With one superblock, it is proven that nothing is lost.
     let mut with_one = whole.clone();
     let older = match number(&whole, 32, 8) < number(&whole, BLOCK + 32, 8) {
         true => 0,
@@ -489,7 +492,8 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
     assert_eq!(scan(&new, &[]), rows);
     std::fs::remove_file(&new).unwrap();
     std::fs::write(&index, &content).unwrap();
-    // And with a leaf damaged in every segment: some of them are the newest that their keys have.
+    // Also damage a leaf in every segment: some of these leaves are the newest images of their
+    // keys.
     for segment in content[(256 << 10) + (64 << 10)..].chunks_mut(64 << 10) {
         if let Some(at) = segment.windows(9).position(|bytes| bytes == b"vvvvvvvvv") {
             segment[at] ^= 1;
@@ -511,13 +515,13 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
         .filter(|row| !is_lost(&row[..6]))
         .map(|row| format!("{row}\n"))
         .collect();
-    // What is not listed is there, and what else is there came from what is left of the log.
+    // All rows outside the listed ranges are there. Any other rows come from the remaining log.
     let found: BTreeSet<&str> = found.lines().collect();
     let all: BTreeSet<&str> = rows.lines().collect();
     let left: BTreeSet<&str> = left.lines().collect();
     assert!(left.is_subset(&found) && found.is_subset(&all));
     assert!(left.len() > all.len() / 2);
-    // What is no index leaves no file.
+    // A source that is not an index leaves no new file.
     let none = dir.zeroes("none", 1 << 20);
     let third = dir.path("third.index");
     assert_refused(
@@ -528,8 +532,8 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
     assert!(!third.exists());
 }
 
-/// The bytes of the image of the root, as docs/format/index.md says: from the newer superblock to
-/// the checkpoint, and from there to the node.
+/// Returns the byte range of the image of the root, found as docs/format/index.md says: from the
+/// newer superblock to the checkpoint, and from the checkpoint to the node.
 fn root_image(content: &[u8]) -> Range<usize> {
     let blocks = content[..2 * BLOCK].chunks(BLOCK);
     let newest = blocks.max_by_key(|block| number(block, 32, 8)).unwrap();
@@ -585,7 +589,7 @@ fn verify_says_where_a_node_is_damaged_and_changes_nothing() {
         &["d.index", "verify"],
     );
 
-    // Without any superblock nothing leads anywhere, which is a finding as well.
+    // Without a superblock no node is reachable, which is reported as damage, too.
     for block in [0, BLOCK] {
         content[block + 100] ^= 1;
     }
@@ -608,7 +612,7 @@ fn a_reader_of_a_scan_may_leave() {
             .unwrap();
         let mut out = BufReader::with_capacity(16, child.stdout.take().unwrap());
         assert!(!out.fill_buf().unwrap().is_empty());
-        // Far more is to come than a pipe holds.
+        // Close the pipe while far more output is left than a pipe holds.
         drop(out);
         let mut said = String::new();
         child
@@ -654,7 +658,7 @@ fn compaction_gives_space_back_and_stats_add_up() {
     let of_segments = ["live_bytes", "dead_bytes", "reserve_bytes"].map(|n| bytes(&after, n));
     let segments = bytes(&after, "segments") * bytes(&after, "segment_bytes");
     assert_eq!(of_segments.iter().sum::<u64>(), segments);
-    // At the front again, where 64 blocks are.
+    // The log is at the front again, where it has 64 blocks.
     assert_eq!(bytes(&after, "log_bytes"), 256 << 10);
     assert_eq!(after["log"]["bytes_max"], 1 << 20);
     assert_eq!(after["keys"], 6000);
@@ -672,7 +676,7 @@ fn compaction_gives_space_back_and_stats_add_up() {
     }
 }
 
-/// A file may not become longer than 4 MiB here, as on a disk that is full.
+/// Tests a load that fills the disk: here, a file may not grow beyond 4 MiB.
 #[test]
 fn a_full_disk_ends_a_load_with_what_was_loaded() {
     let dir = Scratch::new("index-full");
@@ -682,7 +686,7 @@ fn a_full_disk_ends_a_load_with_what_was_loaded() {
         .collect();
     let file = dir.text("in.csv", &rows);
     load(&index, &dir.text("none.csv", ""), &[]);
-    // Without the signal the write fails; the shell counts in 512 bytes.
+    // The ignored signal lets the write fail. The shell counts in units of 512 bytes.
     let limited = "trap '' XFSZ; ulimit -f 8192; exec \"$@\"";
     let program = env!("CARGO_BIN_EXE_bimetal");
     let output = std::process::Command::new("sh")
@@ -706,7 +710,7 @@ fn a_full_disk_ends_a_load_with_what_was_loaded() {
         .expect("it says how many");
     let loaded = before.rsplit(' ').next().unwrap().replace(',', "");
     let loaded: usize = loaded.parse().unwrap();
-    // 4 MiB hold no more than 4,161 records of 1,008 bytes, log and all.
+    // 4 MiB hold at most 4,161 records of 1,008 bytes, including the log.
     assert!((1..=4161).contains(&loaded), "{said}");
     let there = scan(&index, &[]);
     assert_eq!(there.lines().count(), loaded);

@@ -13,11 +13,12 @@ fn scan(index: &Path, options: &[&str]) -> String {
     stdout_of(&args)
 }
 
-/// A loop device over a file, taken down at the end.
+/// A loop device over a file, detached on drop.
 struct Loop(String);
 
 impl Loop {
-    /// `None`, and why, where there are no loop devices or no right to them.
+    /// Creates a loop device. If there are no loop devices, or no permission to use them, prints
+    /// the reason and returns `None`.
     fn over(file: &Path) -> Option<Loop> {
         let made = std::process::Command::new("losetup")
             .args(["--find", "--show", arg(file)])
@@ -84,7 +85,7 @@ fn an_index_takes_a_whole_block_device() {
         1,
         &["something is on this device", "--destroy-data"],
     );
-    // What does not fit is refused, and what was there is there.
+    // A load that does not fit is refused, and the earlier records remain.
     let many: String = (0..9000)
         .map(|n| format!("{n:06},{}\n", "v".repeat(900)))
         .collect();
@@ -121,7 +122,7 @@ fn an_index_on_a_device_of_a_configuration() {
     assert!(said("verify", &[]).starts_with("vol: whole"));
     let stats: Value = serde_json::from_str(&said("stats", &["--count", "--json"])).unwrap();
     assert_eq!(stats["keys"], 2000);
-    // It is on both sides, so it is there with one of them away.
+    // The index is on both sides, so it can be read with one side missing.
     std::fs::rename(dir.path("a.img"), dir.path("away.img")).unwrap();
     let output = bimetal(&[&["index", "get"], &on[..], &["7", "--key", "u64"]].concat());
     let refused = String::from_utf8(output.stderr).unwrap();

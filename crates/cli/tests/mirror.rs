@@ -1,4 +1,4 @@
-//! A mirror from `format` through a clean stop and a crash, as its user sees it.
+//! Tests of a mirror from `format` through a clean stop and a crash, as its user sees it.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -61,7 +61,7 @@ fn sides_that_each_ran_alone_are_split() {
     for (alone, other) in [("a", "b"), ("b", "a")] {
         let image = dir.path(&format!("{other}.img"));
         std::fs::rename(&image, dir.path("away.img")).unwrap();
-        // Both are clean, so each may start alone; but not without a word.
+        // Both sides are clean, so each may start alone, but with a warning.
         let served = Served::start(&config);
         let output = common::bimetal(&["status", arg(&config), "--json"]);
         assert_eq!(output.status.code(), Some(1), "a side is missing");
@@ -70,7 +70,7 @@ fn sides_that_each_ran_alone_are_split() {
         let parts = &status["devices"]["vol"]["parts"];
         assert_eq!(parts[other]["health"], "absent", "{parts:#}");
         assert_eq!(parts[other]["mark"], "none", "{parts:#}");
-        // It is all that there is.
+        // The only side present holds the only copy of the volume.
         let size_bytes = status["devices"]["vol"]["size_bytes"].as_f64();
         assert_eq!(parts[alone]["lost_if_gone_bytes"].as_f64(), size_bytes);
         let (code, said) = served.end("TERM");
@@ -91,7 +91,7 @@ fn sides_that_each_ran_alone_are_split() {
     assert_refused(&force, 1, &words);
     let unknown = ["serve", arg(&config), "--rebuild", "c"];
     assert_refused(&unknown, 1, &["c is to be rebuilt", "no side of that name"]);
-    // The operator decides, and then it is one volume again.
+    // After the operator has chosen a side, it is one volume again.
     let served = Served::start_with(&config, &["--rebuild", "b"]);
     eventually_healthy(&config);
     assert_eq!(served.end("TERM").0, Some(0));
@@ -99,7 +99,7 @@ fn sides_that_each_ran_alone_are_split() {
     assert_eq!(Served::start(&config).end("TERM"), (Some(0), String::new()));
 }
 
-/// Waits until the volume is whole; while a side is being rebuilt it is degraded.
+/// Waits until the volume is healthy; it is degraded while a side is being rebuilt.
 fn eventually_healthy(config: &std::path::Path) {
     let status = || common::bimetal(&["status", arg(config)]).status.code();
     let over = (0..10_000).find_map(|_| status().filter(|status| *status != 1));
@@ -127,7 +127,8 @@ fn a_mirror_that_was_killed_recovers_by_itself() {
     assert_eq!(Served::start(&config).end("TERM").0, Some(0));
     assert_eq!(check(&config)["devices"]["vol"]["state"], "clean");
     let served = Served::start(&config);
-    // The superblocks are those of a volume that was killed: only the server knows better.
+    // The superblocks look like those of a volume whose server was killed; only the server can tell
+    // the difference.
     let devices = check(&config)["devices"].clone();
     assert_eq!(devices["vol"]["state"], "in use, open");
     assert_eq!(devices["a"]["state"], "in use, healthy");
@@ -152,7 +153,7 @@ fn a_mirror_that_was_killed_recovers_by_itself() {
         assert!(next.contains(words), "{next}");
     }
     let served = Served::start(&config);
-    // Nothing waits and nothing is late, so nothing is called stuck or delayed.
+    // No write waits and no side is late, so no side is reported as stuck or delayed.
     let output = common::bimetal(&["status", arg(&config), "--json"]);
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     for side in ["a", "b"] {
@@ -173,7 +174,7 @@ fn a_mirror_that_was_killed_wants_all_its_sides() {
     stdout_of(&["format", arg(&config)]);
     assert_eq!(Served::start(&config).end("KILL").0, None);
     std::fs::rename(dir.path("b.img"), dir.path("away.img")).unwrap();
-    // The size of the volume is what may have changed on the side that is missing.
+    // The whole volume may have changed on the missing side.
     let bytes = std::fs::metadata(dir.path("a.img")).unwrap().len();
     let words = [
         "b is not there",
@@ -191,7 +192,7 @@ fn a_mirror_that_was_killed_wants_all_its_sides() {
     let (offset, length) = range.trim().split_once('+').unwrap();
     assert_eq!(offset, "0");
     assert!(length.parse::<u64>().unwrap() > bytes / 2, "{said}");
-    // To look at it changes nothing; to go on from it does, for the side that was missing.
+    // Opening read-only changes nothing. Opening with `fork` makes the missing side out of sync.
     let before = std::fs::read(dir.path("a.img")).unwrap();
     let served = Served::start_with(&config, &["--force-open", "read-only"]);
     assert_eq!(served.end("TERM").0, Some(0));
@@ -228,13 +229,13 @@ fn the_demo_ends_with_equal_sides_and_leaves_nothing() {
     let written = |at: usize| targets[at]["write"]["count"].as_u64();
     assert!(written(0) > Some(0) && written(0) == written(1) && written(1) == written(2));
     assert!(targets.iter().all(|target| target["errors"] == 0));
-    // Half of a side of 384 MiB is log, and a little is beside it.
+    // Half of a side of 384 MiB is log, and a little more is metadata.
     assert!(report["compared_bytes"].as_u64() > Some(188 << 20));
     assert!(dir.names().is_empty());
 }
 
-/// A bound that the logs reduce is said wherever a volume is made, looked at or served, with both
-/// figures.
+/// Tests that `format`, `check` and `serve` each report a bound that the logs reduce, with both
+/// values.
 #[test]
 fn a_reduced_exposure_is_said() {
     let dir = Scratch::new("reduced");
@@ -251,7 +252,8 @@ fn a_reduced_exposure_is_said() {
         let lines: Vec<&str> = lines.collect();
         assert_eq!(lines.len(), 1, "{said}");
         assert!(lines[0].contains("not 64 MiB"), "{said}");
-        // A quarter of a log of 4 MiB, less what may be in flight at a crash.
+        // The bound is a quarter of a log of 4 MiB, less the writes that may be in flight at a
+        // crash.
         assert!(lines[0].contains(" KiB, "), "{said}");
     }
 }

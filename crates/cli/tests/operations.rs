@@ -1,4 +1,4 @@
-//! Operations on a volume that is served, as their user sees them.
+//! Tests of operations on a served volume, as their user sees them.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -16,7 +16,7 @@ fn status(config: &Path) -> Value {
     serde_json::from_slice(&said.stdout).unwrap()
 }
 
-/// Waits until the status of the server is as it should be; the test fails at its deadline.
+/// Polls the status of the server until it is as expected; the test fails after 2,000 polls.
 fn until(config: &Path, what: &str, is_so: impl Fn(&Value) -> bool) {
     for _ in 0..2_000 {
         if is_so(&status(config)) {
@@ -52,7 +52,7 @@ fn a_scrub_is_asked_for_and_told() {
             &status(&config)["devices"]["vol"]["size_bytes"]
         )
     );
-    // A page of the bits of one side goes bad, which say what was ever written.
+    // Corrupt a metadata page on one side: the bits that tell which blocks were ever written.
     let side = std::fs::OpenOptions::new()
         .write(true)
         .open(dir.path("b.img"))
@@ -105,8 +105,8 @@ const ADOPTING: &str = "[device.disk]\ntype = \"file\"\npath = \"disk.img\"\n\
     [device.notes]\ntype = \"file\"\npath = \"notes.img\"\nsize = \"6MiB\"\n\
     [device.old]\ntype = \"adopted\"\ndata = \"disk\"\nmetadata = \"notes\"\n";
 
-/// A disk with content is adopted, copied to a second side while it is served, and is itself after
-/// a clean stop. The content is longer than the logs.
+/// Tests that a disk with content is adopted and copied to a second side while it is served, and
+/// that the disk is the volume after a clean stop. The content is longer than the logs.
 #[test]
 fn a_disk_is_adopted_and_copied() {
     let dir = Scratch::new("adopt");
@@ -170,8 +170,8 @@ fn a_disk_is_adopted_and_copied() {
     assert!(copy == content, "the other side has the content");
 }
 
-/// Both sides are replaced by larger ones, the volume grows into them, and a file that is made
-/// larger gives it more room at the next start.
+/// Tests that a volume grows after both sides were replaced by larger ones, and again after a
+/// restart with longer files of the sides.
 #[test]
 fn a_volume_grows_with_its_sides() {
     let dir = Scratch::new("grow");
@@ -202,7 +202,7 @@ fn a_volume_grows_with_its_sides() {
         .as_u64()
         .unwrap();
     assert_eq!(new_bytes, old_bytes + (16 << 20));
-    // EINVAL or ENOSPC: the old connection has the old size.
+    // The error is EINVAL or ENOSPC: the old connection has the old size.
     assert!(before.read(old_bytes).is_err());
     assert_eq!(before.read(old_bytes - 4096), Ok(vec![7; 4096]));
     let mut after = Client::connect(&socket);

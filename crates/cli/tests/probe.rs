@@ -1,5 +1,5 @@
-//! `bimetal probe` tells a drive that maps pages from one that maps blocks, and destroys nothing
-//! unasked.
+//! Tests of `bimetal probe`: it distinguishes a page-mapped drive from a block-mapped one, and
+//! never overwrites data without permission.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -7,7 +7,7 @@ mod common;
 use common::{Scratch, arg, assert_refused, stdout_of};
 use serde_json::Value;
 
-/// A drive of one chip whose blocks have 64 pages of 4 KiB.
+/// Returns a configuration with a drive of one chip, whose blocks have 64 pages of 4 KiB.
 fn drive(layer: &str) -> String {
     format!(
         "[device.cells]\ntype = \"memory\"\nsize = \"32MiB\"\n\
@@ -27,8 +27,8 @@ fn the_unit_is_a_page_over_mapped_pages_and_the_erase_block_over_mapped_blocks()
         let more = ["--destroy-data", "--time", "20s", "--json"];
         let report = stdout_of(&[&args[..], &more[..]].concat());
         let report: Value = serde_json::from_str(&report).expect("one line of JSON");
-        // A single page makes a drive that maps blocks copy the block, so it takes 64 times as
-        // long; one that maps pages takes them all alike.
+        // For a single page, a block-mapped drive copies the block, so the page takes 64 times as
+        // long. On a page-mapped drive, a page takes the same time in writes of every size.
         assert_eq!(report["unit_bytes"], unit_bytes, "{report}");
     }
 }

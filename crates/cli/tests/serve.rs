@@ -1,4 +1,4 @@
-//! `bimetal serve` from `ready` to a clean end, and what `status` says meanwhile.
+//! Tests of `bimetal serve` from `ready` to a clean end, and of `status` while it runs.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -100,7 +100,7 @@ fn a_second_server_is_refused_and_a_dead_one_replaced() {
     let text = std::fs::read_to_string(&other).unwrap();
     std::fs::write(&other, format!("{text}control = \"unix:c.ctl\"\n")).unwrap();
     assert_refused(&["serve", arg(&other)], 1, &["c.ctl", "another server"]);
-    // Killed, it leaves its sockets behind, and the next one takes their places.
+    // A killed server leaves its sockets, and the next server replaces them.
     let (status, _) = served.end("KILL");
     assert_eq!(status, None);
     assert!(dir.path("c.ctl").exists());

@@ -1,4 +1,5 @@
-//! Volumes over shards: served, measured, formatted and checked as others are.
+//! Tests of volumes over shards: they are served, measured, formatted and checked like other
+//! volumes.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -6,7 +7,7 @@ mod common;
 use common::{Client, Scratch, Served, arg, assert_refused, bimetal, stdout_of};
 use serde_json::Value;
 
-/// Two files, each on a thread of its own, under a stripe.
+/// Two files under a stripe, each on its own thread.
 const STRIPE: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"64MiB\"\n\
     [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"64MiB\"\n\
     [device.counts]\ntype = \"stats\"\nbelow = \"b\"\n\
@@ -23,7 +24,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&stdout_of(args)).unwrap()
 }
 
-/// Asks for the status until it is as wanted.
+/// Polls the status until it is as expected, and returns it.
 fn status_when(config: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..2000 {
         let status = json(&["status", config, "--json"]);
@@ -92,7 +93,7 @@ fn a_volume_over_two_threads_is_measured() {
         assert_eq!(report["operations"], 500, "{report}");
         assert_eq!(report["errors"], 0, "{report}");
     }
-    // In virtual time, where there is one thread, a shard is none.
+    // Virtual time has only one thread, so a shard has no effect there.
     let modelled = "[device.m]\ntype = \"memory\"\nsize = \"64MiB\"\n\
         [device.disk]\ntype = \"hdd\"\nprofile = \"hdd-7200\"\nbelow = \"m\"\n\
         [device.s]\ntype = \"shard\"\nbelow = \"disk\"\n";
@@ -125,7 +126,7 @@ fn a_side_may_be_on_threads_of_its_own() {
     assert_eq!(served.end("TERM"), (Some(0), String::new()));
     let tree = stdout_of(&["check", arg(&config)]);
     assert!(tree.contains("clean") && tree.contains("shard"), "{tree}");
-    // Each side alone has everything.
+    // Each side alone holds all data.
     for gone in ["a.img", "c.img"] {
         let hidden = dir.path("hidden");
         std::fs::rename(dir.path(gone), &hidden).unwrap();

@@ -1,5 +1,5 @@
-//! TLS from the command line: the commands of `docs/tls.md`, as they stand there, and with what
-//! they make a server, its clients, and a client of another project.
+//! TLS from the command line. The commands of `docs/tls.md` are executed unchanged; a server, its
+//! clients and a client of another project use the certificates that they make.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const PAGE: &str = include_str!("../../../docs/tls.md");
 
-/// The block of commands of the page.
+/// Returns the block of commands in `docs/tls.md`.
 fn commands() -> &'static str {
     let (_, rest) = PAGE.split_once("```sh\n").expect("a block of commands");
     rest.split_once("```").expect("its end").0
@@ -27,7 +27,7 @@ fn certificates(dir: &Scratch) {
     assert!(output.status.success(), "{said}");
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
@@ -60,7 +60,7 @@ fn the_commands_of_the_page_make_what_both_ends_need() {
     }
 }
 
-/// Serves by what the commands have made, and is asked by every kind of client.
+/// Serves with the certificates that the commands have made, and connects every kind of client.
 fn serve_with(dir: &Scratch, connection_threads: usize) {
     let (brp, nbd) = (free_port(), free_port());
     let config = config(brp, nbd, connection_threads);
@@ -89,7 +89,7 @@ fn serve_with(dir: &Scratch, connection_threads: usize) {
     drop(client);
     assert_eq!(proxy.end("TERM"), (Some(0), String::new()));
 
-    // A medium of another server.
+    // A second server has the export as a medium.
     let far = format!(
         "[device.far]\ntype = \"brp\"\naddress = \"{target}\"\n\
          tls = {{ ca = \"ca.pem\", cert = \"box.pem\", key = \"box.key\" }}\n\
@@ -115,14 +115,15 @@ fn serve_with(dir: &Scratch, connection_threads: usize) {
         &["none.key", "No such file"],
     );
     libnbd(dir, nbd);
-    // The operator is told of the clients that were refused, and of nothing else.
+    // The operator is told of the refused clients, and of nothing else.
     let (status, said) = served.end("TERM");
     assert_eq!(status, Some(0), "{said}");
     let is_told = |line: &str| line.contains("a client was turned away: TLS");
     assert!(!said.is_empty() && said.lines().all(is_told), "{said}");
 }
 
-/// The client of another project, by the names that it wants its files to have.
+/// Connects the client of another project, libnbd, which expects other names of the certificate
+/// files.
 fn libnbd(dir: &Scratch, port: u16) {
     for (theirs, ours) in [
         ("ca-cert.pem", "ca.pem"),

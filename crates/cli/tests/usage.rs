@@ -1,4 +1,5 @@
-//! Mistakes on the command line and in configurations: one line, the right status, nothing written.
+//! Mistakes on the command line and in configurations: each gives one line and the right exit
+//! status, and no file is written.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -24,7 +25,8 @@ fn a_wrong_command_line_has_status_2() {
     );
 }
 
-/// A pipe that nobody reads, as of a logger that has died. Status 101 or a signal would be a panic.
+/// Tests a standard error without a reader, like the pipe of a logger that has died. Exit status
+/// 101 or a signal would mean a panic.
 #[test]
 fn nobody_needs_to_read_what_is_said() {
     for (words, status) in [
@@ -100,7 +102,7 @@ fn mistakes_in_a_configuration_name_their_place() {
     for (text, place, word) in cases {
         let config = dir.text("c.toml", &text);
         for verb in ["check", "serve", "format", "status"] {
-            // To monitoring 1 would mean that a volume works.
+            // For monitoring, status 1 would mean that a volume works.
             let status = if verb == "status" { 2 } else { 1 };
             assert_refused(&[verb, arg(&config)], status, &[place, word]);
         }

@@ -7,8 +7,8 @@
 //! - [`list`]: the exports of a target.
 //!
 //! `bimetal_proto::brp::Initiator` decides which requests may be sent when; this crate connects,
-//! moves bytes and keeps time. It must never answer a request before the target has answered it, or
-//! before the request has been abandoned for good.
+//! moves bytes and keeps time. It must never answer a request before the target has answered it or
+//! the session has permanently abandoned it.
 
 mod blocking;
 mod error;

@@ -144,7 +144,7 @@ impl Shared {
         self.rt.notices().post(&target, kind, message);
     }
 
-    /// Ends the session for good, because the target can never be used again.
+    /// Ends the session permanently, because the target can never be used again.
     pub(crate) fn end(&self, why: Unusable) {
         self.tell(
             "connection-refused",

@@ -39,12 +39,12 @@ impl Latencies {
             .expect("a histogram that grows takes every value");
     }
 
-    /// Number of recorded latencies.
+    /// Returns the number of recorded latencies.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// Mean latency in ns.
+    /// Returns the mean latency in ns.
     pub fn mean_ns(&self) -> f64 {
         self.histogram.mean()
     }

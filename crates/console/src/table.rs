@@ -1,12 +1,12 @@
 //! Text tables for terminals and pipes: columns as wide as their widest cell, numbers aligned
 //! right. The caller adds colours; the width of a cell counts only visible characters.
 
-/// How a column is aligned.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// Left, for words.
     Left,
-    /// Numbers.
+    /// Right, for numbers.
     Right,
 }
 

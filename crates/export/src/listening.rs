@@ -20,7 +20,7 @@ impl Listening {
     /// Listens at an address for clients that will speak `protocol`.
     ///
     /// # Errors
-    /// Those of `bind(2)`; over RDMA, an error that says what is missing.
+    /// Those of `bind(2)`; over RDMA, an error that names the missing component.
     pub(crate) fn bind(rt: &Rt, address: &Address, protocol: Protocol) -> io::Result<Listening> {
         match (address, protocol) {
             (Address::Rdma(address), Protocol::Brp) => {

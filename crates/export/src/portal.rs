@@ -360,7 +360,7 @@ async fn clear_path(
     path: &Path,
 ) -> Result<(), StartError> {
     match std::fs::symlink_metadata(path) {
-        // Binding will report what is wrong with the path.
+        // Binding will report the fault of the path.
         Err(_) => return Ok(()),
         Ok(found) if !found.file_type().is_socket() => {
             return Err(StartError::NotASocket {

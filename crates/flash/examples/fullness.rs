@@ -1,5 +1,5 @@
-//! Prints the cost of cleaning against the fullness of a drive: a drive with 28 % spare flash, of
-//! whose pages an increasing share is in use, under three loads.
+//! Prints the cost of cleaning by the fullness of a drive: a drive with 28 % spare flash, with an
+//! increasing share of its pages in use, under three loads.
 //!
 //! `cargo run --release -p bimetal-flash --example fullness`; a few seconds.
 
@@ -18,7 +18,8 @@ const SPARE: f64 = 0.28;
 enum Writes {
     /// Single pages, uniformly.
     Uniform,
-    /// Single pages, 80 % of the writes to a fifth of the pages, which the drive separates.
+    /// Single pages, 80 % of the writes to a fifth of the pages; the drive separates the two
+    /// groups.
     Skewed,
     /// Runs of 32 pages that start anywhere.
     Runs,
@@ -43,8 +44,8 @@ fn put(drive: &mut Drive, lpn: u32) {
     drive.write(&[lpn]).expect("within the drive");
 }
 
-/// Fills `used` pages and overwrites them; returns the counters of eight times as many further
-/// writes.
+/// Fills `used` pages, writes twelve times as many pages to warm up, and returns the counters of
+/// eight times as many further writes.
 fn steady(drive: &mut Drive, used: u32, writes: Writes) -> Counters {
     let mut load = Load(7);
     (0..used).for_each(|lpn| put(drive, lpn));

@@ -1,5 +1,5 @@
-//! The write buffer inside a drive: pages that the host has written and that the layer below has
-//! not.
+//! The write buffer inside a drive: pages that the host has written and the drive has not yet
+//! written to the layer below.
 //!
 //! Pages leave in the order of arrival. Volatile memory rewrites a page in place; the SLC log
 //! appends the new version and skips the old version when its turn comes. A page is written below
@@ -10,9 +10,9 @@ use crate::geometry::NONE;
 /// The ring of buffered pages. Its slots bound it; no call allocates after construction.
 #[derive(Debug)]
 pub(crate) struct WriteBuffer {
-    /// Logical page and class; NONE if the version is outdated.
+    /// Logical page and class of each slot; the page is NONE if the version is outdated.
     slots: Vec<(u32, u8)>,
-    /// The slot of each logical page.
+    /// The slot of each logical page; NONE if its newest version is not in the buffer.
     slot_of: Vec<u32>,
     oldest: u32,
     len: u32,

@@ -60,7 +60,7 @@ counters! {
     reads_map,
     /// Flash reads ahead of the host.
     reads_prefetch,
-    /// Flash reads of the SLC buffer, for the host or to fold.
+    /// Flash reads of the SLC buffer, for the host or to move pages to the main flash.
     reads_buffer,
     /// Programs, all but those of the SLC buffer: host + copy + padding + map.
     programs,
@@ -115,7 +115,7 @@ impl Counters {
         self.reads_host + self.reads_copy + self.reads_map + self.reads_prefetch
     }
 
-    /// Merges of all kinds.
+    /// Returns the number of merges of all kinds.
     pub fn merges(&self) -> u64 {
         self.merges_switch + self.merges_partial + self.merges_full
     }

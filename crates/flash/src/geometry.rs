@@ -5,17 +5,17 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The one value that is no address: no page, no block, or never written.
+/// Value that is no address: no page, no block, or never written.
 pub const NONE: u32 = u32::MAX;
 
 /// Maximum number of pages of an array, including logical pages and padding to a power of two:
 /// 2^30. Dense tables of about 9 bytes per page then take 10 GB of memory.
 pub const PAGES_MAX: u64 = 1 << 30;
 
-/// Largest page in bytes.
+/// Maximum size of a page in bytes.
 pub const PAGE_BYTES_MAX: u32 = 1 << 20;
 
-/// Most pages of an erase block.
+/// Maximum number of pages of an erase block.
 pub const PAGES_PER_BLOCK_MAX: u32 = 1 << 16;
 
 /// The shape of a flash array. Each field counts units within one unit of the next larger kind.
@@ -39,7 +39,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// One die with `blocks` blocks: the shape of the analytic models.
+    /// Returns a geometry of one die with `blocks` blocks: the shape of the analytic models.
     pub fn one_die(blocks: u32, pages_per_block: u32, page_bytes: u32) -> Self {
         Geometry {
             channels: 1,
@@ -52,7 +52,7 @@ impl Geometry {
         }
     }
 
-    /// Refuses shapes that no array has or that do not fit the tables.
+    /// Refuses shapes that no array has and shapes that do not fit the tables.
     pub fn validate(&self) -> Result<(), FlashError> {
         let counts = [
             ("channels", self.channels, 1024),
@@ -86,33 +86,35 @@ impl Geometry {
             .fold(u128::from(self.blocks), |n, x| n * u128::from(*x))
     }
 
-    /// Dies of the whole array. Only for a geometry that validates.
+    /// Returns the number of dies of the whole array. Only for a geometry that validates.
     pub fn total_dies(&self) -> u32 {
         self.channels * self.ways * self.dies
     }
 
-    /// Erase blocks of one die, over its planes. Only for a geometry that validates.
+    /// Returns the number of erase blocks of one die, over its planes. Only for a geometry that
+    /// validates.
     pub fn die_blocks(&self) -> u32 {
         self.planes * self.blocks
     }
 
-    /// Erase blocks of the whole array. Only for a geometry that validates.
+    /// Returns the number of erase blocks of the whole array. Only for a geometry that validates.
     pub fn total_blocks(&self) -> u32 {
         self.total_dies() * self.die_blocks()
     }
 
-    /// Pages of the whole array. Only for a geometry that validates.
+    /// Returns the number of pages of the whole array. Only for a geometry that validates.
     pub fn total_pages(&self) -> u64 {
         u64::from(self.total_blocks()) * u64::from(self.pages_per_block)
     }
 
-    /// The channel of a die: neighbouring dies are on different channels.
+    /// Returns the channel of a die. Neighbouring dies are on different channels.
     pub fn channel_of(&self, die: u32) -> u32 {
         die % self.channels
     }
 
-    /// Logical pages left when `over_provisioning` of their number is spare: the largest n with
-    /// n x (1 + over_provisioning) <= physical pages. Only for a geometry that validates.
+    /// Returns the number of logical pages when `over_provisioning` of their number is spare: the
+    /// largest n with n x (1 + over_provisioning) <= physical pages. Only for a geometry that
+    /// validates.
     pub fn logical_pages(&self, over_provisioning: f64) -> Result<u32, FlashError> {
         if !(0.0..=100.0).contains(&over_provisioning) {
             return Err(FlashError::OverProvisioning {
@@ -132,7 +134,7 @@ pub enum FlashError {
     OutOfRange {
         /// The parameter.
         parameter: &'static str,
-        /// Its value.
+        /// Value of the parameter.
         value: u64,
         /// The largest value allowed.
         most: u64,
@@ -143,13 +145,13 @@ pub enum FlashError {
          are modelled: lower blocks, or model larger pages with page_bytes"
     )]
     TooManyPages {
-        /// Pages asked for.
+        /// Number of pages of the refused geometry.
         pages: u128,
     },
-    /// The spare share is no valid share.
+    /// A spare share outside its range.
     #[error("over_provisioning = {value}: must be a number from 0 to 100 (0.07 means 7 %)")]
     OverProvisioning {
-        /// Its value.
+        /// The refused spare share.
         value: f64,
     },
     /// The translation layer needs more flash than the array has.
@@ -160,16 +162,16 @@ pub enum FlashError {
     TooFewBlocks {
         /// The translation layer.
         ftl: &'static str,
-        /// Blocks it needs.
+        /// Number of blocks that the layer needs.
         needed_blocks: u64,
-        /// Logical pages it has to hold.
+        /// Number of logical pages that the layer has to hold.
         logical_pages: u64,
-        /// Blocks there are.
+        /// Number of blocks of the array, or of one die.
         blocks: u64,
-        /// The parameter, besides the capacity, that takes blocks.
+        /// The parameter, besides the capacity, that determines the number of blocks needed.
         knob: &'static str,
     },
-    /// Nothing would be left for the user.
+    /// A drive without a page for the user.
     #[error("no logical page is left: raise blocks or pages_per_block, or lower over_provisioning")]
     NoLogicalPages,
     /// Two options that exclude each other.
@@ -177,25 +179,25 @@ pub enum FlashError {
     Conflict {
         /// One option.
         first: &'static str,
-        /// The other.
+        /// The other option.
         second: &'static str,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
     /// A page beyond the end of the drive.
     #[error("logical page {lpn} is beyond the drive of {logical_pages} pages")]
     BeyondEnd {
-        /// The page asked for.
+        /// The requested page.
         lpn: u32,
-        /// Pages of the drive.
+        /// Number of pages of the drive.
         logical_pages: u32,
     },
-    /// A write stream the drive was not configured with.
+    /// A write stream that the drive does not have.
     #[error("write class {class} is not configured: the drive has {classes}, numbered from 0")]
     UnknownClass {
-        /// The class asked for.
+        /// The requested class.
         class: u8,
-        /// Classes there are.
+        /// Number of classes of the drive.
         classes: u8,
     },
 }
@@ -209,7 +211,7 @@ pub(crate) fn check_page(lpn: u32, logical_pages: u32) -> Result<(), FlashError>
     }
 }
 
-/// Refuses 0 and what is above `most`.
+/// Refuses 0 and values above `most`.
 pub(crate) fn check_range(
     parameter: &'static str,
     value: u32,

@@ -1,12 +1,14 @@
-//! The flash array: which pages are programmed, which of them are valid, and whose they are.
+//! The flash array: which pages are programmed, which of them are valid, and which logical page
+//! each holds.
 //!
-//! This is the only place where flash changes, so it is where operations are counted and recorded,
-//! and where the rules of NAND are kept: a block is programmed from its first page to its last, and
-//! only an erase makes a page programmable again. Those rules are asserted in every build. It knows
-//! nothing of mapping; a translation layer must never change a page's state but through it.
+//! This is the only place where flash changes, so operations are counted and recorded here, and the
+//! rules of NAND are asserted here in every build: a block is programmed from its first page to its
+//! last, and only an erase makes a page programmable again. The array knows nothing of mapping; a
+//! translation layer must never change the state of a page except through this module.
 //!
-//! Physical pages are numbered block x stride + page, the stride being the pages of a block rounded
-//! up to a power of two, so that block and page of a number cost a shift and a mask.
+//! Physical pages are numbered block x stride + page. The stride is the number of pages of a block
+//! rounded up to a power of two, so that a shift and a mask give the block and the page of a
+//! number.
 
 use crate::counters::{Counters, Wear};
 use crate::geometry::{FlashError, Geometry, NONE};
@@ -28,13 +30,14 @@ pub(crate) enum BlockState {
 pub(crate) struct Block {
     /// Programmed pages that hold the newest version of a logical page.
     pub valid: u32,
-    /// Pages programmed since the last erase; the next one to be programmed.
+    /// Number of pages programmed since the last erase; also the offset of the next page to
+    /// program.
     pub programmed: u32,
     /// Erases so far.
     pub erases: u32,
-    /// What the block is used for.
+    /// State of the block.
     pub state: BlockState,
-    /// The write stream it belongs to, for layers that have streams.
+    /// The write stream to which the block belongs, for layers that have streams.
     pub class: u8,
 }
 
@@ -53,7 +56,7 @@ pub(crate) struct Nand {
 }
 
 impl Nand {
-    /// An erased array. Errors: a geometry out of range.
+    /// Creates an erased array. Errors: a geometry out of range.
     pub fn new(geometry: &Geometry) -> Result<Self, FlashError> {
         geometry.validate()?;
         let shift = geometry
@@ -101,7 +104,7 @@ impl Nand {
         (block << self.shift) + offset
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }
@@ -116,7 +119,7 @@ impl Nand {
         &mut self.blocks[block as usize]
     }
 
-    /// Whether every page of the block is programmed.
+    /// Returns whether every page of the block is programmed.
     pub fn is_full(&self, block: u32) -> bool {
         self.block(block).programmed == self.pages_per_block
     }
@@ -169,7 +172,7 @@ impl Nand {
     /// Programs the next page of `block` with `lpn` and makes it valid. Returns the page.
     ///
     /// # Panics
-    /// If the block is full: the caller looks before it programs.
+    /// If the block is full: the caller must check before it programs.
     #[inline]
     pub fn program(&mut self, block: u32, lpn: u32, purpose: Purpose) -> u32 {
         let page = self.take_page(block);
@@ -206,7 +209,8 @@ impl Nand {
         self.page_at(block, offset)
     }
 
-    /// A newer version of the page's content exists, or nobody needs it. Returns its block.
+    /// Marks a page as invalid: a newer version exists, or the content is no longer needed. Returns
+    /// the block of the page.
     #[inline]
     pub fn invalidate(&mut self, page: u32) -> u32 {
         let (word, bit) = self.bit_of(page);
@@ -217,10 +221,10 @@ impl Nand {
         block
     }
 
-    /// Erases a block whose pages nobody needs; it becomes free.
+    /// Erases a block without valid pages; the block becomes free.
     ///
     /// # Panics
-    /// If a page of it is valid.
+    /// If a page of the block is valid.
     pub fn erase(&mut self, block: u32) {
         let entry = &mut self.blocks[block as usize];
         assert!(entry.valid == 0, "an erase never destroys a valid page");
@@ -232,7 +236,8 @@ impl Nand {
         self.record(Action::Erase, Purpose::Copy, page, NONE);
     }
 
-    /// The valid pages of 64, by the number of the word in the block, as a bit mask.
+    /// Returns a bit mask of the valid pages among 64 pages of a block. `word` is the number of the
+    /// group of 64.
     #[inline]
     pub fn valid_word(&self, block: u32, word: u32) -> u64 {
         self.valid[(block * self.words_per_block + word) as usize]
@@ -242,14 +247,14 @@ impl Nand {
         self.words_per_block
     }
 
-    /// Forgets all of a block's validity at once, when all its valid pages have been moved.
+    /// Marks all pages of a block as invalid at once, when all its valid pages have been moved.
     pub fn invalidate_all(&mut self, block: u32) {
         let first = (block * self.words_per_block) as usize;
         self.valid[first..first + self.words_per_block as usize].fill(0);
         self.blocks[block as usize].valid = 0;
     }
 
-    /// Makes every page invalid, before a table says which are valid.
+    /// Marks every page of the array as invalid, before validity is restored from a table.
     pub fn invalidate_everything(&mut self) {
         self.valid.fill(0);
         for block in &mut self.blocks {
@@ -257,7 +262,7 @@ impl Nand {
         }
     }
 
-    /// Makes a programmed page valid again: the table of before a power cut names it.
+    /// Makes a programmed page valid again, because the table restored after a power cut names it.
     pub fn revalidate(&mut self, page: u32, lpn: u32) {
         assert!(
             self.owners[page as usize] == lpn,
@@ -279,7 +284,7 @@ impl Nand {
         }
     }
 
-    /// Holds the array against `map` and the counters. See [`crate::Ftl::verify`].
+    /// Compares the array with `map` and with the counters. See [`crate::Ftl::verify`].
     pub fn verify(&self, map: &[u32]) -> Result<(), Inconsistent> {
         for (lpn, page) in map.iter().enumerate().filter(|(_, page)| **page != NONE) {
             let block = self.block(self.block_of(*page));

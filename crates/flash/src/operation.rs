@@ -2,51 +2,52 @@
 //! them.
 //!
 //! Recording is off by default, because a cost model needs only the counters. A recorded list
-//! belongs to one command; the reader empties it before the next, so the operations of one command
-//! bound it.
+//! belongs to one command: the reader empties the list before the next command, so the operations
+//! of one command bound its length.
 
-/// What the flash does.
+/// Kind of an operation of the flash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// A page leaves the cells.
+    /// Reads a page from the cells.
     Read,
-    /// A page goes into erased cells.
+    /// Programs a page into erased cells.
     Program,
-    /// A block becomes erased.
+    /// Erases a block.
     Erase,
 }
 
 /// The reason for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// The host asked for this page.
+    /// The host reads or writes the page.
     Host,
-    /// Cleaning, merging or wear levelling moves it.
+    /// Cleaning, merging or wear levelling moves the page.
     Copy,
-    /// A page programmed only because pages of a block are programmed in order.
+    /// The page has no content; it is programmed only because pages of a block are programmed in
+    /// order.
     Padding,
-    /// The translation table.
+    /// The page belongs to the translation table.
     Map,
-    /// The drive's own SLC buffer.
+    /// The page belongs to the drive's own SLC buffer.
     Buffer,
-    /// Read ahead of the host.
+    /// The page is read ahead of the host.
     Prefetch,
 }
 
 /// One operation of the flash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// What is done.
+    /// Kind of the operation.
     pub action: Action,
-    /// Why.
+    /// Reason for the operation.
     pub purpose: Purpose,
-    /// The physical page: block x stride + page, the stride being the pages of a block rounded up
-    /// to a power of two. An erase names the block's first page, an operation of the SLC buffer
-    /// its slot.
+    /// The physical page: block x stride + page. The stride is the number of pages of a block
+    /// rounded up to a power of two. An erase names the first page of the block; an operation of
+    /// the SLC buffer names the slot.
     pub page: u32,
-    /// The die that is busy.
+    /// The die that executes the operation.
     pub die: u32,
-    /// The logical page that is read or stored, [`NONE`](crate::NONE) for erases and padding; table
+    /// The logical page that is read or stored; [`NONE`](crate::NONE) for erases and padding. Table
     /// pages are numbered from the end of the logical pages.
     pub lpn: u32,
 }
@@ -59,18 +60,18 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Turns recording on or off. Off also forgets what was recorded.
+    /// Turns recording on or off. Both discard all recorded operations.
     pub fn record(&mut self, recording: bool) {
         self.recording = recording;
         self.operations.clear();
     }
 
-    /// What was recorded since the last [`clear`](Self::clear).
+    /// Returns the operations recorded since the last [`clear`](Self::clear).
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
 
-    /// Forgets what was recorded and keeps the memory.
+    /// Discards the recorded operations and keeps the memory.
     pub fn clear(&mut self) {
         self.operations.clear();
     }

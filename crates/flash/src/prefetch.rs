@@ -1,7 +1,7 @@
-//! Read-ahead inside a drive: after two sequential reads the next pages are read into memory.
+//! Read-ahead inside a drive: after two sequential reads, the next pages are read into memory.
 //!
 //! Only the window is modelled: the pages that a read would find in memory. A write or trim of a
-//! page in the window closes it, so it never answers with an old version.
+//! page in the window closes the window, so that no read is answered with an old version.
 
 /// The window of pages read ahead.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct Prefetch {
 }
 
 impl Prefetch {
-    /// Reads `pages` ahead.
+    /// Creates a closed window that will read `pages` ahead.
     pub fn new(pages: u32) -> Self {
         Prefetch {
             pages,
@@ -24,7 +24,7 @@ impl Prefetch {
         }
     }
 
-    /// Whether the page is in memory.
+    /// Returns whether the page is in memory.
     pub fn holds(&self, lpn: u32) -> bool {
         (self.from..self.to).contains(&lpn)
     }
@@ -48,14 +48,14 @@ impl Prefetch {
         first..self.to
     }
 
-    /// The page changes.
+    /// Closes the window if it contains the page, which is about to change.
     pub fn forget(&mut self, lpn: u32) {
         if self.holds(lpn) {
             self.clear();
         }
     }
 
-    /// Memory is empty.
+    /// Closes the window: no page is in memory.
     pub fn clear(&mut self) {
         (self.from, self.to) = (0, 0);
     }

@@ -1,19 +1,20 @@
 //! A list of small numbers in order of use, in two dense arrays.
 //!
-//! Cached tables and log blocks are replaced by least recent use; this is the one list they share.
+//! The cached table and the log blocks of BAST are replaced by least recent use; both use this
+//! list.
 
 use crate::geometry::NONE;
 
 /// Numbers below a bound, most recently used first. No call allocates or takes longer than O(1).
 #[derive(Debug)]
 pub(crate) struct Recency {
-    /// (towards older, towards newer); the last entry is the ring's anchor.
+    /// Links of each number: (towards older, towards newer). The last entry is the ring's anchor.
     links: Vec<(u32, u32)>,
     anchor: u32,
 }
 
 impl Recency {
-    /// An empty list of numbers below `bound`.
+    /// Creates an empty list of numbers below `bound`.
     pub fn new(bound: u32) -> Self {
         let mut links = vec![(NONE, NONE); bound as usize + 1];
         links[bound as usize] = (bound, bound);
@@ -27,7 +28,7 @@ impl Recency {
         self.links[number as usize].0 != NONE
     }
 
-    /// Puts `number` first, whether or not it was in the list.
+    /// Puts `number` first, whether or not it is in the list.
     pub fn touch(&mut self, number: u32) {
         self.remove(number);
         let newest = self.links[self.anchor as usize].0;
@@ -36,7 +37,7 @@ impl Recency {
         self.links[self.anchor as usize].0 = number;
     }
 
-    /// Takes `number` out if it is in the list.
+    /// Removes `number` if it is in the list.
     pub fn remove(&mut self, number: u32) {
         if !self.holds(number) {
             return;
@@ -47,7 +48,7 @@ impl Recency {
         self.links[number as usize] = (NONE, NONE);
     }
 
-    /// The number used least recently, None of an empty list.
+    /// Returns the least recently used number; `None` for an empty list.
     pub fn oldest(&self) -> Option<u32> {
         let oldest = self.links[self.anchor as usize].1;
         (oldest != self.anchor).then_some(oldest)

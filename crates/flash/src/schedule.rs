@@ -10,8 +10,8 @@
 //! the times of its own events, in their order, and at one instant in the order of causation. Its
 //! queues hold the issued operations that are not done; the caller bounds their number.
 //!
-//! Not modelled: operations on several planes at once, cache programs, suspended programs, and that
-//! a copy between two dies has to wait for its read.
+//! Not modelled: operations on several planes at once, cache programs, suspended programs, and the
+//! wait of a copy between two dies for its read.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -88,7 +88,7 @@ pub struct Schedule {
     times: OperationTimes,
     dies: Vec<Die>,
     channels: Vec<Channel>,
-    /// (time, order of causation, die, phase).
+    /// Pending events: (time, order of causation, die, phase).
     events: BinaryHeap<Reverse<(u64, u64, u32, Phase)>>,
     seq: u64,
     pending: usize,
@@ -115,7 +115,7 @@ impl Schedule {
     }
 
     /// Issues an operation to its die at `now_ns`, which must not lie before an event that has run.
-    /// Its end will be reported with `tag`.
+    /// The end of the operation will be reported with `tag`.
     pub fn add(&mut self, now_ns: u64, operation: &Operation, tag: u64) {
         self.pending += 1;
         let job = Job {
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Runs until no operation is pending, and returns (tag, time) of every end.
+    /// Runs until no operation is pending, and returns the tag and the time of each completion.
     fn ends(schedule: &mut Schedule) -> Vec<(u64, u64)> {
         let mut ends = Vec::new();
         while let Some(now_ns) = schedule.next_ns() {
@@ -266,7 +266,7 @@ mod tests {
         ends
     }
 
-    /// Two dies share a channel: the transfers are one after the other, the cells overlap.
+    /// Two dies share a channel: their transfers are sequential, and their cells work in parallel.
     #[test]
     fn dies_of_a_channel_overlap_but_for_the_transfers() {
         let mut one = schedule(1, 2, TIMES);
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(run(false), [(1, 1000), (2, 1210), (3, 1270)]);
     }
 
-    /// A copy crosses the channel twice, or not at all.
+    /// A copy crosses the channel twice; with copy-back it stays in the die.
     #[test]
     fn copies_stay_in_the_die_with_copy_back() {
         let run = |copy_back| {

@@ -1,4 +1,4 @@
-//! The parts of a drive, each against what can be reckoned by hand: cached table, trim, wear
+//! Tests of the parts of a drive against values computed by hand: cached table, trim, wear
 //! levelling, write buffers, read-ahead, idle time, power cuts, time.
 
 mod common;
@@ -38,29 +38,30 @@ fn a_cached_table_costs_what_its_misses_cost() {
     write(&mut drive, &[0, 1]);
     let c = drive.counters();
     assert_eq!((c.map_misses, c.reads_map, c.programs_map), (2, 0, 0));
-    // Entry 0 has to leave: changed, so its table page is programmed; there was none to read.
-    // Entry 2 comes, from the table page that is there now.
+    // Entry 0 is evicted. It has changed, so its table page is programmed; no old version of that
+    // page exists to be read. Entry 2 is then read from the new table page.
     write(&mut drive, &[2]);
     let c = drive.counters();
     assert_eq!((c.map_misses, c.reads_map, c.programs_map), (3, 1, 1));
     drive.read(2).expect("within the drive");
     assert_eq!(drive.counters().map_hits, 1);
-    // Entry 1 leaves (read and program of table page 0), and entry 0 comes (read of it).
+    // Entry 1 is evicted (read and program of table page 0), and entry 0 is loaded (read of table
+    // page 0).
     drive.read(0).expect("within the drive");
     let c = drive.counters();
     assert_eq!((c.map_misses, c.reads_map, c.programs_map), (4, 3, 2));
-    // Entry 2 leaves changed, entry 4 is in table page 1, which is not there yet.
+    // Entry 2 is evicted changed. Entry 4 is in table page 1, which does not exist yet.
     drive.read(4).expect("within the drive");
     let c = drive.counters();
     assert_eq!((c.map_misses, c.reads_map, c.programs_map), (5, 4, 3));
-    // Entry 0 leaves unchanged and costs nothing.
+    // Entry 0 is evicted unchanged and costs nothing.
     drive.read(5).expect("within the drive");
     assert_eq!(drive.counters().programs_map, 3);
     assert_eq!(drive.counters().unmapped_reads, 2);
     drive.verify().expect("a consistent drive");
 }
 
-/// A cache that holds every entry never misses twice.
+/// A cache that holds every entry misses each entry only once.
 #[test]
 fn a_cached_table_that_is_large_enough_costs_nothing() {
     let page = PageConfig {
@@ -105,7 +106,7 @@ fn trimmed_pages_count_as_spare() {
     drive.verify().expect("a consistent drive");
 }
 
-/// Cold content in most blocks, hot writes in a few.
+/// Returns a drive with cold content in most blocks, after hot writes to a few pages.
 fn worn(wear: WearLevelling) -> Drive {
     let mut config = page_drive(PageConfig::default(), Geometry::one_die(64, 16, 4096), 900);
     config.wear = wear;
@@ -145,7 +146,7 @@ fn memory_absorbs_rewrites_until_it_is_full() {
     assert_eq!((c.host_writes, c.buffer_overwrites, c.programs), (6, 3, 0));
     drive.read(3).expect("within the drive");
     assert_eq!(drive.counters().buffer_hits, 1);
-    // The fifth page pushes the first one out, in order of arrival.
+    // The fifth page evicts the first one, in order of arrival.
     write(&mut drive, &[4, 5]);
     assert_eq!(drive.counters().programs_host, 1);
     assert!(drive.locate(1).is_some() && drive.locate(2).is_none());
@@ -171,8 +172,9 @@ fn an_slc_log_is_folded_in_idle_time() {
     assert_eq!(drive.idle(10_000), Ok(2 * 225));
     assert_eq!(drive.background_us(), 450);
     assert_eq!(drive.device_time_us(), 150);
-    // A full log of 32 makes room by folding its older block of 16: reads, programs, an erase.
-    // Slots 0..3 were used before, so the first block ends after 13 more.
+    // The full log of 32 slots makes room by moving the pages of its oldest block of 16 slots:
+    // reads, programs, an erase. Slots 0..3 were used before, so the first block ends after 13
+    // more.
     let before = drive.counters();
     write(&mut drive, &(100..133).collect::<Vec<u32>>());
     let done = drive.counters() - before;
@@ -191,7 +193,7 @@ fn sequential_reads_are_read_ahead_once() {
         drive.read(lpn).expect("within the drive");
     }
     let c = drive.counters();
-    // 0 and 1 are read; 2..6 and 6..10 are ahead; the read of 9 brings 10..14.
+    // Pages 0 and 1 are read; 2..6 and 6..10 are read ahead; the read of 9 reads 10..14 ahead.
     assert_eq!(
         (c.reads_host, c.prefetch_hits, c.reads_prefetch),
         (2, 8, 12)
@@ -224,7 +226,7 @@ fn idle_time_takes_cleaning_off_the_writes() {
     assert!(busy.counters().cleanings_blocking > 1000);
     assert_eq!(busy.background_us(), 0);
     assert_eq!(rested.counters().cleanings_blocking, 0);
-    // What the host waits for is then its programs alone: 1700 + 20,000 of 200 us.
+    // The host then waits only for its own programs: 1700 + 20,000 of 200 us.
     assert_eq!(rested.device_time_us(), 21_700 * 200);
 }
 
@@ -269,7 +271,7 @@ fn a_power_cut_takes_a_volatile_table_back_to_the_flush() {
     assert_eq!(drive.locate(1), durable);
 }
 
-/// A table that is found again, a cached one, and log blocks lose nothing.
+/// A table that is reconstructed, a cached table, and block-mapped layers lose nothing.
 #[test]
 fn a_power_cut_leaves_durable_layers_as_they_are() {
     let cached = PageConfig {
@@ -301,8 +303,8 @@ fn a_power_cut_leaves_durable_layers_as_they_are() {
     }
 }
 
-/// Time is the sum of the operations: 2 x 200 + 25 + 1500 for a block of two pages that is written,
-/// rewritten in full and read once.
+/// Device time is the sum of the times of the operations: 7 us a read, 100 us a program and 1000 us
+/// an erase.
 #[test]
 fn time_is_the_sum_of_the_operations() {
     let mut config = DriveConfig::new(
@@ -328,7 +330,7 @@ fn time_is_the_sum_of_the_operations() {
     assert_eq!(drive.device_time_us(), 2607 + 7);
 }
 
-/// Pages are dealt out to the dies in turn, neighbouring dies being on different channels.
+/// Pages are distributed over the dies in turn. Neighbouring dies are on different channels.
 #[test]
 fn operations_name_their_die() {
     let geometry = Geometry {
@@ -355,7 +357,7 @@ fn operations_name_their_die() {
     assert_ne!(geometry.channel_of(0), geometry.channel_of(1));
 }
 
-/// A drive made for a capacity is never too small for its layer, down to a single page.
+/// A drive created for a capacity is never too small for its layer, down to a single page.
 #[test]
 fn a_drive_for_a_capacity_always_fits() {
     let page = PageConfig {
@@ -392,9 +394,9 @@ fn a_drive_for_a_capacity_always_fits() {
     }
 }
 
-/// Cleaning writes the table once for each table page that has moved entries and each cleaned
-/// block, but for entries in memory: told from the operations of every write, with one entry in
-/// memory.
+/// For each cleaned block, cleaning writes each table page with moved entries once; entries in
+/// memory cost nothing. The expected number is computed from the operations of every write, with
+/// one entry in memory.
 #[test]
 fn cleaning_writes_the_table_once_for_each_table_page() {
     let page = PageConfig {
@@ -402,7 +404,7 @@ fn cleaning_writes_the_table_once_for_each_table_page() {
         ..PageConfig::default()
     };
     let (pages, entries) = (600, 8);
-    // 75 table pages fill 10 blocks; 23 blocks at the end of the die are the table's.
+    // 75 table pages fill 10 blocks; the table has the last 23 blocks of the die.
     let data_blocks = 120 - 23;
     let mut drive = made(&page_drive(
         page,
@@ -461,7 +463,8 @@ fn a_power_cut_empties_the_cached_table() {
     assert_eq!(drive.counters().map_misses, 101);
 }
 
-/// A page that was buffered when its old version was read ahead must not be taken from there.
+/// If the old version of a page was read ahead while the new version was in the buffer, a later
+/// read must not be answered with the old version.
 #[test]
 fn what_leaves_the_buffer_is_not_read_ahead() {
     let mut config = page_drive(PageConfig::default(), Geometry::one_die(64, 16, 4096), 500);
@@ -480,8 +483,9 @@ fn what_leaves_the_buffer_is_not_read_ahead() {
     assert_eq!((done.reads_host, done.prefetch_hits), (1, 0));
 }
 
-/// Streams that share their open blocks with cleaning need the reserve between any two writes;
-/// measured ones most, as one cleaned block can go to both. As tight as drives can be.
+/// Streams that share their open blocks with cleaning need the reserve between any two writes.
+/// Measured streams need it most, because the pages of one cleaned block can go to both. The drives
+/// have the minimum number of blocks.
 #[test]
 fn streams_never_use_up_the_reserve() {
     let given = (2..6).map(Streams::Given);
@@ -501,7 +505,7 @@ fn streams_never_use_up_the_reserve() {
     }
 }
 
-/// Random writes of one page in a random class, in a window of pages that wanders.
+/// Writes single random pages in random classes, mostly within a window of pages that moves.
 fn churn(drive: &mut Drive, streams: Streams) {
     let mut load = Load(u64::from(streams.count()));
     let (pages, mut window) = (drive.logical_pages(), 0);
@@ -522,24 +526,25 @@ fn churn(drive: &mut Drive, streams: Streams) {
     }
 }
 
-/// A full merge of the block of the sequential stream ends the stream: it costs no second merge.
+/// A full merge of the block of the sequential stream ends the stream and costs no second merge.
 #[test]
 fn a_full_merge_ends_the_stream_of_its_block() {
     let ftl = FtlConfig::Fast { log_blocks: 1 };
     let config = DriveConfig::holding(12, 3, 4, 512, ftl).expect("a geometry");
     let mut drive = made(&config);
     fill(&mut drive);
-    // Page 0 opens the stream; 2 does not continue it and fills the log with 5, 6 and 7.
+    // Page 0 opens the stream. Page 2 does not continue the stream; pages 2, 5, 6 and 7 fill the
+    // log.
     write(&mut drive, &[0, 2, 5, 6, 7]);
     assert_eq!(drive.counters().merges(), 0);
-    // The log is reclaimed: both blocks are merged. Then block 2 opens a stream.
+    // The log is reclaimed: both blocks are merged. Then page 8 opens a stream for block 2.
     write(&mut drive, &[9, 8]);
     assert_eq!(drive.counters().merges_full, 2);
     assert_eq!(drive.counters().merges(), 2);
     drive.verify().expect("a consistent drive");
 }
 
-/// Any layer can be put into a drive, the crate's or another's.
+/// A drive can be created around a layer that the caller supplies.
 #[test]
 fn a_layer_can_be_plugged_in() {
     let fast = FtlConfig::Fast { log_blocks: 4 };

@@ -1,9 +1,10 @@
-//! Random work on odd little drives, held against flash that was written here.
+//! Random commands on small drives of unusual shapes, checked against an independent model of
+//! flash.
 //!
-//! The drive records its operations and this file carries them out on an array of its own, which
-//! knows only the rules of NAND and what is in every page. So nothing is believed: a page that is
-//! read must hold the last version written, an erased or half-programmed place must never be read,
-//! and pages of a block must be programmed in order.
+//! The drive records its operations, and this file executes them on its own array, which knows only
+//! the rules of NAND and the content of every page. So the drive is not trusted: a mapped page must
+//! hold the last version written, an erased page must never be mapped, and pages of a block must be
+//! programmed in order.
 
 use bimetal_flash::{
     Action, BufferConfig, Capacity, Cleaning, Drive, DriveConfig, FlashError, FtlConfig, Geometry,
@@ -11,7 +12,7 @@ use bimetal_flash::{
 };
 use proptest::prelude::*;
 
-/// What a page of flash holds: a logical page in a version.
+/// Content of a page of flash: a logical page in a version.
 type Content = Option<(u32, u64)>;
 
 /// The array of the test.
@@ -21,9 +22,9 @@ struct Array {
     pages: Vec<Content>,
     programmed: Vec<u32>,
     buffer: Vec<Content>,
-    /// The versions the host wrote last.
+    /// Version of each page that the host wrote last.
     newest: Vec<u64>,
-    /// What the last read found.
+    /// Content that the last read found.
     moving: Content,
     programs: u64,
     erases: u64,
@@ -69,7 +70,7 @@ impl Array {
         }
     }
 
-    /// The newest version; 0 for a page of the table.
+    /// Returns the newest version of a page; 0 for a page of the table.
     fn version(&self, lpn: u32) -> u64 {
         self.newest.get(lpn as usize).copied().unwrap_or(0)
     }
@@ -98,7 +99,7 @@ impl Array {
         self.pages[first as usize..(first + self.stride) as usize].fill(None);
     }
 
-    /// The version of a page that the drive would read.
+    /// Returns the version of a page that the drive would read.
     fn found(&self, drive: &Drive, lpn: u32) -> Option<u64> {
         if let Some(slot) = drive.buffered(lpn) {
             let content = self.buffer.get(slot as usize).copied().flatten();
@@ -111,7 +112,7 @@ impl Array {
     }
 }
 
-/// What the host does.
+/// A command of the host, idle time, or a power cut.
 #[derive(Debug, Clone)]
 enum Step {
     Write(Vec<u32>, u8),
@@ -223,12 +224,12 @@ fn drive_config() -> impl Strategy<Value = DriveConfig> {
     )
 }
 
-/// The drive and what is known about it from outside.
+/// The drive, and the state that the test expects of it.
 struct Run {
     drive: Drive,
     array: Array,
     classes: u8,
-    /// The version every page has at least after a power cut.
+    /// Minimum version of every page after a power cut.
     durable: Vec<u64>,
     trimmed: Vec<bool>,
     versions: u64,
@@ -262,8 +263,8 @@ impl Run {
                 for lpn in lpns {
                     self.write(&[lpn % pages], class % self.classes);
                 }
-                // Together they may reach a layer that rewrites blocks; the versions are set
-                // before.
+                // One call with several pages exercises layers that rewrite whole blocks. `write`
+                // sets the versions before it calls the drive.
                 let together: Vec<u32> = (0..lpns.len() as u32)
                     .map(|n| (lpns[0].wrapping_add(3 * n)) % pages)
                     .collect();
@@ -280,7 +281,7 @@ impl Run {
             Step::Trim(lpn) => {
                 let index = (lpn % pages) as usize;
                 self.trimmed[index] = true;
-                // A trim that was not flushed may or may not survive a cut.
+                // A trim that was not flushed may or may not survive a power cut.
                 self.durable[index] = 0;
                 self.drive.trim(lpn % pages)
             }
@@ -316,7 +317,7 @@ impl Run {
         Ok(())
     }
 
-    /// Carries out what was recorded.
+    /// Executes the recorded operations on the test's array.
     fn settle(&mut self) {
         self.array.carry_out(self.drive.recorder().operations());
         self.drive.recorder().clear();
@@ -334,8 +335,8 @@ impl Run {
         Ok(())
     }
 
-    /// After a cut every page has a version between the flushed one and the newest; from then on
-    /// that one is the newest.
+    /// Cuts the power. Afterwards every page has a version between the flushed one and the newest;
+    /// that version counts as the newest from then on.
     fn cut(&mut self) {
         self.settle();
         self.drive.cut_power();
@@ -382,7 +383,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Whatever the drive is made of, it is refused with an error or reads what was written.
+    /// Every configuration is refused with an error, or the drive returns the content that was
+    /// written.
     #[test]
     fn the_last_version_is_read(config in drive_config(), steps in prop::collection::vec(step(), 1..120)) {
         let Ok(mut run) = Run::new(&config) else { return Ok(()) };
@@ -392,7 +394,7 @@ proptest! {
         run.check();
     }
 
-    /// Nothing a configuration can hold makes the constructor panic.
+    /// No configuration makes the constructor panic.
     #[test]
     fn any_geometry_is_taken_or_refused(
         shape in (any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>()),
@@ -416,7 +418,7 @@ proptest! {
     }
 }
 
-/// The generator above reaches drives of every kind: most of these are accepted.
+/// The smallest drives that the generator above can reach are accepted, and work.
 #[test]
 fn the_tightest_drives_are_accepted_and_work() {
     let page = |streams| {

@@ -17,7 +17,8 @@ const LOOKUPS: usize = 4_000_000;
 const SPREAD_BYTES: usize = 256 << 20;
 const SCANS: usize = 20_000;
 
-/// Returns the CPU time of this process so far. The clock itself belongs to the runtime.
+/// Returns the CPU time of this process so far, in nanoseconds. The value comes from `/proc`,
+/// because the clock itself belongs to the runtime.
 fn cpu_ns() -> Result<u64, Box<dyn Error>> {
     let text = std::fs::read_to_string("/proc/self/schedstat")?;
     let first = text.split(' ').next().ok_or("an empty file")?;

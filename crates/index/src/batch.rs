@@ -1,10 +1,10 @@
-//! Changes that happen together or not at all, in the form in which they stand in the log.
+//! Atomic batches of changes, in the form in which the log stores them.
 //!
-//! An operation is a kind (1 byte), the length of the key and the key, and for a put the length of
-//! the value and the value; lengths are LEB128. A range deletion has its start where others have
-//! the key, and its end, with one byte before that says whether there is one, where others have the
-//! value. A deletion of a range that has not reached every leaf is logged again with the number of
-//! its batch, in 8 bytes, before its start. Reading believes nothing: what ends too early or has an
+//! An operation is a kind (1 byte), the length of the key and the key; a put also has the length of
+//! the value and the value. Lengths are LEB128. A range deletion has its start in place of the key.
+//! In place of the value it has one byte that says whether there is an end, and the end. A range
+//! deletion that has not reached every leaf is relogged with the sequence number of its batch, in 8
+//! bytes, before its start. The parser trusts no input: an operation that ends too early or has an
 //! unknown kind is an error.
 
 use crate::error::Error;
@@ -16,23 +16,24 @@ use std::ops::Bound;
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
 const DELETE_RANGE: u8 = 3;
-/// Stands after the last operation of a batch.
+/// Kind of the operation that ends a batch.
 pub(crate) const END: u8 = 4;
 const RANGE_DELETED: u8 = 5;
 
-/// Puts and deletes that become visible and durable together. A later one of the same key wins.
+/// Puts and deletes that become visible and durable together. Of two changes of the same key the
+/// later one wins.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
     operations: usize,
-    /// Deletions of ranges among them.
+    /// Number of range deletions among the operations.
     ranges: usize,
     refused: Option<Error>,
-    /// Bytes of the longest value.
+    /// Length of the longest value in bytes.
     longest_value: usize,
 }
 
-/// One operation, as read from a batch.
+/// One operation of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation<'a> {
     Put {
@@ -42,13 +43,13 @@ pub(crate) enum Operation<'a> {
     Delete {
         key: &'a [u8],
     },
-    /// From `start` to before `end`; `None` is the end of all keys.
+    /// Deletion of the keys from `start` to before `end`; `None` is the end of all keys.
     DeleteRange {
         start: &'a [u8],
         end: Option<&'a [u8]>,
     },
-    /// The batch `seq` has deleted this range, and not every leaf has taken that in. Stands in
-    /// carried records only.
+    /// Range deletion of the batch `seq` that not every leaf has applied. It is in relogged records
+    /// only.
     RangeDeleted {
         seq: Seq,
         start: &'a [u8],
@@ -120,37 +121,37 @@ impl Batch {
         push_operation(&mut self.bytes, operation);
     }
 
-    /// `key` has `value` from now on. A key that is too long makes the write of the batch fail.
+    /// Sets the value of `key`. A key that is too long makes the write of the batch fail.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
         self.longest_value = self.longest_value.max(value.len());
         self.push(key, Operation::Put { key, value });
     }
 
-    /// `key` is gone, if it was there.
+    /// Deletes `key`, if it exists.
     pub fn delete(&mut self, key: &[u8]) {
         self.push(key, Operation::Delete { key });
     }
 
-    /// All keys from `start` to before `end` are gone; without an end, all from `start` on. What
-    /// the deletion of a long range costs is spread over this batch and later ones (docs/index.md,
-    /// "Ranges"); every reader after it sees it whole.
+    /// Deletes all keys from `start` to before `end`; without an end, all keys from `start` on. The
+    /// work for a long range is spread over this batch and later ones (docs/index.md, "Ranges"),
+    /// but every later reader sees the whole deletion.
     pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) {
         let longer = end.filter(|end| end.len() > start.len()).unwrap_or(start);
         self.ranges += usize::from(longer.len() <= KEY_BYTES_MAX);
         self.push(longer, Operation::DeleteRange { start, end });
     }
 
-    /// Operations so far.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.operations
     }
 
-    /// True without operations.
+    /// Returns true if there are no operations.
     pub fn is_empty(&self) -> bool {
         self.operations == 0
     }
 
-    /// Takes everything out again, and keeps the memory.
+    /// Removes all operations, and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.operations = 0;
@@ -159,11 +160,11 @@ impl Batch {
         self.longest_value = 0;
     }
 
-    /// Its operations as they stand in the log, without the end.
+    /// Returns the operations as the log stores them, without the end.
     ///
     /// # Errors
     ///
-    /// [`Error::KeyTooLong`] if one of its keys is.
+    /// [`Error::KeyTooLong`] if a key is too long.
     pub(crate) fn bytes(&self) -> Result<&[u8], Error> {
         match &self.refused {
             Some(error) => Err(error.clone()),
@@ -171,18 +172,18 @@ impl Batch {
         }
     }
 
-    /// Deletions of ranges that it has.
+    /// Returns the number of range deletions.
     pub(crate) fn ranges(&self) -> usize {
         self.ranges
     }
 
-    /// Bytes of its longest value.
+    /// Returns the length of the longest value in bytes.
     pub(crate) fn longest_value_bytes(&self) -> usize {
         self.longest_value
     }
 }
 
-/// Takes operations from bytes, one after the other.
+/// Parser that takes operations from bytes, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operations<'a> {
     rest: &'a [u8],
@@ -222,7 +223,7 @@ impl<'a> Operations<'a> {
         self.field().filter(|key| key.len() <= KEY_BYTES_MAX)
     }
 
-    /// Start and end of a range.
+    /// Takes the start and the end of a range.
     fn range(&mut self) -> Option<(&'a [u8], Option<&'a [u8]>)> {
         let start = self.key()?;
         let has_end = self.byte()?;
@@ -230,12 +231,13 @@ impl<'a> Operations<'a> {
         Some((start, (has_end == 1).then_some(end)))
     }
 
-    /// The bytes that have not been taken.
+    /// Returns the bytes that have not been parsed.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// The next operation; an error if the bytes are none.
+    /// Returns the next operation, `None` at the end, or an error if the bytes are not an
+    /// operation.
     pub(crate) fn take(&mut self) -> Result<Option<Operation<'a>>, NotAnOperation> {
         let Some(kind) = self.byte() else {
             return Ok(None);
@@ -267,17 +269,17 @@ impl<'a> Operations<'a> {
     }
 }
 
-/// Bytes that are no operation.
+/// Error for bytes that are not an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotAnOperation;
 
-/// The same changes with all deletions of ranges first, and without the changes of keys that a
-/// later deletion of the batch takes back: so the number of the batch says of each key that it has
-/// which came later.
+/// Returns the same changes with all range deletions first, and without the changes that a later
+/// range deletion of the batch undoes. So each remaining put or delete is newer than every range
+/// deletion of the batch, although all have the same sequence number.
 ///
 /// # Errors
 ///
-/// [`NotAnOperation`] if the bytes are none.
+/// [`NotAnOperation`] if the bytes are not operations.
 pub(crate) fn ranges_first(bytes: &[u8]) -> Result<Cow<'_, [u8]>, NotAnOperation> {
     let mut operations = Operations::new(bytes);
     let mut all = Vec::new();
@@ -316,7 +318,7 @@ pub(crate) fn ranges_first(bytes: &[u8]) -> Result<Cow<'_, [u8]>, NotAnOperation
 struct Ranges<'a>(BTreeMap<&'a [u8], Option<&'a [u8]>>);
 
 impl<'a> Ranges<'a> {
-    /// The end of the range that has `key`, or ends where it stands.
+    /// Returns the range that contains `key` or ends at it.
     fn around(&self, key: &[u8]) -> Option<(&'a [u8], Option<&'a [u8]>)> {
         let before = self
             .0
@@ -339,7 +341,7 @@ impl<'a> Ranges<'a> {
             start = first;
             end = end.zip(its_end).map(|(one, other)| one.max(other));
         }
-        // What begins in the longer range is a part of it, and may make it longer still.
+        // Ranges that begin in the merged range become a part of it, and may extend it further.
         while let Some((next, its_end)) = self.next_in(start, end) {
             self.0.remove(next);
             end = end.zip(its_end).map(|(one, other)| one.max(other));
@@ -347,7 +349,7 @@ impl<'a> Ranges<'a> {
         self.0.insert(start, end);
     }
 
-    /// The first range that begins at `start` or later, at `end` at the latest.
+    /// Returns the first range that begins at or after `start`, and not after `end`.
     fn next_in(&self, start: &[u8], end: Option<&[u8]>) -> Option<(&'a [u8], Option<&'a [u8]>)> {
         let behind = self
             .0
@@ -388,7 +390,7 @@ mod tests {
             end: Some(b"g"),
         };
         push_operation(&mut bytes, deleted);
-        // 1 + (1 + 1) + (1 + 1) for the first; 300 takes two bytes.
+        // The first operation takes 1 + (1 + 1) + (1 + 1) bytes; the length 300 takes two bytes.
         assert_eq!(bytes[..5], [1, 1, b'a', 1, b'1']);
         assert_eq!(bytes[5..9], [1, 0, 0xAC, 0x02]);
         let expected = [
@@ -427,7 +429,7 @@ mod tests {
         assert_eq!(batch.bytes(), Err(refused));
     }
 
-    /// What a batch makes of an ordered map that has every key.
+    /// Applies a batch to an ordered map that has every key, and returns the map.
     fn applied(bytes: &[u8]) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let every_key = (0..=6).flat_map(|a| [vec![a], vec![a, 0]]);
         let mut map: BTreeMap<Vec<u8>, Vec<u8>> = every_key.map(|key| (key, vec![99])).collect();
@@ -469,8 +471,8 @@ mod tests {
             let is_range = |o: &Operation<'_>| matches!(o, Operation::DeleteRange { .. });
             let ranges = operations.iter().take_while(|o| is_range(o)).count();
             prop_assert_eq!(ranges, batch.ranges());
-            // Nothing that is left is in a range that came later, so that in order none of it is
-            // undone.
+            // All other changes come after the range deletions, so applying the operations in order
+            // undoes none of those changes.
             prop_assert!(!operations[ranges..].iter().any(is_range));
         }
 

@@ -1,32 +1,31 @@
-//! Whether a transaction is in the way of batches that are taken before it in the same group: those
-//! are not in the leaves yet, where its conflicts are found otherwise.
+//! Detection of conflicts between a transaction and the batches before it in the same group. Those
+//! batches are not in the leaves yet, where other conflicts are found.
 //!
 //! A group may have many batches with many keys, so keys are compared by hashes, each of which is
-//! reckoned once. It must never miss a change; where hashes say that there is one, the keys
-//! themselves decide.
+//! computed once. The check must never miss a change. If two hashes are equal, the keys themselves
+//! decide.
 
 use crate::batch::{Operation, Operations};
 use crate::node::Seq;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
-/// What must not have changed since a transaction began.
+/// Keys that must not have changed since a transaction began.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expectation {
-    /// The last batch that it has seen.
+    /// Sequence number of the last batch that the transaction has seen.
     pub read_at: Seq,
-    /// The keys that it has written or read for update, each once, in order.
+    /// Keys that the transaction has written or read for update, sorted, each once.
     pub keys: Vec<Box<[u8]>>,
-    /// Their hashes, in the same order.
+    /// Hashes of `keys`, in the same order.
     hashes: Vec<u64>,
-    /// Those of the keys that its own batch changes.
+    /// Hashes of the keys that the transaction's own batch changes.
     changes: Vec<u64>,
 }
 
 impl Expectation {
-    /// What a transaction expects that has seen everything up to `read_at`, and that makes the
-    /// changes of `operations`. Everything that can be reckoned is reckoned here, by the thread of
-    /// the transaction.
+    /// Creates the expectation of a transaction that has seen all batches up to `read_at` and makes
+    /// the changes in `operations`. All hashes are computed here, in the thread of the transaction.
     pub(crate) fn new(
         read_at: Seq,
         mut keys: Vec<Box<[u8]>>,
@@ -43,14 +42,14 @@ impl Expectation {
         }
     }
 
-    /// The keys, each with its hash.
+    /// Returns the keys, each with its hash.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (&[u8], u64)> {
         let hashes = self.hashes.iter().copied();
         self.keys.iter().map(|key| &**key).zip(hashes)
     }
 }
 
-/// The hashes of the keys that operations put or delete.
+/// Returns the hashes of the keys that the operations put or delete.
 fn hashes_of(operations: &[u8], hasher: &RandomState) -> Vec<u64> {
     let mut hashes = Vec::new();
     each(operations, |operation| match operation {
@@ -60,7 +59,8 @@ fn hashes_of(operations: &[u8], hasher: &RandomState) -> Vec<u64> {
     hashes
 }
 
-/// Gives every operation. What is no operation ends them: the batch is refused elsewhere.
+/// Calls `take` with every operation, up to the first bytes that are not an operation: such a batch
+/// is refused elsewhere.
 fn each<'a>(operations: &'a [u8], mut take: impl FnMut(Operation<'a>)) {
     let mut operations = Operations::new(operations);
     while let Ok(Some(operation)) = operations.take() {
@@ -68,30 +68,31 @@ fn each<'a>(operations: &'a [u8], mut take: impl FnMut(Operation<'a>)) {
     }
 }
 
-/// Everything that the batches of a group change that were taken so far.
+/// Changes of the batches of a group that were accepted so far.
 #[derive(Debug)]
 pub(crate) struct Taken<'a> {
     hasher: &'a RandomState,
     batches: Vec<Batch<'a>>,
-    /// Batches whose changes are in what follows: all that came before the last transaction.
+    /// Number of batches whose changes are in the fields below: all batches accepted before the
+    /// last check of a transaction.
     noted: usize,
-    /// By the hash of a key, the last batch that changes it.
+    /// Number of the last batch that changes a key, by the hash of the key.
     keys: BTreeMap<u64, usize>,
-    /// Ranges that are deleted, none of which touches another: where each ends, by where it begins.
+    /// End of each deleted range, by its start. The ranges do not touch each other.
     ranges: BTreeMap<&'a [u8], Option<&'a [u8]>>,
-    /// Operations that were parsed, to be counted by the tests.
+    /// Number of operations parsed, for the tests.
     parsed: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Batch<'a> {
     operations: &'a [u8],
-    /// The hashes of its keys, if they are known.
+    /// Hashes of the changed keys, if they are known.
     changes: Option<&'a [u64]>,
 }
 
 impl<'a> Taken<'a> {
-    /// Nothing yet.
+    /// Creates an empty set of changes.
     pub(crate) fn new(hasher: &'a RandomState) -> Taken<'a> {
         Taken {
             hasher,
@@ -103,7 +104,8 @@ impl<'a> Taken<'a> {
         }
     }
 
-    /// A batch is taken. `expectation` is that of its transaction, if it is one.
+    /// Adds an accepted batch. If it belongs to a transaction, `expectation` is that of the
+    /// transaction.
     pub(crate) fn add(&mut self, operations: &'a [u8], expectation: Option<&'a Expectation>) {
         self.batches.push(Batch {
             operations,
@@ -111,7 +113,7 @@ impl<'a> Taken<'a> {
         });
     }
 
-    /// True if one of the batches changes a key that is expected not to change.
+    /// Returns true if one of the batches changes a key that is expected not to change.
     pub(crate) fn contradicts(&mut self, expectation: &Expectation) -> bool {
         self.note_all();
         expectation
@@ -119,7 +121,8 @@ impl<'a> Taken<'a> {
             .any(|(key, hash)| self.is_deleted(key) || self.changes(key, hash))
     }
 
-    /// Notes what batches change that were taken since the last time. Only a transaction needs it.
+    /// Records the changes of the batches added since the last call. Only the check of a
+    /// transaction needs them.
     fn note_all(&mut self) {
         for number in self.noted..self.batches.len() {
             let Batch {
@@ -146,7 +149,7 @@ impl<'a> Taken<'a> {
         }
     }
 
-    /// Joins a range with those that it touches.
+    /// Records a deleted range, merged with the ranges that it touches.
     fn note_range(&mut self, mut start: &'a [u8], mut end: Option<&'a [u8]>) {
         if end.is_some_and(|end| end <= start) {
             return;
@@ -179,19 +182,19 @@ impl<'a> Taken<'a> {
         let Some(number) = self.keys.get(&hash) else {
             return false;
         };
-        // Of two keys with one hash the last is noted, so if it is not that batch it may be an
-        // earlier one.
+        // For two keys with the same hash only the last batch is recorded, so an earlier batch may
+        // have changed this key.
         let noted = self.batches[..=*number].iter().rev();
         noted.into_iter().any(|batch| names(batch.operations, key))
     }
 }
 
-/// The later end; none is the latest.
+/// Returns the later end; `None` is the end of all keys.
 fn longer<'a>(one: Option<&'a [u8]>, other: Option<&'a [u8]>) -> Option<&'a [u8]> {
     Some(one?.max(other?))
 }
 
-/// True if operations put or delete this key.
+/// Returns true if the operations put or delete this key.
 fn names(operations: &[u8], key: &[u8]) -> bool {
     let mut is_named = false;
     each(operations, |operation| match operation {
@@ -209,7 +212,7 @@ mod tests {
     use crate::batch::Batch as Changes;
     use proptest::prelude::*;
 
-    /// A batch as drawn: keys that it puts, and ranges that it deletes.
+    /// A random batch: the keys that it puts, and the ranges that it deletes.
     type Drawn = (Vec<u8>, Vec<(u8, Option<u8>)>);
 
     fn operations((keys, ranges): &Drawn) -> Vec<u8> {
@@ -267,7 +270,7 @@ mod tests {
         }
     }
 
-    /// Eight transactions and as many batches of 2,000 keys each, none of which is another's.
+    /// Eight transactions and eight other batches have 2,000 keys each, and all keys differ.
     #[test]
     fn an_operation_is_parsed_once_however_many_transactions_come_after_it() {
         let hasher = RandomState::new();
@@ -291,7 +294,8 @@ mod tests {
             }
             taken.add(operations, expectation.as_ref());
         }
-        // Those of the transactions were hashed by their own threads.
+        // The keys of a transaction are hashed by its own thread, so only the other batches are
+        // parsed.
         assert_eq!(taken.parsed, 8 * 2000);
     }
 
@@ -304,7 +308,7 @@ mod tests {
         taken.add(&first, None);
         taken.add(&second, None);
         taken.note_all();
-        // As if all three keys had the hash of the last.
+        // This acts as if all three keys had the hash of the second one.
         let hash = hasher.hash_one(&[2u8][..]);
         assert!(taken.changes(&[1], hash) && taken.changes(&[2], hash));
         assert!(!taken.changes(&[3], hash));

@@ -1,4 +1,4 @@
-//! Making an index where nothing is, or where what is there is not needed any more.
+//! Creation of an index on a storage that is empty or whose content is no longer needed.
 
 use crate::error::{At, Error};
 use crate::layout::{Geometry, LOG_OFFSET, Superblock};
@@ -6,7 +6,7 @@ use crate::rings::{Ring, Rings};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 use std::io::{self, Read};
 
-/// Makes an empty index. The superblock is written last.
+/// Creates an empty index. The superblock is written last.
 pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Error> {
     let len_bytes = geometry.segments_offset();
     if storage.len_bytes() < len_bytes {
@@ -37,12 +37,12 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
     superblock.write(storage)
 }
 
-/// The log is prepared in pieces of this length.
+/// Maximum number of bytes written or read at a time.
 const ZEROES_BYTES: u64 = 4 << 20;
 
-/// Writes zeroes to the log as it begins: a file system that has to find space, or to note that a
-/// block is in use, takes its time now, and not in a commit. What is left there of an older index
-/// goes, too.
+/// Fills the front of the log with zeroes. A file system that has to allocate a block, or to mark
+/// it as used, does so now and not during a commit. Remains of an older index are overwritten as
+/// well.
 fn prepare_log(storage: &dyn Storage, geometry: Geometry) -> Result<(), Error> {
     let end = LOG_OFFSET + geometry.front_blocks * BLOCK_BYTES as u64;
     let zeroes = Aligned::zeroed(ZEROES_BYTES.min(end - LOG_OFFSET) as usize);
@@ -56,11 +56,11 @@ fn prepare_log(storage: &dyn Storage, geometry: Geometry) -> Result<(), Error> {
     Ok(())
 }
 
-/// What has nothing but zeroes up to here holds nothing that anybody knows: file systems and tables
-/// of partitions say what they are before it.
+/// Number of bytes at the start that tell whether a storage is blank. File systems and partition
+/// tables identify themselves in this part.
 const BLANK_BYTES: u64 = 1 << 20;
 
-/// True if nothing was ever written to a storage, as far as its beginning tells.
+/// Returns true if a storage begins with only zeroes, so that it was probably never written.
 pub(crate) fn is_blank(storage: &dyn Storage) -> Result<bool, Error> {
     let len_bytes = storage.len_bytes().min(BLANK_BYTES) as usize;
     let mut beginning = Aligned::zeroed(len_bytes / BLOCK_BYTES * BLOCK_BYTES);
@@ -69,23 +69,23 @@ pub(crate) fn is_blank(storage: &dyn Storage) -> Result<bool, Error> {
     Ok(beginning.iter().all(|byte| *byte == 0))
 }
 
-/// A file that is longer than this is no index whose making was interrupted.
+/// Maximum length of an index whose creation was interrupted.
 const UNFINISHED_BYTES_MAX: u64 = 128 << 20;
 
-/// True if a storage is empty, or has nothing but zeroes: so the making of an index leaves a file
-/// that it has not ended for, and nothing is lost if it is begun anew. False for one of more than
-/// 128 MiB.
+/// Returns true if a storage is empty or holds only zeroes, as an interrupted creation leaves a
+/// file: beginning again loses no data. Returns false if the storage is longer than 128 MiB or does
+/// not consist of whole blocks.
 ///
 /// # Errors
 ///
-/// If it cannot be read.
+/// If the storage cannot be read.
 pub fn is_unfinished(storage: &dyn Storage) -> Result<bool, Error> {
     let len_bytes = storage.len_bytes();
     if len_bytes > UNFINISHED_BYTES_MAX || !len_bytes.is_multiple_of(BLOCK_BYTES as u64) {
         return Ok(false);
     }
     let mut piece = Aligned::zeroed(ZEROES_BYTES.min(len_bytes) as usize);
-    // Of an index the first block says enough.
+    // The first block of an index has nonzero bytes, so that block is read alone first.
     let mut len = BLOCK_BYTES as u64;
     let mut offset = 0;
     while offset < len_bytes {
@@ -102,7 +102,7 @@ pub fn is_unfinished(storage: &dyn Storage) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// A number that no other index has.
+/// Returns a random id for a new index, so that no two indexes have the same id.
 ///
 /// # Errors
 ///

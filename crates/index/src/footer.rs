@@ -1,54 +1,55 @@
-//! What a segment says of its images, so that an index can be built anew when nothing leads to them
-//! ([`crate::rebuild`]): a head, which says of which index and which filling the segment is, and
-//! footers, each of which lists the images that were written since the one before.
+//! Heads and footers of segments, from which an index can be rebuilt ([`crate::rebuild`]) without a
+//! superblock or a checkpoint. The head names the index and the generation of the segment. Each
+//! footer lists the images written since the footer before.
 //!
-//! Of a leaf a footer says which keys are its own. That is what makes images enough: an image has
-//! every key of its range as of its LSN, so of all images that have a key in their range the newest
-//! is right. It must never list an image of another filling, nor be believed where its checksum,
-//! its place or the index do not fit.
+//! The entry of a leaf has the leaf's key range. This makes the images sufficient: an image has
+//! every key of its range as of its LSN, so among the images whose range contains a key the newest
+//! is right. A footer must never list an image of another segment generation. A head or footer must
+//! never be accepted if its checksum, its location or the index does not match.
 
 use crate::layout::Geometry;
 use crate::node::{GRANULE_BYTES, KeyRange, NodeId, Seq};
 
-/// Bytes of a head.
+/// Length of a head in bytes.
 pub(crate) const HEAD_BYTES: usize = 64;
-/// Bytes of a footer before its entries.
+/// Length of a footer before its entries, in bytes.
 const FIXED_BYTES: usize = 64;
 const HEAD_MAGIC: [u8; 4] = *b"bmSH";
 const FOOTER_MAGIC: [u8; 4] = *b"bmSF";
-/// Bytes of an entry before its bases and keys, and of a base.
+/// Length of an entry before its bases and keys, in bytes; the length of a base follows.
 const ENTRY_BYTES: usize = 30;
 const BASE_BYTES: usize = 13;
-/// Instead of the length of the key where a leaf ends: there is none.
+/// Value in place of the length of a leaf's end key if the leaf has no end.
 const NO_END: u16 = u16::MAX;
-/// Of a leaf that was written without changes.
+/// Value of `logged_from` for an image without logged changes, such as a leaf that was written
+/// without changes.
 pub(crate) const NOT_LOGGED: u64 = u64::MAX;
 
-/// A leaf as another one was made of it.
+/// A leaf from which another leaf was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Base {
     pub node: NodeId,
-    /// Of its image.
+    /// LSN of the leaf's image.
     pub lsn: Seq,
-    /// How many patches it had over that.
+    /// Number of patches over that image.
     pub patches: u8,
 }
 
-/// What is said of an image beside what stands in it.
+/// Kind of an image, with the additional facts in its footer entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum About {
-    /// A leaf, all of it. It was made of these leaves and of what is in the log from this position
-    /// on.
+    /// A whole leaf. It was made from the leaves in `bases` and from changes in the log from
+    /// position `logged_from` on.
     Leaf {
         range: KeyRange,
         bases: Vec<Base>,
         logged_from: u64,
     },
-    /// Changes of a leaf; they are in the log from this position on.
+    /// A patch of a leaf. Its changes are in the log from position `logged_from` on.
     Patch { logged_from: u64 },
-    /// A value out of line.
+    /// An out-of-line value.
     Blob,
-    /// An inner node, which is not listed: the leaves say what it says.
+    /// An inner node. It is not listed, because it can be rebuilt from the leaves.
     Inner,
 }
 
@@ -62,7 +63,7 @@ impl About {
         }
     }
 
-    /// Bytes of its entry in a footer.
+    /// Returns the length of the image's entry in a footer, in bytes.
     pub(crate) fn entry_bytes(&self) -> usize {
         match self {
             About::Inner => 0,
@@ -75,10 +76,10 @@ impl About {
     }
 }
 
-/// An image in a footer.
+/// Entry of an image in a footer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Bytes from the start of the segment.
+    /// Offset in the segment, in bytes.
     pub at: usize,
     pub bytes: usize,
     pub node: NodeId,
@@ -173,7 +174,7 @@ fn number64(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Puts the checksum of the rest into the first four bytes.
+/// Puts a checksum of all other bytes into the first four bytes.
 fn seal(bytes: &mut [u8]) {
     let crc = crc32c::crc32c(&bytes[4..]);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
@@ -183,28 +184,31 @@ fn is_sealed(bytes: &[u8]) -> bool {
     bytes.len() > 4 && crc32c::crc32c(&bytes[4..]).to_le_bytes() == bytes[..4]
 }
 
-/// Which filling of which segment of which index.
+/// A segment generation: one filling of a segment of an index with images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Filling {
     pub geometry: Geometry,
     pub segment: u32,
-    /// Later fillings of a segment have higher numbers, and no two of an index the same.
+    /// Number of the segment generation. Later generations of a segment have higher numbers, and no
+    /// two generations of an index have the same number.
     pub number: u64,
 }
 
-/// In heads and footers: how the images name their filling. Those of version 2 of the format did
-/// not, and have 0; those of version 3 did without the id of the index, so that what another index
-/// has left in the same place could pass for them.
+/// Values in heads and footers that say how images name their segment generation: by a tag of the
+/// index id and the generation number, or by a tag of the number alone. The latter is from version
+/// 3 of the format, where a leftover of another index at the same location could pass for an image
+/// of this one. In version 2 the value and the tags are 0.
 const NAMED: u8 = 2;
 const NAMED_WITHOUT_ID: u8 = 1;
 
-/// As images of an index name a filling. Of fillings of one opening, or of the same count in two
-/// openings, no two are named alike, since their numbers differ in 32 bits at most.
+/// Returns the tag by which images name a segment generation. Two generations of one opening, or
+/// with the same count in two openings, never have the same tag, because their numbers differ only
+/// within 32 bits.
 pub(crate) fn name_of(id: u64, filling: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&id.to_le_bytes()), &filling.to_le_bytes())
 }
 
-/// The same, as a head or a footer says how.
+/// Returns the tag of a segment generation, computed as a head or a footer says.
 fn named(how: u8, id: u64, filling: u64) -> u32 {
     match how {
         NAMED => name_of(id, filling),
@@ -214,7 +218,7 @@ fn named(how: u8, id: u64, filling: u64) -> u32 {
 }
 
 impl Filling {
-    /// The head of the segment.
+    /// Encodes the head of the segment.
     pub(crate) fn head(&self) -> [u8; HEAD_BYTES] {
         let mut head = [0; HEAD_BYTES];
         head[4..8].copy_from_slice(&HEAD_MAGIC);
@@ -229,7 +233,7 @@ impl Filling {
         head
     }
 
-    /// What the head at the start of `bytes` says, if there is one.
+    /// Decodes the head at the start of `bytes`, if there is one.
     pub(crate) fn of_head(bytes: &[u8]) -> Option<Filling> {
         let head = bytes.first_chunk::<HEAD_BYTES>()?;
         if head[4..8] != HEAD_MAGIC || !is_sealed(head) {
@@ -240,8 +244,7 @@ impl Filling {
             id: number64(head, 8)?,
             log_blocks,
             segment_bytes: number32(head, 24)?,
-            // Up to version 4 of the format the whole log was at the front, and nothing is said of
-            // it.
+            // Up to version 4 of the format the whole log was at the front, and this field was 0.
             front_blocks: match number32(head, 44)? {
                 0 => log_blocks,
                 blocks => blocks.into(),
@@ -254,8 +257,8 @@ impl Filling {
         })
     }
 
-    /// A footer of these entries, to stand at byte `at` of the segment; the one before it, or the
-    /// head, ends at `from`.
+    /// Encodes a footer with these entries, for byte `at` of the segment. `from` is the end of the
+    /// previous footer, or of the head.
     pub(crate) fn footer(&self, entries: &[Entry], at: usize, from: usize) -> Vec<u8> {
         let mut bytes = vec![0; FIXED_BYTES];
         entries.iter().for_each(|entry| entry.encode(&mut bytes));
@@ -276,27 +279,27 @@ impl Filling {
     }
 }
 
-/// Bytes of a footer whose entries have so many.
+/// Returns the length of a footer whose entries have `entries_bytes` bytes.
 pub(crate) fn footer_bytes(entries_bytes: usize) -> usize {
     (FIXED_BYTES + entries_bytes).next_multiple_of(GRANULE_BYTES)
 }
 
-/// A footer that was read.
+/// A footer that was read from a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
-    /// The number of the filling.
+    /// Number of the segment generation.
     pub filling: u64,
-    /// What its images call it.
+    /// Tag of the segment generation in its images.
     pub name: u32,
     pub at: usize,
-    /// Where the one before it ends.
+    /// End of the previous footer, or of the head.
     pub from: usize,
     pub end: usize,
     pub entries: Vec<Entry>,
 }
 
 impl Footer {
-    /// The footer at byte `at` of a segment, if one of this index is there.
+    /// Reads the footer at byte `at` of a segment, if one of this index is there.
     fn read(segment: &[u8], geometry: &Geometry, number: u32, at: usize) -> Option<Footer> {
         let bytes = &segment[at..];
         if *bytes.get(4..8)? != FOOTER_MAGIC {
@@ -334,18 +337,19 @@ impl Footer {
     }
 }
 
-/// What a segment says of the last of its fillings.
+/// Tag of the generation in its images; `None` if there is neither a head nor a footer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Listed {
     /// How its images name it; none if there is neither a head nor a footer.
     pub name: Option<u32>,
-    /// In their order.
+    /// Footers in the order of their offsets.
     pub footers: Vec<Footer>,
 }
 
 impl Listed {
-    /// Reads all that a segment says. The last filling is the one with the highest number: it may
-    /// have no footers at all and have left those of the one before behind its head.
+    /// Reads the head and the footers of a segment. The last generation is the one with the highest
+    /// number. It may have no footer yet, so that footers of the previous generation remain behind
+    /// its head.
     pub(crate) fn of(segment: &[u8], geometry: &Geometry, number: u32) -> Listed {
         let mut footers = Vec::new();
         let mut at = 0;
@@ -362,7 +366,7 @@ impl Listed {
         let head = head.filter(|head| head.geometry == *geometry && head.segment == number);
         let of_head = head.map(|head| (head.number, named(segment[40], geometry.id, head.number)));
         let of_footers = footers.iter().map(|footer| (footer.filling, footer.name));
-        // The head may be that of an earlier filling, where the write of the last one's was lost.
+        // If the write of the last head was lost, the head found is that of an earlier generation.
         let last = of_footers.chain(of_head).max();
         footers.retain(|footer| last.is_some_and(|(filling, _)| footer.filling == filling));
         Listed {
@@ -466,7 +470,8 @@ mod tests {
         }
     }
 
-    /// Its checksum is right, but no writer puts images where it says that they are.
+    /// The checksum of each footer is right, but no writer produces such a start of the listed
+    /// images, or such a length.
     #[test]
     fn a_footer_that_is_not_behind_what_it_lists_is_none() {
         let whole = FILLING.footer(&entries(), 4096, 64);
@@ -500,7 +505,7 @@ mod tests {
         let read = footers_of(&segment, 3);
         assert_eq!(read.len(), 1);
         assert_eq!(read[0].filling, FILLING.number);
-        // Nor where the last one has none.
+        // Footers of an earlier generation do not count either if the last generation has none.
         segment[4096..8192].fill(0);
         assert_eq!(footers_of(&segment, 3), []);
         segment[..HEAD_BYTES].fill(0);

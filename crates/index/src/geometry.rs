@@ -4,10 +4,10 @@ use crate::storage::BLOCK_BYTES;
 
 /// Byte of the storage at which the log begins.
 pub(crate) const LOG_OFFSET: u64 = 64 << 10;
-/// Bytes of a segment.
+/// Minimum length of a segment in bytes.
 pub(crate) const MIN_SEGMENT_BYTES: u32 = 64 << 10;
 pub(crate) const MAX_SEGMENT_BYTES: u32 = 4 << 20;
-/// Blocks of the log.
+/// Minimum number of blocks of the log.
 pub(crate) const MIN_LOG_BLOCKS: u64 = 64;
 pub(crate) const MAX_LOG_BLOCKS: u64 = 1 << 28;
 

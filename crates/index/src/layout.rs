@@ -1,8 +1,8 @@
-//! Where everything is on the storage, and the two superblocks that say so.
+//! Layout of the storage, and the two superblocks that describe it.
 //!
-//! Drawn byte by byte in docs/format/index.md. The superblocks take turns: the one that is older is
-//! written, so that a power cut leaves the other. It must never believe a superblock whose checksum
-//! or whose figures do not fit.
+//! docs/format/index.md shows the layout byte by byte. A new superblock overwrites the older one of
+//! the two, so that a power cut leaves the other intact. This module must never accept a superblock
+//! with a wrong checksum or impossible fields.
 
 use crate::error::{At, Error};
 pub(crate) use crate::geometry::{Geometry, LOG_OFFSET};
@@ -11,16 +11,17 @@ use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 use std::cmp::Reverse;
 
 const MAGIC: [u8; 8] = *b"bimetidx";
-/// The version of the format that this program writes.
+/// Version of the format that this program writes.
 pub(crate) const VERSION: u32 = 6;
-/// The oldest that it reads. An index of it becomes one of the newest when it is opened to be
-/// written.
+/// Oldest version that this program reads. An index of an older version is converted to the newest
+/// one when it is opened for writing.
 const OLDEST_VERSION: u32 = 2;
-/// The first whose log is in rings; before it the log was as long as it can be from the beginning.
+/// First version whose log is in rings. Before it the log had its maximum length from the
+/// beginning.
 const RINGS_VERSION: u32 = 5;
-/// Segments in the list of a checkpoint, at most.
+/// Maximum number of segments of a checkpoint.
 pub(crate) const CHECKPOINT_SEGMENTS_MAX: usize = 900;
-/// Positions, generations and numbers of batches are below this, so that counting on never
+/// Exclusive bound of positions, generations and sequence numbers, so that incrementing them never
 /// overflows.
 pub(crate) const COUNTS_MAX: u64 = 1 << 62;
 const RINGS_AT: usize = 104;
@@ -29,36 +30,38 @@ const LIST_AT: usize = 256;
 const _: () = assert!(FRONT_AT + 4 <= LIST_AT);
 const CRC_AT: usize = BLOCK_BYTES - 4;
 
-/// What the newest superblock says.
+/// Content of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub geometry: Geometry,
-    /// Counts superblocks; the higher one is valid.
+    /// Number of this superblock. Of two intact superblocks the one with the higher number is
+    /// valid.
     pub generation: u64,
-    /// Counts openings. A frame of the log of an earlier one than the frame before it is a
-    /// leftover.
+    /// Number of this incarnation of the log: each opening for writing begins a new one. A frame of
+    /// an older incarnation than the frame before it is a leftover.
     pub opening: u32,
-    /// Where reading the log begins: a position in blocks, which only grows.
+    /// Position, in blocks, at which reading the log begins. It only grows.
     pub log_tail: u64,
-    /// The number of the last batch before the tail.
+    /// Sequence number of the last batch before the tail.
     pub seq_at_tail: u64,
-    /// The frame at the tail, if there is one, is of this opening or a later one: nothing stands
-    /// before it that would tell it from a leftover.
+    /// Minimum incarnation of the frame at the tail, if there is one. Reading begins with that
+    /// frame, so no frame before it helps to recognise a leftover.
     pub opening_at_tail: u32,
-    /// The checkpoint: its segments, bytes and checksum. Without segments the tree is empty.
+    /// Segments of the checkpoint; its length and checksum follow. Without segments the tree is
+    /// empty.
     pub checkpoint: Vec<u32>,
     pub checkpoint_bytes: u64,
     pub checkpoint_crc: u32,
-    /// The log is durable up to here: a position in blocks, like that of the tail.
+    /// Position, in blocks, up to which the log is durable.
     pub log_durable: u64,
-    /// Where the log is that is needed, and where it goes on.
+    /// Rings that hold the needed part of the log; the last one is being written.
     pub rings: Rings,
 }
 
-/// Bytes in the middle that are not used any more.
+/// Number of unused bytes in the middle.
 const RESERVED_BYTES: usize = 8;
 
-/// Takes little-endian numbers from a block, in order.
+/// Parser that takes little-endian numbers from a block, in order.
 struct Fields<'a>(&'a [u8], usize);
 
 impl Fields<'_> {
@@ -130,7 +133,7 @@ impl Superblock {
         block
     }
 
-    /// Reads one copy. `Ok(None)` if it is not whole.
+    /// Decodes one superblock. Returns `Ok(None)` if it is not intact.
     fn decode(block: &[u8]) -> Result<Option<Superblock>, Error> {
         let mut crc = Fields(block, CRC_AT);
         if block[..8] != MAGIC || crc.number32() != crc32c::crc32c(&block[..CRC_AT]) {
@@ -199,9 +202,9 @@ impl Superblock {
         Ok(Some(superblock))
     }
 
-    /// True if the rings are those that are needed from the tail on, and the log has come as far as
-    /// the last of them. The first may have been left at the tail itself: nothing of the log was
-    /// needed when it went on in another.
+    /// Returns true if the rings are exactly those needed from the tail on, and the log has reached
+    /// the last one. The first ring may end at the tail itself, if no part of the log was needed
+    /// when the log moved to another ring.
     fn has_its_log(&self) -> bool {
         let rings = self.rings.all();
         let first_needed = rings[0].from <= self.log_tail;
@@ -210,7 +213,7 @@ impl Superblock {
         first_needed && others_needed && is_reached
     }
 
-    /// Writes it durably, over the older of the two.
+    /// Writes the superblock durably, over the older one of the two.
     pub(crate) fn write(&self, storage: &dyn Storage) -> Result<(), Error> {
         let offset = (self.generation % 2) * BLOCK_BYTES as u64;
         let block = self.encode();
@@ -218,7 +221,7 @@ impl Superblock {
         written.at("writing a superblock", offset)
     }
 
-    /// The newer of those that are whole.
+    /// Reads both superblocks, and returns the newer intact one.
     pub(crate) fn read(storage: &dyn Storage) -> Result<Superblock, Error> {
         if storage.len_bytes() < LOG_OFFSET {
             return Err(Error::NotAnIndex {
@@ -233,11 +236,11 @@ impl Superblock {
         newest.ok_or_else(|| not_an_index(&blocks))
     }
 
-    /// Those of the two that are whole, the newer first.
+    /// Returns the intact superblocks, the newer one first.
     ///
     /// # Errors
     ///
-    /// [`Error::Version`] if one is of another version of the format.
+    /// [`Error::Version`] if one has another version of the format.
     pub(crate) fn all_of(blocks: &[u8]) -> Result<Vec<Superblock>, Error> {
         let mut all = Vec::new();
         for block in blocks.chunks_exact(BLOCK_BYTES).take(2) {
@@ -248,7 +251,7 @@ impl Superblock {
     }
 }
 
-/// The rings of a superblock; `None` if a log cannot be in them.
+/// Decodes the rings of a superblock; returns `None` if a log cannot be in them.
 fn decode_rings(block: &[u8], geometry: &Geometry) -> Option<Rings> {
     let count = Fields(block, RINGS_AT - 8).number32() as usize;
     let mut fields = Fields(block, RINGS_AT);
@@ -358,7 +361,7 @@ mod tests {
         };
         let good = example();
         assert!(reads(&good));
-        // Nothing of the log was needed when it went on in the second ring.
+        // No part of the log was needed when the log moved to the second ring.
         let empty = Superblock {
             log_tail: 1_100,
             ..good.clone()

@@ -1,14 +1,15 @@
 //! An ordered, durable index for flash: keys and values of variable length, read snapshots, atomic
-//! transactions, and a durability for each commit.
+//! transactions, and a durability level for each commit.
 //!
 //! Source: the CHC-Tree (Byun 2011), a B+-tree with hot and cold clusters of nodes and packed cold
-//! nodes. What the paper leaves open (a log, recovery, concurrency, space) is in docs/index.md, the
-//! bytes in docs/format/.
+//! nodes. docs/index.md describes the parts that the paper leaves open (log, recovery, concurrency,
+//! space); docs/format/ describes the bytes.
 //!
-//! The core is a state machine that is called: it starts no thread, reads no clock, and reaches its
-//! device through one seam ([`storage`]). It must never give an answer that it has not checked.
+//! The core is a passive state machine: it starts no thread, reads no clock, and reaches its device
+//! through one interface ([`storage`]). It must never return content that it has not verified.
 
-// The tests' model of an index is used inside of this crate, too, and calls it by its name.
+// The model of an index for the tests is also used inside this crate, and names the crate by its
+// external name.
 #[cfg(any(test, feature = "fuzzing"))]
 extern crate self as bimetal_index;
 

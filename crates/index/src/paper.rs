@@ -1,39 +1,39 @@
-//! The rules of the CHC-Tree's paper in place of the engine's own, so that its experiment runs on
-//! the same nodes, classifier, segments and cleaning (docs/experiments/chc-tree.md).
+//! Rules of the CHC-Tree's paper in place of the engine's own, so that the paper's experiment runs
+//! on the same nodes, classifier, segments and cleaning (docs/experiments/chc-tree.md).
 //!
-//! Source: Byun 2011, section 2: hot and cold clusters of fixed sizes, cold nodes packed, hot ones
-//! not; and the B+-trees that it is compared with. Nothing here weakens what an index promises: the
-//! log and the checkpoints are as ever. It must never be the default: a node is written for each
-//! change.
+//! Source: Byun 2011, section 2: hot and cold clusters of fixed sizes, where cold nodes are packed
+//! and hot nodes are not; and the B+-trees that the paper compares with them. The rules do not
+//! weaken the promises of an index: the log and the checkpoints are unchanged. The rules must never
+//! be the default, because they write a node for each change.
 
 use crate::error::Error;
 use crate::segments::Class;
 
-/// The rules of the paper. Every batch writes its leaves at once, whole pages at a time; nodes are
-/// read from the storage each time; a node holds what fits into
-/// [`Options::node_bytes`](crate::Options) unpacked, and unpacked it is stored at that length; a
-/// leaf is joined with a neighbour only if that one is packed. What was there when the index was
-/// opened counts as cold until it is written again.
+/// Rules of the paper. Every batch writes its leaves at once, in whole pages. Every access reads
+/// its nodes from the storage. A node holds as much content as fits into
+/// [`Options::node_bytes`](crate::Options) unpacked, and an unpacked node is stored at that length.
+/// A leaf is merged with a neighbour only if the neighbour is packed. Nodes that exist when the
+/// index is opened count as cold until they are rewritten.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperRules {
-    /// The segments of nodes, and which of these are packed.
+    /// Clusters of segments for the nodes, and which of the clusters are packed.
     pub clusters: Clusters,
-    /// How full nodes are made where keys are only added at the end: 0.5 to 1. Other full nodes are
-    /// cut in half.
+    /// Fill factor of nodes to which keys are only appended: 0.5 to 1. Other full nodes are split
+    /// in half.
     pub fill: f64,
 }
 
-/// Clusters of a fixed number of segments: one that is full is cleaned. What a cluster's nodes need
-/// even so, it takes beyond that.
+/// Clusters with a fixed number of segments. A full cluster is cleaned. If its nodes need more
+/// space even then, the cluster grows beyond its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clusters {
-    /// One for all nodes, none of which is packed: a B+-tree.
+    /// A single cluster for all nodes, none of which is packed: a B+-tree.
     One {
-        /// Its size.
+        /// Size of the cluster.
         segments: u32,
     },
-    /// The CHC-Tree. Hot leaves are not packed; cold leaves and inner nodes are. The hot cluster
-    /// takes no leaf beyond [`Options::utilisation`](crate::Options) of its size.
+    /// The CHC-Tree: cold leaves and inner nodes are packed, hot leaves are not. Leaves fill the
+    /// hot cluster up to [`Options::utilisation`](crate::Options) of its size.
     HotAndCold {
         /// Size of the hot cluster.
         hot_segments: u32,
@@ -42,7 +42,7 @@ pub enum Clusters {
     },
 }
 
-/// The least segments of a cluster: one that is filled, one that is cleaned, and some.
+/// Minimum number of segments of a cluster: one being filled, one being cleaned, and two more.
 const SEGMENTS_MIN: u32 = 4;
 
 impl PaperRules {
@@ -67,7 +67,7 @@ impl PaperRules {
         Ok(())
     }
 
-    /// The cluster that nodes of this class are in.
+    /// Returns the cluster of nodes of this class.
     pub(crate) fn cluster(&self, class: Class) -> Class {
         match (self.clusters, class) {
             (Clusters::HotAndCold { .. }, Class::Hot) => Class::Hot,
@@ -75,12 +75,12 @@ impl PaperRules {
         }
     }
 
-    /// Whether nodes in this cluster are packed.
+    /// Returns true if nodes in this cluster are packed.
     pub(crate) fn is_packed(&self, cluster: Class) -> bool {
         matches!(self.clusters, Clusters::HotAndCold { .. }) && cluster != Class::Hot
     }
 
-    /// The clusters and their sizes in segments.
+    /// Returns the clusters and their sizes in segments.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = (Class, u32)> {
         let (hot, cold) = match self.clusters {
             Clusters::One { segments } => (None, segments),

@@ -1,9 +1,9 @@
-//! What threads share goes through here: locks and atomics, or in `interleavings/` those of
-//! Shuttle, which runs the same code with the threads in any order that it chooses.
+//! Locks and atomics for all state that threads share. In `interleavings/` they are those of
+//! Shuttle, which runs the same code with its threads in any order that it chooses.
 //!
-//! What is here has the interface of `parking_lot`. Nothing outside may share by other means what a
-//! test of interleavings should see; only what is made once ([`std::sync::OnceLock`]) need not be
-//! seen.
+//! The types have the interface of `parking_lot`. State that a test of interleavings should see
+//! must never be shared by other means. Only a value that is set once ([`std::sync::OnceLock`]) may
+//! be invisible to the tests.
 
 #[cfg(not(interleaved))]
 mod real {
@@ -22,11 +22,11 @@ mod interleaved {
 
     const UNPOISONED: &str = "a thread that panics ends the test";
 
-    /// A lock.
+    /// A mutex of Shuttle.
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(below::Mutex<T>);
 
-    /// It is held. The lock below is given up only while its holder waits.
+    /// Guard of a held mutex. The Shuttle guard inside is given up only while the holder waits.
     pub(crate) struct MutexGuard<'a, T> {
         mutex: &'a Mutex<T>,
         below: Option<below::MutexGuard<'a, T>>,
@@ -62,7 +62,7 @@ mod interleaved {
         }
     }
 
-    /// Threads that wait for a change.
+    /// A condition variable of Shuttle.
     #[derive(Debug, Default)]
     pub(crate) struct Condvar(below::Condvar);
 
@@ -80,7 +80,7 @@ mod interleaved {
             guard.below = Some(self.0.wait(below).expect(UNPOISONED));
         }
 
-        /// The time may be over at any moment: others get their turn, or do not.
+        /// Lets other threads run, or not, as if the timeout had expired at an arbitrary moment.
         pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) {
             guard.below = None;
             shuttle::thread::yield_now();
@@ -88,7 +88,7 @@ mod interleaved {
         }
     }
 
-    /// A lock for one who changes or many who look.
+    /// A lock for one writer or many readers.
     #[derive(Debug, Default)]
     pub(crate) struct RwLock<T>(below::RwLock<T>);
 

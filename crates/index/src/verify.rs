@@ -1,5 +1,5 @@
-//! Looking through a whole index without opening it: is everything there that should be, and
-//! nothing in two places? Nothing is written.
+//! Verification of a whole index without opening it: every node must be present and intact, and be
+//! referenced exactly once. The verification writes nothing.
 
 use crate::error::Error;
 use crate::layout::Superblock;
@@ -11,40 +11,41 @@ use crate::tree::blob::Reference;
 use crate::tree::patch::Filter;
 use crate::writer::Stored;
 
-/// Problems that are listed; more are only counted.
+/// Maximum number of listed problems; more are only counted.
 const LISTED_MAX: usize = 100;
 
-/// What is in an index.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Inner nodes.
+    /// Number of inner nodes.
     pub inner_nodes: u64,
-    /// Leaves.
+    /// Number of leaves.
     pub leaves: u64,
-    /// Patches of them.
+    /// Number of patches of leaves.
     pub patches: u64,
-    /// Rows in leaves and patches, older versions included; without what is only in the log.
+    /// Number of rows in leaves and patches, including older versions, but not changes that are
+    /// only in the log.
     pub rows: u64,
-    /// Values out of line.
+    /// Number of out-of-line values.
     pub blobs: u64,
     /// Bytes of images and blobs.
     pub live_bytes: u64,
-    /// Frames of the log after its tail.
+    /// Number of log frames behind the tail.
     pub log_frames: u64,
-    /// Bytes of the storage.
+    /// Length of the storage in bytes.
     pub len_bytes: u64,
-    /// What is wrong.
+    /// Problems found, up to a maximum number.
     pub problems: Vec<Problem>,
-    /// How much is wrong; as many as are listed, or more.
+    /// Number of problems found, including those that are not listed.
     pub problems_found: u64,
 }
 
-/// Something that is wrong.
+/// A problem found in an index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What.
+    /// Description of the problem.
     pub what: String,
-    /// Where, in bytes from the start of the storage.
+    /// Location of the problem, in bytes from the start of the storage.
     pub offset: u64,
 }
 
@@ -55,17 +56,19 @@ struct Walk<'a> {
     fillings: Fillings,
     is_seen: Vec<bool>,
     found: Verified,
-    /// Nodes could not be read, so what is below them was not looked at.
+    /// True if a node that may be an inner node could not be read, so that the nodes below it were
+    /// not checked.
     is_cut: bool,
     progress: &'a mut dyn FnMut(u64, u64),
 }
 
-/// Checks everything. `progress` is told how many nodes have been looked at, and of how many.
+/// Verifies a whole index. Calls `progress` with the number of nodes checked so far, and the total
+/// number of node ids.
 ///
 /// # Errors
 ///
-/// If there is no index, it is of another version, or nothing leads to its nodes. What is wrong
-/// further down is in the result.
+/// If the storage has no index or one of another version, if the checkpoint is damaged or cannot be
+/// read, or if the log cannot be read. Other damage is listed in the result.
 pub fn verify(
     storage: &dyn Storage,
     progress: &mut dyn FnMut(u64, u64),
@@ -107,7 +110,7 @@ impl Walk<'_> {
         self.superblock.geometry.segment_offset(location.segment()) + location.at() as u64
     }
 
-    /// No two images share bytes, and none is in a segment of the checkpoint.
+    /// Checks that no two images share bytes, and that no image is in a segment of the checkpoint.
     fn check_places(&mut self) {
         let mut places: Vec<(Location, NodeId)> =
             self.stored.locations.iter().copied().zip(0..).collect();
@@ -136,7 +139,8 @@ impl Walk<'_> {
             .sum();
     }
 
-    /// The place of a node that has not been seen; notes that it has.
+    /// Marks a node as visited, and returns its location. Records a problem if the node does not
+    /// exist or was visited before.
     fn see(&mut self, id: NodeId, whose: &str) -> Option<Location> {
         let Some(location) = self.stored.locations.get(id as usize).copied() else {
             self.problem(format!("{whose} names node {id}, which does not exist"), 0);
@@ -169,7 +173,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Checks a node and what is below it. Its keys are from `from` to before `to`.
+    /// Checks a node and all nodes below it. The keys of the node must be in the range from `from`
+    /// to before `to`.
     fn check_node(
         &mut self,
         id: NodeId,
@@ -203,7 +208,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The image of a node, or what is there instead.
+    /// Reads the image of a node, or describes the problem if there is no valid image.
     fn read_node(
         &self,
         id: NodeId,
@@ -317,7 +322,7 @@ impl Walk<'_> {
             })
             .collect();
         for row in 0..image.rows() {
-            // The first child has what is below the second separator, from the node's own bound on.
+            // The range of the first child begins at the lower bound of the node itself.
             let lower = if row == 0 { from } else { Some(&keys[row][..]) };
             let upper = keys.get(row + 1).map(|key| &key[..]).or(to);
             if let (Some(lower), Some(upper)) = (lower, upper)
@@ -334,7 +339,8 @@ impl Walk<'_> {
         }
     }
 
-    /// What nothing leads to. Below a node that could not be read that says nothing.
+    /// Records a problem for each node that no other node references. If an inner node could not be
+    /// read, the nodes below it were not visited, so none is recorded.
     fn check_unseen(&mut self) {
         if self.is_cut {
             return;

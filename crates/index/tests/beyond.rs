@@ -77,9 +77,9 @@ fn reads_of(storage: &MemoryStorage, run: impl FnOnce()) -> u64 {
     storage.counts().reads - reads
 }
 
-/// Changes of a leaf gather in memory, then on the storage as patches; only then the leaf is
-/// written anew, also when cleaning meets it. The limits are 8 bytes written for one changed, and
-/// 1.1 reads.
+/// Changes of a leaf gather in memory, then on the storage as patches. Only then is the leaf
+/// written anew, also when cleaning meets it. The limits are 8 bytes written for each byte changed,
+/// and 1.1 reads for each get.
 #[test]
 fn changes_are_written_a_few_times_and_a_get_reads_once() {
     let storage = Arc::new(MemoryStorage::new());

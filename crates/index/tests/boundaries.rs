@@ -118,7 +118,7 @@ fn cuts(step: u64) -> (u64, u64) {
             cut_at(&storage, number);
             was_cut = live(&mut world, &storage).is_err();
             let disk = after_cut(&storage, left);
-            // The kinds take turns in being followed by a second cut.
+            // Each kind in turn is followed by a second cut.
             if number % step == 0 && number / step % LEFT.len() as u64 == kind as u64 {
                 again += cut_while_opening(&mut world, &disk, left);
             } else {
@@ -241,8 +241,8 @@ fn a_byte_in_both_superblocks_is_noticed() {
     }
 }
 
-/// For every growth there is no space, once or from then on. A write that does not fit is refused
-/// and has changed nothing, a full disk can be read and opened, and once there is space all
+/// Makes every growth fail for lack of space, once or from then on. A write that does not fit is
+/// refused and has changed nothing, a full disk can be read and opened, and once there is space all
 /// operations work again.
 #[test]
 fn there_is_no_space_for_every_growth() {

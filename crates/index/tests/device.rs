@@ -253,7 +253,7 @@ fn in_virtual_time_a_life_on_a_mirror_of_drives_replays() {
     let first = live_virtually(5);
     assert_eq!(first, live_virtually(5));
     assert_ne!(first.virtual_ns, live_virtually(6).virtual_ns);
-    // A hundred durable batches on drives take their time, and virtual time passes in no other way.
+    // A hundred durable batches take time on the drives, and nothing else makes virtual time pass.
     assert!(first.virtual_ns > 10_000_000, "{} ns", first.virtual_ns);
     assert!(!first.map.is_empty());
 }

@@ -41,8 +41,8 @@ fn short_lived() -> Options {
 }
 
 /// A batch that an opening has not found must not be there for the next opening either: readers
-/// have seen its absence. The missing part of a frame may come back, with the zeroes of a torn
-/// write.
+/// have seen its absence. A part of its frame that was missing, as after a torn write, may be back
+/// by then.
 #[test]
 fn a_batch_that_an_opening_has_not_found_does_not_come_back() {
     let disk = Arc::new(MemoryStorage::new());
@@ -76,8 +76,8 @@ fn a_batch_that_an_opening_has_not_found_does_not_come_back() {
     assert_eq!(db.get(b"second").expect("a get"), None);
 }
 
-/// The keys of removed leaves belong to their neighbours, which do not know the readers that these
-/// leaves had.
+/// The keys of a removed leaf then belong to its neighbour, which never had their versions. A
+/// snapshot that needs these versions gets an error, not a missing key.
 #[test]
 fn a_snapshot_that_is_too_old_sees_no_hole_instead() {
     let mut seen = 0;

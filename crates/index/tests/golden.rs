@@ -197,7 +197,7 @@ fn the_golden_index_of_every_version_is_read() {
         let db = Db::open(disk.clone(), &options()).expect("it opens");
         assert_eq!(map_of(&db), expected(version));
         assert_eq!(version_of(&disk.content()), VERSION);
-        // Its checkpoint keeps its version until there is another checkpoint.
+        // The checkpoint keeps its version until another checkpoint is taken.
         drop(db);
         let db = Db::open(disk.clone(), &options()).expect("it opens");
         db.put(b"one more", b"change").expect("it can be written");

@@ -139,8 +139,7 @@ fn check(db: &Db, durable: &[u64; THREADS]) -> Result<(), Error> {
     for (thread, durable) in durable.iter().enumerate() {
         let last = last(db, thread);
         assert!(last >= *durable, "{last} is there, {durable} was durable");
-        // A batch has both of its keys, so each key has the newest number that is not above the
-        // last.
+        // No batch is there in part, so each key has the newest number that is not above the last.
         for number in last.saturating_sub(KEYS - 1).max(1)..=last {
             let found = db.get(&key(thread, number))?.expect("a value");
             assert_eq!((number_of(&found), found), (number, value(number)));
@@ -275,7 +274,7 @@ impl Rivals {
         let is_end = line == "closed";
         living.has_closed |= is_end;
         let batch = line.strip_prefix("durable ");
-        // The kill may cut a line short: then the number is less than it was.
+        // The kill may cut a line short, so that its number has lost digits.
         let Some(Ok(batch)) = batch.map(str::parse) else {
             return is_end;
         };

@@ -204,7 +204,7 @@ fn a_leaf_of_which_patches_leave_nothing_goes() {
     world.db.compact(|_| {}).expect("there is space");
     let found = verify(&*world.disk, &mut |_, _| {}).expect("an index");
     assert_eq!((found.rows, found.problems.len()), (0, 0));
-    // The proof that a range is empty stays: one leaf under each of the nodes above.
+    // Each inner node keeps one leaf, as the proof that its range is empty.
     assert!(found.leaves <= found.inner_nodes.max(1), "{found:?}");
 }
 
@@ -263,7 +263,8 @@ fn a_patch_may_spoil_what_packed_well() {
         key
     };
     let db = Db::create(disk.clone(), 3, &options).expect("an index");
-    // There is more than one leaf: a single leaf would be read to find out that it is one.
+    // There is more than one leaf. A single leaf would be read to find out whether it is an inner
+    // node.
     for number in 0..3000 {
         let mut batch = Batch::new();
         batch.put(&key(number), b"");

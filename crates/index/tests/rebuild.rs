@@ -289,8 +289,8 @@ fn what_a_damaged_image_had_is_listed_and_nothing_else() {
 /// may result.
 #[test]
 fn no_damage_is_an_answer() {
-    // In the last two seeds only the image of a lost footer had a deletion: at the edge of its
-    // piece, and in the piece beside it.
+    // In the last two seeds a deletion was only in an image whose footer was lost: at the edge of
+    // its piece in one, in the piece beside it in the other.
     for seed in seeds_or(7..9).chain([157, 230]) {
         damage_any_byte(seed);
     }
@@ -324,7 +324,7 @@ fn damage_any_byte(seed: u64) {
         }
         let is_lost = |key: &Vec<u8>| is_in(&rebuilt.lost, key).is_some();
         for (key, value) in world.now().iter().filter(|(key, _)| !is_lost(key)) {
-            // The last frame may have been torn, for all that can be known; its content was not
+            // A damaged last frame looks like a torn one, so it goes unnoticed; its content was not
             // needed.
             assert_eq!(
                 map.get(key),

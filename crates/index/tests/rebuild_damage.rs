@@ -307,9 +307,9 @@ struct Figures {
     files: usize,
     /// Files without a listed range.
     whole: usize,
-    /// Files of which a part is listed, and most is not.
+    /// Files with listed ranges, in which less than half of the keys are listed.
     partly: usize,
-    /// Files of which everything is listed.
+    /// Files in which half of the keys or more are listed.
     nothing_sure: usize,
     no_index: usize,
     keys: usize,

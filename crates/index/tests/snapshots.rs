@@ -22,8 +22,8 @@ fn small() -> Options {
 #[test]
 fn versions_of_a_long_value_do_not_end_a_snapshot() {
     let db = Db::create(MemoryStorage::new(), 3, &small()).expect("an index");
-    // Three of these values are longer than a segment; out of line they take next to nothing of
-    // their leaf.
+    // Three of these values are longer than a segment. Stored out of line, they take almost no
+    // space in their leaf.
     let long = |byte: u8| vec![byte; 22_000];
     let mut seen = Vec::new();
     for byte in 0..6 {
@@ -98,8 +98,8 @@ fn a_scan_finds_a_value_that_is_moved_while_it_is_read() -> Result<(), Error> {
     Ok(())
 }
 
-/// The versions in between are gone with the snapshot that would have needed them, and with them
-/// the evidence that another writer was faster.
+/// Versions between the beginning of a transaction and its commit are dropped, together with the
+/// snapshot that needed them. They were the only evidence that another writer was faster.
 #[test]
 fn a_transaction_that_is_too_old_does_not_write_over_others() -> Result<(), Error> {
     let options = Options {

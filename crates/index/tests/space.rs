@@ -222,9 +222,9 @@ fn change_all(db: &Db) -> Result<(), bimetal_index::Error> {
     Ok(())
 }
 
-/// Packing leaves two bytes of the key and the whole value of 16 bytes, and some leaves have
-/// patches. The rest is for partly empty segments, which then are cleaned less: together no more
-/// than the rows take unpacked.
+/// Of the 16 bytes of a row, packing leaves two bytes of the key and the whole value; some leaves
+/// also have patches. The space that is saved goes to partly empty segments, which are then cleaned
+/// less. All segments together take no more than the rows would unpacked.
 #[test]
 fn what_packing_saves_is_used_before_segments_are_cleaned() {
     let db = Db::create(Arc::new(MemoryStorage::new()), 1, &well_packed()).expect("an index");

@@ -147,7 +147,8 @@ fn what_is_too_long_is_refused_with_both_numbers_and_changes_nothing() {
     let limits = db.limits();
     let calls = disk.counts().operations;
     let mut longest = Batch::new();
-    // In a batch of maximum length, 3 bytes for lengths and 1 for the kind are no value.
+    // Six bytes of the batch are not value: the kind, the length of the key, the key, and three
+    // bytes for the length of the value.
     longest.put(b"a", &vec![7; limits.batch_bytes_max - 1 - 1 - 3 - 1]);
     let mut longer = Batch::new();
     longer.put(b"a", &vec![7; limits.batch_bytes_max - 1 - 1 - 3]);
@@ -388,7 +389,8 @@ fn a_close_says_that_what_was_relaxed_may_be_lost() {
     );
 }
 
-/// The shape is one that other tests use, so that this module uses the world as they do.
+/// An index makes its relaxed batches durable when it is dropped. The batches have the same shape
+/// as in other tests.
 #[test]
 fn a_world_is_whole_after_a_drop() {
     let shape = Shape {

@@ -13,27 +13,27 @@ use serde_json::json;
 
 use crate::output::{percent, print_lines};
 
-/// What to run.
+/// Arguments of the verb `bimetal-lab index`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Seeds; figures are medians over them
+    /// Number of seeds; results are medians over them
     #[arg(long, value_name = "N", default_value = "3",
           value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
-    /// Keys that are loaded
+    /// Number of keys to load
     #[arg(long, value_name = "N", default_value = "1000000",
           value_parser = clap::value_parser!(u64).range(100_000..=100_000_000))]
     keys: u64,
-    /// Updates before anything is measured
+    /// Number of updates before the measurement
     #[arg(long, value_name = "N", default_value = "60000",
           value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
     warm_up: u64,
-    /// Operations of each kind of load
+    /// Number of operations of each kind of load
     #[arg(long, value_name = "N", default_value = "40000",
           value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]
     operations: u64,
-    /// Readings of the area: same (all have as much flash), own (each as its nodes need); both by
-    /// default
+    /// Definitions of the flash area: same (all schemes have as much flash), own (each as its nodes
+    /// need) [default: both]
     #[arg(
         long,
         value_name = "AREA,...",
@@ -42,7 +42,7 @@ pub(crate) struct Args {
         conflicts_with = "sweep"
     )]
     area: Vec<AreaName>,
-    /// Change one parameter at a time instead, to see which decide
+    /// Change one parameter at a time instead, to see which ones matter
     #[arg(long)]
     sweep: bool,
     /// Print JSON
@@ -50,12 +50,12 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A reading of the area.
+/// Definition of the flash area of a scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum AreaName {
-    /// All have what the ordinary B+-tree fills.
+    /// All schemes have the area that the ordinary B+-tree fills.
     Same,
-    /// Each has what its own nodes fill.
+    /// Each scheme has the area that its own nodes fill.
     Own,
 }
 

@@ -17,22 +17,23 @@ use serde_json::json;
 
 use crate::output::{percent, print_lines};
 
-/// What to simulate.
+/// Arguments of the verb `mirror`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Seconds of virtual time for each run
     #[arg(long, value_name = "N", default_value = "300",
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     seconds: u64,
-    /// Seeds; figures are medians over them
+    /// Number of seeds; results are medians over them
     #[arg(long, value_name = "N", default_value = "3",
           value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
-    /// Loads in writes a second, instead of those of the paper
+    /// Loads in writes per second [default: the paper's, or for qlc about the capacity of the SSD]
     #[arg(long, value_name = "N,...", value_delimiter = ',',
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     loads: Vec<u64>,
-    /// Pairs of devices: b and a (the fits of the paper's), qlc (with logs); all by default
+    /// Pairs of devices: b and a (two fits of the paper's pair), qlc (only with --log)
+    /// [default: all]
     #[arg(
         long,
         value_name = "PAIR,...",
@@ -41,13 +42,14 @@ pub(crate) struct Args {
         conflicts_with = "sweep"
     )]
     pair: Vec<Pair>,
-    /// Vary devices and rules instead, to see which parameters decide
+    /// Vary devices and rules instead, to see which parameters matter
     #[arg(long)]
     sweep: bool,
-    /// Compare a mirror on formatted sides with logs of this length instead of the bare ones
+    /// Compare a mirror on formatted sides with logs of this length, instead of mirrors on bare
+    /// sides
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     log: Option<Size>,
-    /// With --log: the part of the volume that is written to
+    /// With --log: size of the part of the volume that is written
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB")]
     span: Size,
     /// Print JSON
@@ -91,14 +93,14 @@ fn logged(log_bytes: u64, span_bytes: u64) -> Scheme {
     }
 }
 
-/// A pair of devices to compare on.
+/// Pair of devices to compare on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Pair {
-    /// The paper's, as fit B has it.
+    /// The paper's pair, by fit B.
     B,
-    /// The paper's, as fit A has it.
+    /// The paper's pair, by fit A.
     A,
-    /// An exhausted QLC SSD beside the disk.
+    /// A QLC SSD with an exhausted fast cache, and the disk.
     Qlc,
 }
 

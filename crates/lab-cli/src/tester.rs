@@ -1,8 +1,9 @@
-//! `bimetal-lab tester run`, `swarm` and `every`: one run of the simulation tester, or many on
-//! every core, in batches whose results are kept; `index-run` and `index-swarm` are the same of the
-//! index.
+//! `bimetal-lab tester run`, `swarm` and `every`: one run of the simulation tester, or many on all
+//! cores, in batches whose results are kept. `index-run` and `index-swarm` do the same for the
+//! index tester.
 //!
-//! Threads exist here only to use the cores: each runs whole seeds, which share nothing.
+//! Threads are used here only to occupy all cores: each thread runs whole seeds, which share no
+//! state.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -46,7 +47,7 @@ enum Verb {
     IndexSwarm(IndexSwarmArgs),
 }
 
-/// One run.
+/// Arguments of the verb `tester run`.
 #[derive(clap::Args)]
 struct RunArgs {
     /// The seed
@@ -56,13 +57,13 @@ struct RunArgs {
     #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
           value_parser = Classes::parse)]
     classes: Classes,
-    /// How much the seed does: `usual`, `heavy-tailed`, or `small` and without faults as in `every`
+    /// Extent of the run: `usual`, `heavy-tailed`, or `small` and without faults as in `every`
     #[arg(long, value_name = "NAME", default_value = "usual", value_parser = parse_extent)]
     extent: Extent,
-    /// Cut the power at this boundary of I/O, or at these two, counted from 1
+    /// Cut the power at this I/O boundary, or at these two; boundaries count from 1
     #[arg(long, value_name = "N", value_delimiter = ',', num_args = 1..=2)]
     cut: Vec<u64>,
-    /// Make the N-th operation of a class fail: 0 reads, 1 writes, 2 flushes
+    /// Make the N-th operation of a class fail; classes are 0 (reads), 1 (writes) and 2 (flushes)
     #[arg(long, value_name = "CLASS:N", value_parser = parse_failure)]
     fail: Option<FailAt>,
     /// Print every event
@@ -73,32 +74,32 @@ struct RunArgs {
     json: bool,
 }
 
-/// Which seeds are run, and how.
+/// Arguments of the verb `tester swarm`.
 #[derive(clap::Args)]
 struct SwarmArgs {
-    /// The seeds: from the first to before the second
+    /// Range of seeds, from A to before B
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Range<u64>,
-    /// Classes of faults, with commas: `withstood`, `all`, `none`, names, `-` before one to leave
-    /// out
+    /// Classes of faults, separated by commas: `withstood`, `all`, `none` or names; `-` before a
+    /// name leaves it out
     #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
           value_parser = Classes::parse)]
     classes: Classes,
-    /// How much a seed does: `usual`, `heavy-tailed` or `small`
+    /// Extent of each run: `usual`, `heavy-tailed` or `small`
     #[arg(long, value_name = "NAME", default_value = "usual", value_parser = parse_extent)]
     extent: Extent,
     #[command(flatten)]
     campaign: CampaignArgs,
 }
 
-/// Which seeds of the index are run, and how.
+/// Arguments of the verb `tester index-swarm`.
 #[derive(clap::Args)]
 struct IndexSwarmArgs {
-    /// The seeds: from the first to before the second
+    /// Range of seeds, from A to before B
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Range<u64>,
-    /// Classes of faults, with commas: `withstood`, `all`, `none`, names, `-` before one to leave
-    /// out
+    /// Classes of faults, separated by commas: `withstood`, `all`, `none` or names; `-` before a
+    /// name leaves it out
     #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
           value_parser = index_tester::Classes::parse)]
     classes: index_tester::Classes,
@@ -106,7 +107,7 @@ struct IndexSwarmArgs {
     campaign: CampaignArgs,
 }
 
-/// One run of the index.
+/// Arguments of the verb `tester index-run`.
 #[derive(clap::Args)]
 struct IndexRunArgs {
     /// The seed
@@ -124,22 +125,22 @@ struct IndexRunArgs {
     json: bool,
 }
 
-/// How many seeds are run, whatever they test.
+/// Options for running many seeds, of the mirror or of the index.
 #[derive(clap::Args)]
 struct CampaignArgs {
-    /// Run every N-th seed twice, to prove that it replays; 0: none
+    /// Run every N-th seed twice, to check that it replays identically; 0 for none
     #[arg(long, value_name = "N", default_value = "16")]
     replay_every: u64,
-    /// Threads; one for each core if not given
+    /// Number of threads [default: one for each core]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZero<usize>>,
-    /// Seeds of a batch
+    /// Number of seeds in a batch
     #[arg(long, value_name = "N", default_value = "250")]
     batch: NonZero<u64>,
-    /// Keep the results of batches in this file, and go on where it ends
+    /// File with the results of finished batches; a later call continues after them
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Begin no further batch after so many minutes
+    /// Start no further batch after this many minutes
     #[arg(long, value_name = "N")]
     minutes: Option<NonZero<u32>>,
     /// Print JSON
@@ -147,23 +148,23 @@ struct CampaignArgs {
     json: bool,
 }
 
-/// What is done at every boundary of I/O.
+/// Arguments of the verb `tester every`.
 #[derive(clap::Args)]
 struct EveryArgs {
-    /// What: `cut`, `cut-twice`, `fail-reads`, `fail-writes`, `fail-flushes`; all if not given
+    /// Faults: `cut`, `cut-twice`, `fail-reads`, `fail-writes`, `fail-flushes` [default: all]
     #[arg(value_name = "WHAT", value_parser = parse_every)]
     what: Vec<Every>,
-    /// The seeds: from the first to before the second
+    /// Range of seeds, from A to before B
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Range<u64>,
-    /// Only so many of the boundaries of each seed, chosen at random
+    /// Try only this many boundaries of each seed, chosen at random
     #[arg(long, value_name = "N")]
     sample: Option<u64>,
     /// Classes of faults, as for `swarm`
     #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
           value_parser = Classes::parse)]
     classes: Classes,
-    /// Threads; one for each core if not given
+    /// Number of threads [default: one for each core]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZero<usize>>,
     /// Print JSON
@@ -219,7 +220,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Runs a seed. Status 1 when it found something.
+/// Runs a seed. The exit status is 1 if the run has a finding.
 fn run_one(args: &RunArgs) -> Result<ExitCode> {
     let mut interference = Interference {
         fail_at: args.fail,
@@ -242,7 +243,8 @@ fn run_one(args: &RunArgs) -> Result<ExitCode> {
     show(&report, args.json, || report.text())
 }
 
-/// Prints what one seed has done, in words or as JSON. Status 1 when it found something.
+/// Prints the report of one seed as text or as JSON. The exit status is 1 if the report has a
+/// finding.
 fn show<R>(report: &R, as_json: bool, text: impl FnOnce() -> String) -> Result<ExitCode>
 where
     R: Outcome + serde::Serialize,
@@ -256,7 +258,8 @@ where
     Ok(status_of(report.told().finding.is_some()))
 }
 
-/// Does each piece of work on one of several threads, and tells each result on this one.
+/// Executes each piece of work on one of several threads, and passes each result to `done` on the
+/// calling thread.
 fn on_all_cores<W: Send, R: Send>(
     jobs: Option<NonZero<usize>>,
     work: Vec<W>,
@@ -277,7 +280,8 @@ fn on_all_cores<W: Send, R: Send>(
                 let results = results;
                 while let Some(work) = next() {
                     let result = run(&work);
-                    // Nobody takes results any more after an error, which is told there.
+                    // The receiver is gone once `done` has failed, and the calling thread reports
+                    // that error.
                     if results.send((work, result)).is_err() {
                         return;
                     }
@@ -293,7 +297,7 @@ fn on_all_cores<W: Send, R: Send>(
     })
 }
 
-/// Runs seeds. Status 1 when one found something.
+/// Runs seeds. The exit status is 1 if a seed has a finding.
 fn swarm(args: &SwarmArgs) -> Result<ExitCode> {
     let meaning = Meaning {
         subject: "mirror".to_owned(),
@@ -312,7 +316,7 @@ fn swarm(args: &SwarmArgs) -> Result<ExitCode> {
     run_campaign(&args.campaign, &meaning, seed, Report::summary)
 }
 
-/// Runs seeds of the index. Status 1 when one found something.
+/// Runs seeds of the index. The exit status is 1 if a seed has a finding.
 fn index_swarm(args: &IndexSwarmArgs) -> Result<ExitCode> {
     let meaning = Meaning {
         subject: "index".to_owned(),
@@ -331,7 +335,7 @@ fn index_swarm(args: &IndexSwarmArgs) -> Result<ExitCode> {
     run_campaign(&args.campaign, &meaning, seed, line)
 }
 
-/// Runs a seed of the index. Status 1 when it found something.
+/// Runs a seed of the index. The exit status is 1 if the run has a finding.
 fn index_run(args: &IndexRunArgs) -> Result<ExitCode> {
     let options = index_tester::Options {
         verbose: args.verbose,
@@ -349,7 +353,7 @@ fn tell<O: Outcome>(bar: &ProgressBar, outcome: &O, line: impl Fn(&O) -> String)
     }
 }
 
-/// Runs the seeds of a campaign that are left, and tells those in a `line` that found something.
+/// Runs the remaining seeds of a campaign, and prints a `line` for each seed with a finding.
 fn run_campaign<O: Outcome>(
     args: &CampaignArgs,
     meaning: &Meaning,
@@ -400,7 +404,7 @@ fn taken_up(file: Option<&Path>, meaning: &Meaning) -> Result<Campaign> {
     }
 }
 
-/// Writes the state beside the file and renames it, so that there is a whole one at any time.
+/// Writes the state to a second file and renames it, so that a complete state exists at any time.
 fn keep(file: &Path, campaign: &Campaign) -> Result<()> {
     let new = file.with_extension("new");
     let state = serde_json::to_vec_pretty(campaign)?;
@@ -408,14 +412,14 @@ fn keep(file: &Path, campaign: &Campaign) -> Result<()> {
     std::fs::rename(&new, file).with_context(|| format!("renaming {}", new.display()))
 }
 
-/// What came of one seed at all its boundaries.
+/// Results of one seed at all its boundaries.
 struct AtEvery {
     boundaries: u64,
     summary: Summary,
     findings: Vec<String>,
 }
 
-/// Repeats seeds at every boundary. Status 1 when a run found something.
+/// Repeats seeds at every boundary. The exit status is 1 if a run has a finding.
 fn run_every(args: &EveryArgs) -> Result<ExitCode> {
     let what = match args.what.as_slice() {
         [] => Every::ALL.to_vec(),

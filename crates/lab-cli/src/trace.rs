@@ -1,4 +1,4 @@
-//! `bimetal-lab trace`: shows what a trace consists of, and converts it to the compact form.
+//! `bimetal-lab trace`: summarizes a trace, or converts it to the compact format.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -16,21 +16,21 @@ use bimetal_trace::{
 };
 use serde_json::json;
 
-/// How to read traces.
+/// Options for reading traces.
 #[derive(clap::Args)]
 pub(crate) struct ReadArgs {
-    /// The format, where content and name do not say: vscsi, msr, ssdsim (MQSim's), disksim, arc,
-    /// lirs, spc, blkparse, fio, pages, columns, oracle-general, compact
+    /// Format of the trace [default: recognized by content and name]: vscsi, msr, ssdsim (MQSim's),
+    /// disksim, arc, lirs, spc, blkparse, fio, pages, columns, oracle-general, compact
     #[arg(long, value_name = "NAME")]
     format: Option<Format>,
-    /// The columns of a plain text, such as `time_ms,-,op,offset_sectors,length_bytes`
+    /// Columns of a plain text, such as `time_ms,-,op,offset_sectors,length_bytes`
     #[arg(long, value_name = "COLUMN,..", allow_hyphen_values = true)]
     columns: Option<Columns>,
-    /// Bytes of a page, and of a block in formats that only count blocks
+    /// Size in bytes of a page, and of a block in formats that only count blocks
     #[arg(long, value_name = "BYTES", default_value = "4096",
           value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     page_bytes: u64,
-    /// Pass over this many bad records (`all`: any number), counting them, in place of failing
+    /// Skip and count up to this many bad records (`all`: any number), instead of failing
     #[arg(long, value_name = "N", value_parser = parse_skip_bad, default_value = "0")]
     skip_bad: SkipBad,
 }
@@ -46,12 +46,13 @@ fn parse_skip_bad(text: &str) -> Result<SkipBad, String> {
 }
 
 impl ReadArgs {
-    /// Bytes of a page.
+    /// Returns the page size in bytes.
     pub(crate) fn page_bytes(&self) -> u64 {
         self.page_bytes
     }
 
-    /// The options of a reader in whose formats a block has `unit_bytes`.
+    /// Returns the options of a reader, with a block size of `unit_bytes` for formats that only
+    /// count blocks.
     pub(crate) fn options(&self, unit_bytes: u64) -> Options {
         Options {
             format: self.format,
@@ -61,8 +62,8 @@ impl ReadArgs {
         }
     }
 
-    /// Says on standard error what was passed over, decided or not checked in a trace that was
-    /// read.
+    /// Prints the notes of a reader on standard error: the lines that it skipped, its decisions,
+    /// and the checks that it could not do.
     pub(crate) fn report_notes(&self, reader: &Reader) {
         for note in reader.notes() {
             say(format_args!("bimetal-lab: {}: {note}", reader.file()));
@@ -74,7 +75,7 @@ impl ReadArgs {
     }
 }
 
-/// What to do with a trace.
+/// Arguments of the verb `trace`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -83,7 +84,7 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    /// Write a trace in the compact form, which is read many times faster.
+    /// Convert a trace to the compact format, which is read many times faster.
     Convert {
         /// The trace
         from: PathBuf,
@@ -92,7 +93,7 @@ enum Verb {
         #[command(flatten)]
         read: ReadArgs,
     },
-    /// Count what a trace consists of.
+    /// Count the requests, bytes and pages of a trace.
     Summary {
         /// The trace
         file: PathBuf,
@@ -102,13 +103,13 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// The miss ratio of LRU at many sizes at once, from the stack distances.
+    /// Show the miss ratio of LRU at many cache sizes, computed from stack distances.
     StackDistance {
         /// The trace
         file: PathBuf,
         #[command(flatten)]
         read: ReadArgs,
-        /// Sizes in pages, or as a share of the distinct ones
+        /// Cache sizes in pages, or as a share of the distinct pages
         #[arg(
             long,
             value_name = "SIZE,..",
@@ -143,7 +144,7 @@ fn convert(from: &Path, to: &Path, read: &ReadArgs) -> Result<()> {
     let file = File::create_new(to).with_context(about)?;
     let written = write_compact(&mut reader, file).with_context(about);
     if let Err(error) = written {
-        // Half a trace is of no use to anybody; the first error is the one to tell.
+        // Remove the incomplete trace, which is of no use; report the first error.
         return match std::fs::remove_file(to) {
             Ok(()) => Err(error),
             Err(left) => Err(error.context(format!("{}: left behind: {left}", about()))),
@@ -166,7 +167,8 @@ fn write_compact(reader: &mut Reader, file: File) -> Result<()> {
     Ok(())
 }
 
-/// The lines that were no requests, by reason; reasons without any are left out.
+/// Returns the number of lines that were not requests, by reason; reasons without such lines are
+/// left out.
 fn passed_over(tally: &Tally) -> serde_json::Map<String, serde_json::Value> {
     let reasons = Ignored::ALL
         .into_iter()

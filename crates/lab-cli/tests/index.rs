@@ -1,4 +1,4 @@
-//! `bimetal-lab index` as a person or a script sees it.
+//! Tests of `bimetal-lab index` as a person or a script uses it.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 #[path = "../../cli/tests/common/program.rs"]
@@ -28,7 +28,7 @@ fn json_has_every_scheme_under_every_load() {
     let all: Value = serde_json::from_str(&small(&["--area", "same", "--json"])).unwrap();
     assert_eq!(all["version"], 1);
     let rows = all["comparison"]["rows"].as_array().unwrap();
-    // Eight loads of searches, of the mix and of updates, by four schemes.
+    // There are eight loads for each of searches, mix and updates, and four schemes.
     assert_eq!(rows.len(), 8 * 3 * 4);
     assert!(
         rows.iter()

@@ -1,5 +1,5 @@
-//! Experiments on this machine: what it refuses, what it puts back, and what it makes. Needs root
-//! and loop devices; where these are missing each test says so and ends.
+//! Tests of experiments on this machine: its runs, its refusals, and the restored settings. They
+//! need root and loop devices; without these, each test prints a message and ends.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 #[path = "../../cli/tests/common/program.rs"]
@@ -14,10 +14,10 @@ use program::{Scratch, arg, assert_refused, bimetal, command, stdout_of};
 use serde_json::Value;
 
 const JOURNAL: &str = "/run/bimetal-lab/journal.json";
-/// One program at a time changes a machine.
+/// Lock that lets only one test at a time change the machine.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-/// The machine for one test; nothing where a user may not change it.
+/// Locks the machine for one test; returns `None` if this user may not change the machine.
 fn machine() -> Option<MutexGuard<'static, ()>> {
     let guard = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let id = Command::new("id").arg("-u").output().unwrap();
@@ -40,10 +40,10 @@ fn plan(folder: &Path, load: &str) -> String {
 }
 
 const SMALL: &str = "type = \"postmark\"\nfiles = 50\ntransactions = 200";
-/// More than anybody waits for.
+/// A load that takes far longer than the test.
 const ENDLESS: &str = "type = \"postmark\"\nfiles = 1000\ntransactions = 900_000_000";
 
-/// The loop devices of the machine with the files below them, as `lab` would leave them.
+/// Returns the names of the loop devices over files in `folder`.
 fn devices_over(folder: &Path) -> Vec<String> {
     let inside = |name: &str| {
         let path = format!("/sys/block/{name}/loop/backing_file");
@@ -94,7 +94,7 @@ fn a_plan_is_run_and_says_what_was_set() {
     for run in runs {
         let text = std::fs::read_to_string(run.unwrap().path()).unwrap();
         let run: Value = serde_json::from_str(&text).unwrap();
-        // 50 files at the start and about one for every second of 200 transactions.
+        // 50 files are created at the start, and about one by every second of the 200 transactions.
         let made = run["measured"]["figures"]["files_created"]
             .as_f64()
             .unwrap();
@@ -108,7 +108,7 @@ fn a_plan_is_run_and_says_what_was_set() {
         assert_eq!(find("queue/read_ahead_kb"), Some("32"));
         assert_eq!(find("queue/write_cache"), Some("write through"));
         assert_eq!(find("depth of the device"), Some("4"));
-        // Of some 150 files of 12 KiB, most are written at least once.
+        // Most of the 150 or so files of 12 KiB are written at least once.
         assert!(run["writes"]["bios"].as_u64().unwrap() > 50);
         assert_eq!(run["flushes"], 0);
     }
@@ -118,7 +118,8 @@ fn a_plan_is_run_and_says_what_was_set() {
     assert!(shown.contains("0 of 2 runs are to be made"), "{shown}");
 }
 
-/// Every load comes to its end on a machine: files, many programs, and the device itself.
+/// Tests that every load runs to its end on a machine: loads of files, of many programs, and of the
+/// device itself.
 #[test]
 fn every_load_runs_on_a_machine() {
     let Some(_machine) = machine() else { return };
@@ -160,8 +161,9 @@ fn every_load_runs_on_a_machine() {
             assert!(cell["value"]["median"].as_f64().unwrap() > 0.0, "{name}");
         }
         if name == "requests" {
-            // Each goes to the device, past the page cache. Bios may be more: with 8 under way at a
-            // depth of 4 the kernel turns some back, and they come again.
+            // Each request goes to the device, past the page cache. There may be more bios than
+            // requests: with 8 requests in flight at a depth of 4, the kernel rejects some bios,
+            // which are submitted again.
             for cell in report["cells"].as_array().unwrap() {
                 assert_eq!(cell["writes"]["bytes"], 300 * 4096);
                 assert!(cell["writes"]["bios"].as_u64().unwrap() >= 300);
@@ -172,8 +174,8 @@ fn every_load_runs_on_a_machine() {
     }
 }
 
-/// A run that is killed leaves its device, its mount and its file; the next one puts everything
-/// back and goes on.
+/// Tests that the next run restores the machine after a killed run, which leaves its device, its
+/// mount and its file, and that it then continues.
 #[test]
 fn what_a_killed_run_has_left_is_put_back() {
     let Some(_machine) = machine() else { return };
@@ -188,8 +190,8 @@ fn what_a_killed_run_has_left_is_put_back() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // The file system is mounted where nobody else sees it; that it is written to shows in the
-        // device's statistics.
+        // The mount is in a private namespace, so writes to the file system are visible only in the
+        // statistics of the device.
         eventually("a run is under way", || {
             let writes = |name: &String| {
                 let text =
@@ -237,7 +239,7 @@ fn what_a_killed_run_has_left_is_put_back() {
         1,
         &["another `bimetal-lab` is changing this machine"],
     );
-    // What changes nothing need not wait for it.
+    // A verb that changes nothing need not wait for the run.
     assert!(stdout_of(&["plan", arg(&small)]).contains("2 of 2 runs are to be made"));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -251,7 +253,7 @@ fn what_a_killed_run_has_left_is_put_back() {
     assert!(stdout_of(&["plan", arg(&small)]).contains("0 of 2 runs are to be made"));
 }
 
-/// A loop device of the test, which `lab` knows as a block device like any other.
+/// A loop device of the test, which the program treats like any other block device.
 struct Given(PathBuf);
 
 impl Given {
@@ -273,7 +275,7 @@ impl Given {
             .join(name)
     }
 
-    /// The scheduler of the test, which stays with a loop device when its file has gone.
+    /// Sets the scheduler. A loop device keeps its scheduler when its file is detached.
     fn schedule(&self, name: &str) {
         std::fs::write(self.queue("scheduler"), name).unwrap();
     }
@@ -300,7 +302,7 @@ impl Drop for Given {
     fn drop(&mut self) {
         self.schedule("none");
         let _ = std::fs::write(self.queue("../bdi/min_ratio_fine"), "0");
-        // What is left behind is a loop device over a file that is gone.
+        // If this fails, a loop device over a deleted file is left.
         let _ = Command::new("losetup")
             .arg("--detach")
             .arg(&self.0)
@@ -308,7 +310,7 @@ impl Drop for Given {
     }
 }
 
-/// Settings of a device that stays are as before: behind runs, and after a run that was killed.
+/// Tests that the settings of a given block device are restored after runs, and after a killed run.
 #[test]
 fn settings_of_a_given_device_are_put_back() {
     let Some(_machine) = machine() else { return };
@@ -317,7 +319,8 @@ fn settings_of_a_given_device_are_put_back() {
     given.schedule("bfq");
     std::fs::write(given.queue("iosched/slice_idle"), "3").unwrap();
     std::fs::write(given.queue("read_ahead_kb"), "764").unwrap();
-    // More than a run allows at most, which must not be below it.
+    // This minimum is above the maximum that a run sets, and the maximum must not be below the
+    // minimum.
     std::fs::write(given.queue("../bdi/min_ratio_fine"), "200000").unwrap();
     let before = given.settings();
     let of = |load: &str| {
@@ -353,7 +356,7 @@ fn settings_of_a_given_device_are_put_back() {
         "3\n"
     );
 
-    // Mounted, it is not touched.
+    // A mounted device is refused.
     let place = scratch.path("mounted");
     std::fs::create_dir(&place).unwrap();
     let run = |program: &str, args: &[&str]| {
@@ -362,7 +365,7 @@ fn settings_of_a_given_device_are_put_back() {
             "{program}"
         );
     };
-    // The file system is made anew: the run that was killed may have been about to do so.
+    // Create the file system again: the killed run may have been about to do so.
     run("mkfs.ext4", &["-q", "-F", arg(&given.0)]);
     run("mount", &[arg(&given.0), arg(&place)]);
     let refusal = format!(
@@ -416,7 +419,7 @@ fn what_cannot_be_run_is_one_line_and_changes_nothing() {
         1,
         &["`--jobs` must be 1"],
     );
-    // Nobody has no right to anything, and is told before a folder is made.
+    // The user `nobody` has no rights, and is refused before a folder is created.
     let program = env!("CARGO_BIN_EXE_bimetal-lab");
     let mut nobody = Command::new("setpriv");
     nobody.args([

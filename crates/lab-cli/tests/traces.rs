@@ -1,4 +1,4 @@
-//! `bimetal-lab cache` and `trace` as a person or a script sees them.
+//! Tests of `bimetal-lab cache` and `trace` as a person or a script uses them.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 #[path = "../../cli/tests/common/program.rs"]
@@ -22,7 +22,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// Three pages in turn, written and read: w0 r1 w2 r0 w1 r2.
+/// A trace that writes and reads three pages in turn: w0 r1 w2 r0 w1 r2.
 const PAGES: &str = "op,lpn,npages\nW,0,1\nR,1,1\nW,2,1\nR,0,1\nW,1,1\nR,2,1\n";
 
 #[test]
@@ -42,7 +42,8 @@ fn a_grid_as_json_has_what_scripts_rely_on() {
     ]));
     let list = list.as_array().expect("a list");
     assert_eq!(list.len(), 4);
-    // LRU of 2 pages on 3 in turn never hits. Reads: 3. Each of the 3 writes goes out once.
+    // LRU with 2 pages never hits on 3 pages in turn. The trace has 3 reads, and each of its 3
+    // writes reaches the device once.
     let lru = &list[0];
     assert_eq!(lru["trace"], "small.csv");
     assert_eq!(
@@ -69,7 +70,7 @@ fn a_grid_as_json_has_what_scripts_rely_on() {
         lru["device_time_us"].as_f64(),
         Some(3.0 * 25.0 + 3.0 * 200.0)
     );
-    // With room for all 3 pages the first uses miss, and nothing else.
+    // With room for all 3 pages, only the first use of each page misses.
     assert_eq!(
         (list[2]["size_pages"].as_u64(), list[2]["misses"].as_u64()),
         (Some(3), Some(3))
@@ -125,7 +126,7 @@ fn a_converted_trace_is_the_same_trace() {
     assert!(bimetal(&["trace", "convert", from, to]).status.success());
     let summary = |file: &str| {
         let mut value = json(&bimetal(&["trace", "summary", file, "--json"]));
-        // A heading is a line of the one and not a record of the other.
+        // A heading is a line of the text, but no record of the compact trace.
         for name in ["trace", "format", "lines", "passed_over"] {
             value[name] = Value::Null;
         }
@@ -134,7 +135,7 @@ fn a_converted_trace_is_the_same_trace() {
     assert_eq!(summary(from), summary(to));
     assert_eq!(summary(to)["requests"]["write"], 3);
     assert_eq!(summary(to)["footprint_pages"], 3);
-    // A file that is there is not overwritten.
+    // An existing file is not overwritten.
     let again = bimetal(&["trace", "convert", from, to]);
     assert_eq!(again.status.code(), Some(1));
     let points = json(&bimetal(&[
@@ -149,8 +150,9 @@ fn a_converted_trace_is_the_same_trace() {
     assert_eq!(ratios, [Some(1.0), Some(0.5)]);
 }
 
-/// With 100 of its pages a small cache stands for one that is a tenth larger or smaller, at a rate
-/// of 0.01 for one of 10,000 pages.
+/// Tests the warning for an estimate from fewer than 100 pages. With 100 pages, the estimate is
+/// that of a cache within a tenth of the requested size. At a rate of 0.01, a cache of 10,000 pages
+/// has 100.
 #[test]
 fn a_sample_that_says_little_is_warned_of() {
     let scratch = Scratch::new("sample");
@@ -177,7 +179,7 @@ fn a_sample_that_says_little_is_warned_of() {
     }
     let hopeless = said("90", &["--sample", "0.5"]);
     assert!(hopeless.contains("leave --sample out"), "{hopeless}");
-    // However large the cache: there are about 30 pages to look at.
+    // A large cache does not help here: the sample has only about 30 pages.
     let short = said("100000", &["--sample", "0.001"]);
     assert!(short.contains("warning"), "{short}");
 }
@@ -223,7 +225,7 @@ fn bad_input_is_one_line_with_the_place() {
     );
     failed(&["cache", "--trace", bad, "--size", "0"], 2, "not a size");
     failed(&["cache", "--trace", bad, "--ftl", "magic"], 2, "magic");
-    // By choice it is passed over, and counted.
+    // On request, the bad record is skipped and counted.
     let skipped = bimetal(&["cache", "--trace", bad, "--skip-bad", "1", "--json"]);
     assert_eq!(
         text(&skipped.stderr).trim_end(),
@@ -232,7 +234,8 @@ fn bad_input_is_one_line_with_the_place() {
     assert_eq!(json(&skipped)[0]["accesses"], 2);
 }
 
-/// What a reader decides or passes over is said, and what it cannot understand is refused.
+/// Tests that a reader reports its decisions and skipped lines, and refuses input that it cannot
+/// understand.
 #[test]
 fn a_reader_says_what_it_does_not_take_for_a_request() {
     let scratch = Scratch::new("notes");
@@ -260,7 +263,7 @@ fn a_reader_says_what_it_does_not_take_for_a_request() {
     assert_eq!(output.status.code(), Some(1));
     let refused = format!("{about}no request: it has no event Q, I, D or C\n");
     assert_eq!(text(&output.stderr), refused);
-    // A description of columns may begin with one to pass over.
+    // The first column of a description may be a column to skip.
     let columns = ["--columns", "-,op,offset_sectors"];
     let (output, about) = summary("heading", "who,what,where\nx,read,8\n", &columns);
     assert_eq!(json(&output)["requests"]["read"], 1);

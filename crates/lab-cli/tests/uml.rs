@@ -1,7 +1,7 @@
-//! Experiments in User-Mode Linux: what it makes, what it refuses, and that nothing is left. Where
-//! `linux.uml` or a maker of a file system is missing, each test that boots says so and ends. Where
-//! the processor has more registers than `linux.uml` can save, which a boot without the lab tells,
-//! the lab must say that.
+//! Tests of experiments in User-Mode Linux: its runs, its refusals, and that no files are left. If
+//! `linux.uml` or a program that makes file systems is missing, each test that boots prints a
+//! message and ends. If the processor has more registers than `linux.uml` can save, which a boot
+//! without the lab shows, the lab must report that.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 #[path = "../../cli/tests/common/program.rs"]
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use program::{Scratch, arg, assert_refused, stdout_of};
 use serde_json::Value;
 
-/// True when these programs are here.
+/// Returns true if these programs are installed.
 fn has(programs: &[&str]) -> bool {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let missing = programs.iter().find(|program| {
@@ -26,8 +26,8 @@ fn has(programs: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// True when the first program of a guest can run on this processor, as a boot without the lab
-/// shows.
+/// Returns true if the first program of a guest can run on this processor, as a boot without the
+/// lab shows.
 fn processor_is_fit() -> bool {
     let arguments =
         "mem=64M rootfstype=hostfs rootflags=/ ro init=/bin/true con=null con0=null,fd:1";
@@ -37,8 +37,8 @@ fn processor_is_fit() -> bool {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&boot.stdout);
-    // Its first program ends, so that every boot ends with this panic: it tells that the kernel
-    // came so far.
+    // The first program ends, so every boot ends with this panic, which proves that the kernel got
+    // that far.
     assert!(said.contains("Attempted to kill init"), "{said}");
     !said.contains("ptrace set fp regs failed")
 }
@@ -53,7 +53,7 @@ fn plan(folder: &Path, axes: &str, load: &str) -> String {
     )
 }
 
-/// What the lab says where the processor is not fit.
+/// Message of the lab on a processor that cannot run User-Mode Linux.
 const NOT_HERE: &str = "User-Mode Linux cannot run on this processor";
 
 const SMALL: &str = "type = \"postmark\"\nfiles = 50\ntransactions = 200";
@@ -85,7 +85,7 @@ fn file_systems_of_a_guest_are_counted() {
         let text = std::fs::read_to_string(run.unwrap().path()).unwrap();
         let run: Value = serde_json::from_str(&text).unwrap();
         let machine = &run["machine"];
-        // The guest's kernel, whichever runs here.
+        // The kernel is that of the guest, not that of this machine.
         assert!(machine["kernel"].as_str().unwrap().starts_with("6.1"));
         let settings = machine["settings"].as_object().unwrap();
         let of = |name: &str| {
@@ -94,12 +94,12 @@ fn file_systems_of_a_guest_are_counted() {
         };
         assert_eq!(of("ubdb/queue/scheduler"), Some("mq-deadline"));
         assert_eq!(of("ubdb/queue/read_ahead_kb"), Some("32"));
-        // 50 files at the start and about one for every second of 200 transactions.
+        // 50 files are created at the start, and about one by every second of the 200 transactions.
         let made = run["measured"]["figures"]["files_created"]
             .as_f64()
             .unwrap();
         assert!((120.0..180.0).contains(&made), "{made}");
-        // Of some 150 files of 12 KiB, most are written at least once.
+        // Most of the 150 or so files of 12 KiB are written at least once.
         let writes = &run["writes"];
         let of = |name: &str| writes[name].as_u64().unwrap();
         assert!(of("bios") > 50);
@@ -171,6 +171,6 @@ fn what_cannot_be_run_is_refused_before_anything_boots() {
         1,
         &["`uml` needs `backend = \"uml\"`"],
     );
-    // Its first program does nothing where it is none.
+    // The first program of a guest refuses to run outside a guest.
     assert_refused(&["guest", arg(&folder)], 1, &["first program of a guest"]);
 }

@@ -1,5 +1,5 @@
-//! One run of one cell, in virtual time: the queue with its scheduler and the file layer over some
-//! device, and a load on them.
+//! Executes one run of one cell: a load over the file layer, over the queue with its scheduler,
+//! over a device. [`run`] uses a modelled device in virtual time.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,13 +19,13 @@ use crate::outcome::{Direction, Outcome};
 use crate::settings::{SCHEMA, Settings, queue_config};
 use crate::workload::World;
 
-/// Runs a cell with a seed.
+/// Runs a cell with the given seed, on a modelled device in virtual time.
 ///
 /// # Errors
-/// When the device is too small for the load.
+/// If the settings cannot be realized, or the device is too small for the load.
 ///
 /// # Panics
-/// When the counts contradict each other.
+/// If the counters of the run are inconsistent.
 pub fn run(
     choice: &BTreeMap<String, String>,
     settings: &Settings,
@@ -70,23 +70,24 @@ fn run_in(
     })
 }
 
-/// Device and CPU costs under the queue of a run.
+/// Device below the queue of a run, and the CPU costs of the file layer above.
 pub(crate) struct Bed {
     pub device: Rc<dyn Device>,
     /// Queue depth of the device.
     pub depth: u32,
-    /// CPU costs.
+    /// CPU costs of the calls of programs.
     pub cpu: CpuCosts,
 }
 
 impl Bed {
-    /// Runs the load of a cell in the time of `rt`. The file layer ends with the runtime.
+    /// Runs the load of a cell on the runtime `rt`, in its virtual or real time. The background
+    /// tasks of the file layer end only with the runtime.
     ///
     /// # Errors
-    /// When the device is too small for the load, or refuses something.
+    /// If the device is too small for the load, or fails a request.
     ///
     /// # Panics
-    /// When the counts contradict each other.
+    /// If the counters of the run are inconsistent.
     pub(crate) async fn run(
         self,
         rt: &Rt,

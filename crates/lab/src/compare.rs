@@ -1,15 +1,15 @@
 //! Comparison of two folders of results, cell by cell, and whether the second is worse than a rule
 //! allows.
 //!
-//! A rule is the name of a figure, `<` or `>`, and a change in percent: `value<-5%` fails if the
-//! main figure is lower by more than 5 %. A change counts only if it is larger than the noise: the
-//! confidence intervals of both medians must not overlap.
+//! A rule is the name of a metric, `<` or `>`, and a change in percent: `value<-5%` fails if the
+//! main metric is lower by more than 5 %. A change of the main metric counts only if it is larger
+//! than the noise: the confidence intervals of both medians must not overlap.
 
 use std::str::FromStr;
 
 use crate::report::{CellSummary, Summary};
 
-/// A forbidden change of a figure.
+/// A forbidden change of a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     figure: String,
@@ -41,15 +41,15 @@ impl FromStr for Rule {
 /// Comparison of a cell that both folders have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
-    /// The cell, in words.
+    /// Name of the cell, made of its choices.
     pub cell: String,
-    /// Name of the figure.
+    /// Name of the metric.
     pub figure: String,
     /// Median in the first folder.
     pub before: f64,
     /// Median in the second folder.
     pub after: f64,
-    /// The change in percent.
+    /// Change in percent.
     pub percent: f64,
     /// Whether the change is larger than the noise.
     pub is_beyond_noise: bool,
@@ -57,11 +57,12 @@ pub struct Compared {
     pub fails: bool,
 }
 
-/// Compares the cells that both folders have, in the order of the first, for the main figure and
-/// every figure of a rule.
+/// Compares the cells that both folders have, in the order of the first folder. Compares the main
+/// metric and every metric that a rule names.
 ///
 /// # Errors
-/// A message if they have no cell in common, or a rule names a figure that they do not have.
+/// Returns a message if the folders have no cell in common, or if a rule names a metric that no
+/// common cell has.
 pub fn compare(a: &Summary, b: &Summary, rules: &[Rule]) -> Result<Vec<Compared>, String> {
     let mut figures = vec!["value".to_owned()];
     for rule in rules {
@@ -110,7 +111,8 @@ fn compared(
     let (old, new) = (&before.value, &after.value);
     let is_beyond_noise = match figure {
         "value" => new.high < old.low || new.low > old.high,
-        // Counts have no interval here.
+        // Only the main metric has a confidence interval here; every change of another metric
+        // counts.
         _ => was != is,
     };
     let is_forbidden = |rule: &Rule| {
@@ -131,7 +133,7 @@ fn compared(
     })
 }
 
-/// A figure of a cell by its name.
+/// Returns a metric of a cell by its name.
 fn value_of(cell: &CellSummary, figure: &str) -> Option<f64> {
     Some(match figure {
         "value" => cell.value.median,
@@ -200,8 +202,8 @@ mod tests {
         }
     }
 
-    /// 100 (95 to 105) and 90: with 88 to 94 it is worse by more than 5 %, with 80 to 96 it may be
-    /// noise.
+    /// A median drops from 100 (interval 95 to 105) to 90. With an interval of 88 to 94 the drop is
+    /// beyond noise and fails the rule; with 80 to 96 it may be noise.
     #[test]
     fn a_rule_fails_beyond_noise_only() {
         let rules = ["value<-5%".parse().unwrap()];

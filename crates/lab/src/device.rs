@@ -14,8 +14,8 @@ pub enum Backend {
     /// In virtual time, on modelled devices.
     #[default]
     Virtual,
-    /// On this machine, with the schedulers and the file layer of virtual time over devices of our
-    /// stack.
+    /// On this machine: the schedulers and the file layer of the virtual backend, over devices of
+    /// our stack.
     Stack,
     /// On this machine, with the kernel's schedulers and file systems.
     Native,
@@ -34,7 +34,7 @@ impl Backend {
         self != Backend::Uml
     }
 
-    /// Its name in an experiment file.
+    /// Returns the name of the backend in an experiment file.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Virtual => "virtual",
@@ -51,12 +51,12 @@ impl Backend {
 pub enum DeviceSettings {
     /// A model.
     Model(ModelSettings),
-    /// Devices of our stack. This variant stands before those of the machine, because it has other
-    /// fields than any of them.
+    /// Devices of our stack. Serde tries the variants in this order. This variant may precede those
+    /// of the machine because its fields differ from theirs.
     Stack(StackSettings),
     /// A device of this machine.
     Native(NativeDevice),
-    /// The disk of a guest.
+    /// The disk of a guest in User-Mode Linux.
     Guest(GuestDisk),
 }
 
@@ -91,7 +91,7 @@ impl ModelSettings {
     }
 }
 
-/// Devices of our stack, as a configuration has them.
+/// Devices of our stack, in the form of a configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StackSettings {
@@ -132,15 +132,15 @@ impl StackSettings {
 pub enum NativeDevice {
     /// A loop device, created for each run and removed after it.
     Loop {
-        /// What is below it.
+        /// The file below the loop device.
         backing: Backing,
-        /// Requests that it is given at a time; without, as many as the kernel gives it.
+        /// Queue depth of the loop device; the kernel's default if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         depth: Option<u32>,
     },
     /// An existing block device, which is overwritten.
     Block {
-        /// Its path.
+        /// Path of the device.
         path: PathBuf,
     },
 }
@@ -158,7 +158,7 @@ pub enum Backing {
     },
     /// An existing file, which is overwritten.
     File {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
     },
 }
@@ -169,7 +169,7 @@ pub enum Backing {
 pub struct GuestDisk {
     /// Folder of the file.
     pub folder: PathBuf,
-    /// Its size in bytes.
+    /// Size of the disk in bytes.
     pub disk_bytes: u64,
 }
 
@@ -184,7 +184,7 @@ pub(crate) fn check_depth(depth: u32) -> Result<(), String> {
     }
 }
 
-/// All parameters of a model, as they are written.
+/// Returns all parameters of a model as a table, in the form that is written to files.
 pub(crate) fn written(parameters: &Parameters) -> toml::Table {
     let table = match parameters {
         Parameters::Ssd(of) => toml::Table::try_from(of),

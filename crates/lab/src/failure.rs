@@ -11,7 +11,7 @@ use crate::layer::LoadError;
 /// The folder of the lock, the journal and the mount point.
 pub(crate) const FOLDER: &str = "/run/bimetal-lab";
 
-/// Why a run has no outcome.
+/// Reason why a run has no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The load did not finish.
@@ -20,10 +20,10 @@ pub enum RunError {
     /// The settings were parsed but cannot be realized.
     #[error("{0}")]
     Settings(String),
-    /// The device refused something.
+    /// The device refused a request.
     #[error("the device refused a request: {0}")]
     Device(IoError),
-    /// Devices of our stack do not open or close.
+    /// A device of our stack cannot be opened or closed.
     #[error(transparent)]
     Stack(#[from] StackError),
     /// The machine does not support the run.
@@ -31,18 +31,18 @@ pub enum RunError {
     Native(#[from] NativeError),
 }
 
-/// Reason why devices of our stack made no run.
+/// Reason why a run on devices of our stack has no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
-    /// One could not be opened.
+    /// A device could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// One could not be closed.
+    /// A device could not be closed.
     #[error("device {device}: closing failed: {error}")]
     Close {
-        /// Its name.
+        /// Name of the device.
         device: String,
-        /// What it answered.
+        /// Error returned by the device.
         error: IoError,
     },
 }
@@ -54,7 +54,7 @@ pub enum NativeError {
     /// data.
     #[error("{0}")]
     Refused(String),
-    /// The kernel refused.
+    /// A system call failed.
     #[error("{what}: {error}")]
     Io {
         /// Requested operation.

@@ -74,7 +74,7 @@ pub fn class_begin_ns(class: u8) -> u64 {
     power + if class % 2 == 1 { power / 2 } else { 0 }
 }
 
-/// Recording of one direction.
+/// Recorded latencies of one direction.
 struct Recorded {
     all: Histogram<u64>,
     map: BTreeMap<(u16, u8), u64>,

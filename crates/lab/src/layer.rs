@@ -1,37 +1,37 @@
-//! What a load runs over, so that there is one program for every world: the virtual file layer, or
-//! a file system that is mounted on this machine.
+//! The file layer below a load, as a trait: one load program runs over the virtual file layer, and
+//! over a file system that is mounted on this machine.
 //!
-//! A load knows files by number and devices by blocks of 4 KiB; it must never know which world it
-//! is in.
+//! A load identifies files by number, and blocks of the device in units of 4 KiB. It must never
+//! know which layer it runs on.
 
 use std::io;
 
 use crate::files::{FileId, Files, NoSpace, OpenFile, Program};
 
-/// Why a load did not come to its end.
+/// Reason why a load did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The device has no room for it.
+    /// The device is too small for the load.
     #[error(transparent)]
     NoSpace(#[from] NoSpace),
-    /// The kernel or the device refused.
+    /// The kernel or the device returned an error.
     #[error("{what}: {error}")]
     Io {
-        /// What was asked.
+        /// Requested operation.
         what: String,
-        /// The answer.
+        /// Returned error.
         error: io::Error,
     },
-    /// A trace cannot be read, or is another one.
+    /// A trace or a load file cannot be read, or is not the expected file.
     #[error("{0}")]
     Trace(String),
-    /// Somebody wants the program to end.
+    /// The run was told to stop.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// The calls of programs. Clones are the same files. Directories and files are known by numbers
-/// that the layer gives.
+/// Calls of programs on files and on the device. Clones refer to the same files. The layer assigns
+/// numbers that identify directories and files.
 #[expect(
     async_fn_in_trait,
     reason = "a layer and its loads live in one thread, so nothing need be Send"
@@ -40,10 +40,10 @@ pub trait FileLayer: Clone + 'static {
     /// A file that is open for one reader.
     type Open;
 
-    /// Blocks of 4 KiB of the device.
+    /// Returns the number of blocks of 4 KiB of the device.
     fn device_blocks(&self) -> u32;
 
-    /// Reads the device itself, beside any file system.
+    /// Reads blocks of the device directly, bypassing any file system.
     async fn read_device(
         &self,
         block: u32,
@@ -51,7 +51,7 @@ pub trait FileLayer: Clone + 'static {
         program: &mut Program,
     ) -> Result<(), LoadError>;
 
-    /// Writes the device itself, over what a file system may have there.
+    /// Writes blocks of the device directly, overwriting any content of a file system.
     async fn write_device(
         &self,
         block: u32,
@@ -59,28 +59,28 @@ pub trait FileLayer: Clone + 'static {
         program: &mut Program,
     ) -> Result<(), LoadError>;
 
-    /// The program itself looks at so many characters, one after another.
+    /// Spends the CPU time of a program that processes `count` characters, one at a time.
     async fn use_characters(&self, count: u64, program: &mut Program);
 
-    /// Waits until the clock says what the program has taken.
+    /// Waits for the program's accumulated CPU time, so that the clock includes it.
     async fn pay(&self, program: &mut Program);
 
-    /// Makes a directory.
+    /// Creates a directory.
     async fn make_directory(&self, program: &mut Program) -> Result<u32, LoadError>;
 
-    /// Makes an empty file in a directory.
+    /// Creates an empty file in a directory.
     async fn create(&self, directory: u32, program: &mut Program) -> Result<Self::Open, LoadError>;
 
-    /// Opens a file for a reader of whom nothing is known yet.
+    /// Opens a file for a reader whose access pattern is not known yet.
     async fn open(&self, file: FileId, program: &mut Program) -> Result<Self::Open, LoadError>;
 
-    /// The number of an open file.
+    /// Returns the number of an open file.
     fn file_of(&self, open: &Self::Open) -> FileId;
 
-    /// Length of a file in bytes; 0 for one that is gone.
+    /// Returns the length in bytes of a file that has not been removed.
     fn size_bytes(&self, file: FileId) -> u64;
 
-    /// Reads a range of a file, in one call; what is behind its end is not read.
+    /// Reads a range of a file, in one call; the range is cut at the end of the file.
     async fn read(
         &self,
         open: &mut Self::Open,
@@ -104,14 +104,15 @@ pub trait FileLayer: Clone + 'static {
     /// Makes everything durable.
     async fn sync(&self, program: &mut Program) -> Result<(), LoadError>;
 
-    /// Takes a file away.
+    /// Removes a file.
     async fn remove(&self, file: FileId, program: &mut Program) -> Result<(), LoadError>;
 
-    /// Forgets every page of a file that is as on the device, as between two passes of a benchmark.
+    /// Drops every clean page of the cache, as between two passes of a benchmark.
     fn drop_caches(&self) -> Result<(), LoadError>;
 }
 
-/// In virtual time nothing fails but for room. The calls go to the methods of the same names.
+/// In virtual time, a call fails only if the device is full. Each call goes to the method of the
+/// same name.
 impl FileLayer for Files {
     type Open = OpenFile;
 

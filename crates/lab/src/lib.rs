@@ -1,12 +1,12 @@
 //! Experiments in storage: which device, scheduler, read-ahead, write mode and file system suits a
 //! load?
 //!
-//! A plan (one file of TOML) names axes; a cell is one choice on each; a run of a cell is a world
-//! of its own in virtual time: a workload over a virtual file layer over the real `queue` layer
-//! over a modelled device; or the same in real time over devices of our stack ([`stack`]), or on
-//! the kernel's own ([`native`]). What is counted in a run is checked against itself, and what is
-//! reported is a median with an interval. The crate must never hold a second version of a policy, a
-//! layer or a model.
+//! A plan (one TOML file) names axes, and a cell is one choice on each axis. A run of a cell is an
+//! isolated world in virtual time: a workload over a virtual file layer, over the real `queue`
+//! layer, over a modelled device. A run may also use real time, over devices of our stack
+//! ([`stack`]) or over the kernel's schedulers and file systems ([`native`]). The counters of a run
+//! are checked for consistency, and a reported value is a median with an interval. The crate must
+//! never hold a second version of a policy, a layer or a model.
 
 pub mod cell;
 pub mod compare;

@@ -1,4 +1,4 @@
-//! What comes of a run, wherever it happens.
+//! Outcome of a run, on any backend.
 
 use std::collections::BTreeMap;
 
@@ -9,32 +9,32 @@ use crate::latency::Latencies;
 use crate::settings::Settings;
 use crate::workload::Measured;
 
-/// One direction of what a queue has counted.
+/// Counters of a queue for one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Direction {
-    /// Bios that came (*enqueued*).
+    /// Bios received (*enqueued*).
     pub bios: u64,
-    /// Bios put behind a request.
+    /// Bios merged at the back of a request.
     pub back_merges: u64,
-    /// Bios put in front of a request.
+    /// Bios merged at the front of a request.
     pub front_merges: u64,
-    /// Requests absorbed by another.
+    /// Requests merged into another request.
     pub request_merges: u64,
-    /// Rests of bios that were split.
+    /// Remainders of bios that were split.
     pub splits: u64,
-    /// Requests given to the device (*dequeued*).
+    /// Requests issued to the device (*dequeued*).
     pub issued: u64,
-    /// Requests done by the device.
+    /// Requests completed by the device.
     pub completed: u64,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub bytes: u64,
 }
 
 impl Direction {
-    /// What was counted, held against itself.
+    /// Converts the counters of a queue, after a check that they are consistent.
     ///
     /// # Panics
-    /// When the counts contradict each other.
+    /// If the counters are inconsistent.
     pub(crate) fn new(counts: &DirectionCounts, bytes: u64) -> Direction {
         let of = Direction {
             bios: counts.bios,
@@ -46,7 +46,7 @@ impl Direction {
             completed: counts.completed,
             bytes,
         };
-        // What holds in every run, or none of its figures can be believed.
+        // These equations hold in every run; otherwise none of its counters can be trusted.
         let merges = of.back_merges + of.front_merges + of.request_merges;
         assert_eq!(
             of.issued + merges,
@@ -58,18 +58,18 @@ impl Direction {
     }
 }
 
-/// What came of a run.
+/// Outcome of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The version of this.
+    /// Version of this format.
     pub schema: u32,
-    /// The choices of its cell.
+    /// Choices of the cell of the run.
     pub choice: BTreeMap<String, String>,
-    /// Everything it depends on.
+    /// Everything that the run depends on, except its seed.
     pub settings: Settings,
-    /// Its seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// What was measured.
+    /// Measurements of the load.
     pub measured: Measured,
     /// Reads at the device.
     pub reads: Direction,
@@ -77,53 +77,53 @@ pub struct Outcome {
     pub writes: Direction,
     /// Flushes at the device.
     pub flushes: u64,
-    /// Seeks of a disk, and the bytes of address that it moved over.
+    /// Number of seeks of a disk.
     pub seeks: u64,
-    /// See `seeks`.
+    /// Sum of the distances of all seeks, in bytes of address.
     pub seek_distance_bytes: u64,
-    /// Time from start to end, in ns.
+    /// Time from the start to the end of the run, in ns.
     pub elapsed_ns: u64,
-    /// What bios took, where that is known: the kernel's are counted only.
+    /// Latencies of bios, if known. Bios of the kernel are only counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latencies>,
-    /// The machine on which it was made, if it was not in virtual time.
+    /// Machine on which the run was made, if it was not in virtual time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
 }
 
-/// What else a run on a machine depends on, and how its settings read just before the load.
+/// Further properties of a machine on which a run depends, and the settings just before the load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// The release of the kernel.
     pub kernel: String,
-    /// The device, in words.
+    /// Description of the device.
     pub device: String,
     /// Settings as they were read back, by their paths.
     pub settings: BTreeMap<String, String>,
     /// The command that made the file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<String>,
-    /// The options with which the kernel has mounted it.
+    /// Mount options that the kernel reports for the file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount_options: Option<String>,
-    /// What counted the requests.
+    /// Source of the counters of requests.
     pub counted_by: String,
-    /// Processor time of this program during the run, in ns.
+    /// CPU time of this program during the run, in ns.
     #[serde(default)]
     pub cpu_ns: u64,
-    /// How far behind their models emulated devices were, where there are such.
+    /// Delays of emulated devices behind their models, if the run has emulated devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lateness: Option<Lateness>,
 }
 
-/// How far behind the times of its model an emulated device was: what the emulation added to what
-/// it emulates.
+/// Delay of an emulated device behind its model: the time that the emulation adds to the modelled
+/// latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lateness {
-    /// Events of the model, such as the end of a request.
+    /// Number of events of the model, such as the end of a request.
     pub events: u64,
-    /// How late they were in the mean, in ns.
+    /// Mean delay of an event in ns.
     pub mean_ns: u64,
-    /// The latest, in ns.
+    /// Maximum delay of an event in ns.
     pub max_ns: u64,
 }

@@ -1,9 +1,9 @@
-//! The experiment file: devices, loads, axes, and which of their combinations are run.
+//! The experiment file: devices, loads, axes, and the combinations of them to run.
 //!
-//! One file of TOML says everything that a result depends on, so its meaning has an identity: a
-//! hash over the resolved settings, which comments, order and names of files do not change. A
-//! mistake is one line with its place. The keys are in `docs/lab.md`. Reading a file asks the
-//! machine for nothing, so a plan means the same everywhere.
+//! One TOML file contains everything that a result depends on. Its identity is a hash over the
+//! resolved settings, which comments, order and names in the file do not change. An error is one
+//! line with its position. The keys are in `docs/lab.md`. Parsing a file must never query the
+//! machine, so a plan means the same everywhere.
 
 mod device;
 
@@ -23,7 +23,7 @@ use crate::workload::{Resolved, Workload};
 
 use device::FileDevice;
 
-/// The axes, in the order in which a cell is named.
+/// Axes, in the order in which they form the name of a cell.
 pub const AXES: [&str; 6] = [
     "device",
     "scheduler",
@@ -33,12 +33,12 @@ pub const AXES: [&str; 6] = [
     "workload",
 ];
 
-/// The most cells of a plan, so that a slip of the pen is not a week of work.
+/// Maximum number of cells of a plan, so that a typing error does not cause a week of runs.
 const CELLS_MAX: usize = 10_000;
-/// The file systems of the kernel that are made and mounted, and the device without one.
+/// File systems of the native backend, and the name of a device without a file system.
 pub(crate) const NATIVE_FILE_SYSTEMS: [&str; 6] =
     ["ext2", "ext3", "ext4", "xfs", "btrfs", NO_FILE_SYSTEM];
-/// Those of User-Mode Linux.
+/// File systems of the User-Mode Linux backend.
 const UML_FILE_SYSTEMS: [&str; 7] = [
     "ext2",
     "ext3",
@@ -48,10 +48,10 @@ const UML_FILE_SYSTEMS: [&str; 7] = [
     "btrfs",
     NO_FILE_SYSTEM,
 ];
-/// The device without a file system.
+/// Name that stands for a device without a file system.
 pub(crate) const NO_FILE_SYSTEM: &str = "none";
 
-/// The file as it is written.
+/// An experiment file before it is resolved.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -141,7 +141,7 @@ fn back() -> Axis {
     axis("back")
 }
 
-/// What the axes of schedulers and file systems have that are not given.
+/// Returns the scheduler and the file system for axes that the file leaves out.
 fn usual(backend: Backend) -> (&'static str, &'static str) {
     match backend {
         Backend::Virtual | Backend::Stack => ("cfq", "ext3"),
@@ -153,47 +153,48 @@ fn usual(backend: Backend) -> (&'static str, &'static str) {
 /// One choice on each axis, by name.
 pub type Choice = BTreeMap<String, String>;
 
-/// A combination that is run.
+/// A combination to run.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// What was chosen on each axis.
+    /// Choice on each axis.
     pub choice: Choice,
-    /// Everything that a run of it depends on, but for its seed.
+    /// Everything that a run of the cell depends on, except its seed.
     pub settings: Settings,
 }
 
 /// A plan that can be run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What it is called in reports.
+    /// Name of the plan in reports.
     pub name: String,
-    /// The text of the file, which is kept beside the results.
+    /// Text of the file, which is stored beside the results.
     pub text: String,
-    /// Where its runs happen.
+    /// Backend of the runs.
     pub backend: Backend,
     /// The first seed.
     pub seed: u64,
-    /// Runs of each cell, at least.
+    /// Minimum number of runs of each cell.
     pub repeats: u64,
-    /// Runs of a cell at most, which it has where its interval is not [`within`](Self::within)
-    /// after fewer.
+    /// Maximum number of runs of a cell. A cell is run more than the minimum number of times only
+    /// while its interval is wider than [`within`](Self::within).
     pub repeats_max: u64,
-    /// The interval of a median is narrow enough when both ends are so near to it, as a part of it.
+    /// Maximum distance of both ends of an interval from its median, as a fraction of the median.
+    /// An interval within this distance is narrow enough.
     pub within: f64,
-    /// The names on each axis.
+    /// Names on each axis.
     pub axes: BTreeMap<String, Vec<String>>,
-    /// What the others are compared with; it says nothing of an axis on which each is compared with
-    /// its like.
+    /// Choices of the baseline with which cells are compared. On an axis without a baseline, a cell
+    /// is compared with a cell of the same choice.
     pub baseline: Choice,
-    /// The combinations.
+    /// Combinations to run.
     pub cells: Vec<Cell>,
 }
 
 impl Plan {
-    /// Reads an experiment file.
+    /// Parses an experiment file.
     ///
     /// # Errors
-    /// The first mistake, with its place.
+    /// The first mistake, with its position.
     pub fn parse(path: &Path, text: &str) -> Result<Plan, ConfigError> {
         let source = Source { path, text };
         let file: File = toml::from_str(text).map_err(|error| {
@@ -203,7 +204,7 @@ impl Plan {
         Reader { source, file }.plan()
     }
 
-    /// The identity: the same for files that mean the same.
+    /// Returns the identity of the plan, which is the same for files of the same meaning.
     pub fn id(&self) -> String {
         let cells: Vec<&Settings> = self.cells.iter().map(|cell| &cell.settings).collect();
         let meaning = (self.seed, self.repeats, &self.baseline, cells);
@@ -213,7 +214,8 @@ impl Plan {
         }
     }
 
-    /// The cell that one is compared with; `None` if the plan has no baseline.
+    /// Returns the choices of the cell with which a cell is compared; `None` if the plan has no
+    /// baseline.
     pub fn baseline_of(&self, choice: &Choice) -> Option<Choice> {
         if self.baseline.is_empty() {
             return None;
@@ -334,7 +336,7 @@ impl Reader<'_> {
             (Some(given), _) => given.get_ref().0,
             (None, Backend::Virtual | Backend::Stack) => MEMORY_BYTES_USUAL,
             (None, Backend::Uml) => UML_MEMORY_BYTES_USUAL,
-            // All that the machine has.
+            // All memory of the machine.
             (None, Backend::Native) => return Some(0),
         };
         let pages = bytes as f64 / 4096.0 * self.file.scale.get_ref();
@@ -350,7 +352,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The names on each axis, each of which means something.
+    /// Returns the names on each axis, after a check that all of them are known.
     fn axes(&self) -> Result<BTreeMap<String, Vec<String>>, ConfigError> {
         let of = &self.file.axes;
         let (scheduler, file_system) = usual(self.file.backend);
@@ -417,7 +419,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A scheduler by its name in the file, or by its own.
+    /// Returns a scheduler by its name in the file, or by its own name.
     fn scheduler(&self, name: &str) -> Result<SchedulerSettings, String> {
         let settings = match self.file.scheduler.get(name) {
             Some(of) => SchedulerSettings {
@@ -431,7 +433,7 @@ impl Reader<'_> {
         };
         match self.file.backend {
             Backend::Virtual | Backend::Stack => settings.check()?,
-            // Which of them there are, the kernel knows.
+            // Only the kernel knows which schedulers exist.
             Backend::Native | Backend::Uml => settings.check_words()?,
         }
         Ok(settings)
@@ -523,7 +525,7 @@ impl Reader<'_> {
     }
 }
 
-/// Programs of others make the kernel's calls, and know of nothing else.
+/// Refuses external programs, which make system calls and cannot run over the virtual file layer.
 fn check_ours(workload: &Resolved) -> Result<(), String> {
     match workload {
         Resolved::Tool(_) => Err(
@@ -534,7 +536,7 @@ fn check_ours(workload: &Resolved) -> Result<(), String> {
     }
 }
 
-/// A real device has a file system or a load of its own, not both.
+/// Checks that a real device has either a file system or a load on the device itself, not both.
 fn check_place(settings: &Settings) -> Result<(), String> {
     match (settings.workload.is_raw(), settings.file_system == NO_FILE_SYSTEM) {
         (true, false) => Err(
@@ -548,21 +550,22 @@ fn check_place(settings: &Settings) -> Result<(), String> {
     }
 }
 
-/// The memory of virtual time, if nothing is said.
+/// Default memory of the virtual file layer.
 const MEMORY_BYTES_USUAL: u64 = 4 << 30;
-/// The least memory of a real run: this program is in it, too.
+/// Minimum memory of a native run, which includes this program.
 const NATIVE_MEMORY_PAGES_MIN: u32 = 8192;
-/// The memory of a guest, if nothing is said.
+/// Default memory of a guest.
 const UML_MEMORY_BYTES_USUAL: u64 = 256 << 20;
-/// The least memory of a guest: its kernel and this program are in it.
+/// Minimum memory of a guest, which includes its kernel and this program.
 const UML_MEMORY_PAGES_MIN: u32 = 16_384;
-/// The least memory: twice the longest window, and room for what is being changed.
+/// Minimum memory of the virtual file layer: room for read-ahead windows and for pages being
+/// changed.
 const MEMORY_PAGES_MIN: u32 = 1024;
 
-/// The longest window of read-ahead that there may be.
+/// Maximum read-ahead window.
 const READ_AHEAD_BYTES_MAX: u64 = 32 << 20;
 
-/// A window in pages.
+/// Parses a read-ahead window, and returns its size in pages.
 fn read_ahead_pages(name: &str) -> Result<u64, String> {
     let Size(bytes) = bimetal_block::units::parse_size(name)?;
     match bytes.is_multiple_of(4096) && bytes <= READ_AHEAD_BYTES_MAX {

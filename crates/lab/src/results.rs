@@ -1,5 +1,5 @@
-//! Runs on disk: one file for each, named by what it depends on, so that an interrupted plan goes
-//! on where it was, and a changed one runs only what has changed.
+//! Runs on disk: one file for each, named by a hash of its settings and seed, so that an
+//! interrupted plan can be resumed, and a changed plan executes only the runs that have changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use crate::plan::{Cell, Choice, Plan};
 use crate::settings::{SCHEMA, run_id};
 use crate::statistics::estimate;
 
-/// Why a folder of results cannot be used.
+/// Reason why a folder of results cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultsError {
     /// A file cannot be read or written.
@@ -23,48 +23,49 @@ pub enum ResultsError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: io::Error,
     },
-    /// A file of results holds something else.
+    /// A file of results has unexpected content.
     #[error("{}: {why}; remove it to have that run made again", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the problem.
         why: String,
     },
-    /// A run could not be made.
+    /// A run has failed.
     #[error("{cell}: {source}")]
     Run {
-        /// Its cell.
+        /// Name of the cell.
         cell: String,
-        /// Why.
+        /// Cause of the failure.
         source: RunError,
     },
-    /// A plan without results.
+    /// A folder without a valid plan, or without results.
     #[error("{}: {why}", path.display())]
     Nothing {
         /// The folder.
         path: PathBuf,
-        /// What is missing.
+        /// Description of the problem.
         why: String,
     },
 }
 
-/// A run that is to be made.
+/// A run to be executed.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'p> {
-    /// Of this cell.
+    /// Cell of the run.
     pub cell: &'p Cell,
-    /// With this seed.
+    /// Seed of the run.
     pub seed: u64,
 }
 
-/// The runs that a plan asks for, as far as can be said with these made: round by round, each cell
-/// once in a round, in an order of its own. After the rounds that every cell has come those of the
-/// cells whose intervals are not narrow enough yet, with their baselines, so that ratios have all
-/// pairs; and none after a round of which a run is missing.
+/// Returns the runs that a plan requires, as far as the runs in `made` decide it. Runs are in
+/// rounds: a round has each of its cells once, in an order of its own. The first `repeats` rounds
+/// have every cell. Later rounds have the cells whose intervals are not narrow enough yet, with
+/// their baselines, so that ratios have all pairs. No later round is added while a run of an
+/// earlier round is missing.
 pub fn jobs<'p>(plan: &'p Plan, made: &[Outcome]) -> Vec<Job<'p>> {
     let mut all = Vec::new();
     for repeat in 0..plan.repeats {
@@ -83,22 +84,22 @@ pub fn jobs<'p>(plan: &'p Plan, made: &[Outcome]) -> Vec<Job<'p>> {
     all
 }
 
-/// The jobs that are not among the runs made.
+/// Returns the jobs that are not among the runs in `made`.
 pub fn missing<'p>(all: &[Job<'p>], made: &[Outcome]) -> Vec<Job<'p>> {
     let made: BTreeSet<(u64, &Choice)> = made.iter().map(|run| (run.seed, &run.choice)).collect();
     let is_missing = |job: &&Job<'_>| !made.contains(&(job.seed, &job.cell.choice));
     all.iter().filter(is_missing).copied().collect()
 }
 
-/// One run of each of these cells.
+/// Returns one run of each of these cells, in random order.
 fn round<'p>(plan: &Plan, repeat: u64, mut cells: Vec<&'p Cell>) -> Vec<Job<'p>> {
     let seed = plan.seed.wrapping_add(repeat);
     shuffle(&mut cells, seed);
     cells.into_iter().map(|cell| Job { cell, seed }).collect()
 }
 
-/// The cells whose intervals are not narrow enough by the runs of the rounds before `repeat`, and
-/// the cells that they are compared with.
+/// Returns the cells whose intervals are not narrow enough after the rounds before `repeat`, and
+/// the baseline cells with which they are compared.
 fn wide_cells<'p>(plan: &'p Plan, made: &[Outcome], repeat: u64) -> Vec<&'p Cell> {
     let mut values: BTreeMap<&Choice, Vec<f64>> = BTreeMap::new();
     for run in made {
@@ -131,10 +132,10 @@ pub struct Results {
 }
 
 impl Results {
-    /// The folder, made if it is not there, with the plan in it.
+    /// Creates the folder if it does not exist, and writes the plan into it.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the folder cannot be written.
     pub fn create(folder: &Path, plan: &Plan) -> Result<Results, ResultsError> {
         let runs = folder.join("runs");
         fs::create_dir_all(&runs).map_err(|source| io_error(&runs, source))?;
@@ -145,10 +146,10 @@ impl Results {
         Ok(results)
     }
 
-    /// A folder that is there, and its plan.
+    /// Opens an existing folder, and reads its plan.
     ///
     /// # Errors
-    /// When it has none.
+    /// If the folder has no valid plan.
     pub fn open(folder: &Path) -> Result<(Results, Plan), ResultsError> {
         let path = folder.join("plan.toml");
         let text = fs::read_to_string(&path).map_err(|source| io_error(&path, source))?;
@@ -162,10 +163,10 @@ impl Results {
         Ok((results, plan))
     }
 
-    /// The run of a job if it has been made.
+    /// Returns the outcome of a job, if its run has been made.
     ///
     /// # Errors
-    /// When its file cannot be read or holds something else.
+    /// If the file of the run cannot be read, or has unexpected content.
     pub fn find(&self, job: &Job<'_>) -> Result<Option<Outcome>, ResultsError> {
         let path = self.path_of(job);
         let text = match fs::read_to_string(&path) {
@@ -189,10 +190,10 @@ impl Results {
         Ok(Some(outcome))
     }
 
-    /// Makes the run of a job, and keeps it.
+    /// Executes the run of a job in virtual time, and stores its outcome.
     ///
     /// # Errors
-    /// When the run cannot be made, or not be written.
+    /// If the run fails, or its outcome cannot be written.
     pub fn make(&self, job: &Job<'_>) -> Result<Outcome, ResultsError> {
         let outcome = run(&job.cell.choice, &job.cell.settings, job.seed).map_err(|source| {
             ResultsError::Run {
@@ -204,23 +205,23 @@ impl Results {
         Ok(outcome)
     }
 
-    /// Keeps what came of the run of a job.
+    /// Stores the outcome of a job.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the outcome cannot be written.
     pub fn keep(&self, job: &Job<'_>, outcome: &Outcome) -> Result<(), ResultsError> {
         let text = serde_json::to_string_pretty(outcome).expect("an outcome is plain data");
         let path = self.path_of(job);
-        // In one step, so that an interruption leaves a whole file or none.
+        // Create the file atomically, so that an interruption leaves a whole file or none.
         let begun = path.with_extension("part");
         fs::write(&begun, text).map_err(|source| io_error(&begun, source))?;
         fs::rename(&begun, &path).map_err(|source| io_error(&path, source))
     }
 
-    /// All runs of the plan that have been made, in the plan's order.
+    /// Returns the outcomes of all runs of the plan that have been made, in the order of the plan.
     ///
     /// # Errors
-    /// When one cannot be read.
+    /// If an outcome cannot be read.
     pub fn made(&self, plan: &Plan) -> Result<Vec<Outcome>, ResultsError> {
         let mut all = Vec::new();
         for cell in &plan.cells {
@@ -232,10 +233,10 @@ impl Results {
         Ok(all)
     }
 
-    /// The same, where there must be one.
+    /// Returns the same outcomes as [`made`](Self::made), but at least one.
     ///
     /// # Errors
-    /// When there is none, or one cannot be read.
+    /// If there is no outcome, or an outcome cannot be read.
     pub fn outcomes(&self, plan: &Plan) -> Result<Vec<Outcome>, ResultsError> {
         let all = self.made(plan)?;
         if all.is_empty() {
@@ -250,7 +251,7 @@ impl Results {
     /// Writes a file into the folder.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, name: &str, text: &str) -> Result<PathBuf, ResultsError> {
         let path = self.folder.join(name);
         fs::write(&path, text).map_err(|source| io_error(&path, source))?;
@@ -270,7 +271,7 @@ fn io_error(path: &Path, source: io::Error) -> ResultsError {
     }
 }
 
-/// A cell in words.
+/// Returns the name of a cell: its choices, in the order of the axes.
 pub fn name_of(choice: &crate::plan::Choice) -> String {
     let words = crate::plan::AXES
         .iter()

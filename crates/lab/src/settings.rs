@@ -1,4 +1,4 @@
-//! Everything that a run depends on, and what identifies it.
+//! Everything that a run depends on, and the identity of a run.
 
 use std::collections::BTreeMap;
 
@@ -9,31 +9,31 @@ use serde::{Deserialize, Serialize};
 use crate::device::{Backend, DeviceSettings};
 use crate::workload::Resolved;
 
-/// The version of what is written of a run. Runs of other versions are made again.
+/// Version of the stored outcome of a run. Runs of other versions are made again.
 pub const SCHEMA: u32 = 1;
 
 /// A scheduler, with the parameters that are not at their defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SchedulerSettings {
-    /// Its name.
+    /// Name of the scheduler.
     pub name: String,
-    /// Its parameters.
+    /// Parameters of the scheduler, by name.
     pub parameters: BTreeMap<String, toml::Value>,
 }
 
 impl SchedulerSettings {
-    /// Refuses what does not exist.
+    /// Refuses an unknown scheduler or parameter.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the mistake.
     pub(crate) fn check(&self) -> Result<(), String> {
         queue_config(self, 1).check()
     }
 
-    /// Refuses what can be no name of the kernel's: names become paths in sysfs.
+    /// Refuses names that the kernel cannot have, because names become paths in sysfs.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the mistake.
     pub(crate) fn check_words(&self) -> Result<(), String> {
         for name in std::iter::once(&self.name).chain(self.parameters.keys()) {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
@@ -54,36 +54,36 @@ impl SchedulerSettings {
     }
 }
 
-/// Everything that a run depends on, but for its seed.
+/// Everything that a run depends on, except its seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Where the run happens.
+    /// Backend of the run.
     #[serde(default, skip_serializing_if = "Backend::is_virtual")]
     pub backend: Backend,
     /// The device.
     pub device: DeviceSettings,
-    /// The scheduler in front of it.
+    /// The scheduler above the device.
     pub scheduler: SchedulerSettings,
-    /// The longest window of read-ahead, in pages of 4 KiB.
+    /// Maximum read-ahead window in pages of 4 KiB.
     pub read_ahead_pages: u64,
-    /// `back` or `through`.
+    /// Write mode: `back` or `through`.
     pub write_mode: String,
-    /// The layout.
+    /// Name of the file system.
     pub file_system: String,
     /// The load.
     pub workload: Resolved,
-    /// Pages of memory; 0 for all of the machine's.
+    /// Memory in pages; 0 for all memory of the machine.
     pub memory_pages: u32,
     /// Whether commits and syncs flush the device's cache.
     pub barriers: bool,
 }
 
-/// The identity of a run: the same settings, seed and version give the same outcome.
+/// Returns the identity of a run: the same settings, seed and version give the same outcome.
 pub fn run_id(settings: &Settings, seed: u64) -> String {
     content_hash(&(SCHEMA, settings, seed))
 }
 
-/// What identifies a value that is written as JSON: FNV-1a of 128 bits, in hexadecimal digits.
+/// Returns the identity of a value: a 128-bit FNV-1a hash of its JSON, in hexadecimal digits.
 pub fn content_hash(value: &impl Serialize) -> String {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
     let text = serde_json::to_vec(value).expect("settings are plain data");
@@ -94,7 +94,8 @@ pub fn content_hash(value: &impl Serialize) -> String {
     format!("{hash:032x}")
 }
 
-/// The queue as a cell has it: of 2.6.26, with a plug, and room for the bios of a flusher.
+/// Returns the queue configuration of a cell: that of Linux 2.6.26 with a plug, and with slots for
+/// the bios of a flusher.
 pub(crate) fn queue_config(scheduler: &SchedulerSettings, depth: u32) -> QueueConfig {
     QueueConfig {
         below: String::new(),

@@ -1,10 +1,10 @@
 //! Runs on devices of our own stack, in real time: the queue with its schedulers, the file layer
-//! and the loads of virtual time, over whatever a configuration can describe. So what a simulation
-//! said can be held against storage that is there.
+//! and the loads of virtual time, over any devices that a configuration can describe. A simulation
+//! can thus be compared with real storage.
 //!
-//! Nothing is modelled below the queue, and nothing but the page cache and the file system above
-//! it; what processors take they take by themselves. Every run opens the devices and closes them
-//! again, and must never leave them otherwise, also when it is interrupted.
+//! Nothing below the queue is modelled, and above it only the page cache and the file system; CPU
+//! time is real. Every run opens the devices and closes them again. It must never leave them open,
+//! even when it is interrupted.
 
 use std::future::Future;
 use std::pin::pin;
@@ -25,12 +25,12 @@ use crate::outcome::{Lateness, Machine, Outcome};
 use crate::plan::Choice;
 use crate::settings::Settings;
 
-/// Runs a cell with a seed, in real time. It ends early, and in order, when `stop` does. The
-/// runtime is for this run alone, and has to be [ended](Rt::end) behind it.
+/// Runs a cell with a seed, in real time. When `stop` completes, the run ends early and closes its
+/// devices. The runtime is for this run alone, and must be [ended](Rt::end) after it.
 ///
 /// # Errors
-/// When the devices cannot be opened or closed, refuse something, or are too small; `Interrupted`
-/// after `stop`.
+/// If a device cannot be opened or closed, fails a request, or is too small; `Interrupted` after
+/// `stop`.
 pub async fn run(
     rt: &Rt,
     choice: &Choice,
@@ -76,14 +76,14 @@ pub async fn run(
     })
 }
 
-/// How far behind their models the emulated devices were, all together. Nothing without one that
-/// has done anything.
+/// Returns the delays of all emulated devices behind their models; `None` if no emulated device has
+/// had an event.
 fn lateness(stack: &Stack) -> Option<Lateness> {
     let (mut events, mut total_ns, mut max_ns) = (0, 0, 0_f64);
     for (_, device) in stack.devices() {
         let mut figures = Vec::new();
         device.figures(&mut figures);
-        // What the layer `timing` tells of itself.
+        // Statistics of the layer `timing`.
         for (_, name, figure) in figures {
             match (name.as_str(), figure) {
                 ("late_events", Figure::Counter(count)) => events += count,
@@ -100,13 +100,13 @@ fn lateness(stack: &Stack) -> Option<Lateness> {
     })
 }
 
-/// Processor time of this program so far, in ns.
+/// Returns the CPU time of this program so far, in ns.
 fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The devices by name and type, the one that is used first.
+/// Returns the devices by name and type, the device under the queue first.
 fn in_words(of: &StackSettings) -> String {
     let kind = |name: &str| {
         let section = of.devices.get(name).and_then(|section| section.get("type"));

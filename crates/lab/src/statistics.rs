@@ -1,54 +1,56 @@
-//! What is said of several runs: the median, how far it can be trusted, and whether a difference is
-//! one.
+//! Statistics over several runs: the median, its confidence interval, and whether a difference is
+//! significant.
 //!
-//! Intervals are percentile bootstraps of the median, by a fixed seed, so the same runs give the
-//! same interval. Nothing is dropped as an outlier.
+//! Intervals are percentile bootstraps of the median with a fixed seed, so the same runs give the
+//! same interval. No value is dropped as an outlier.
 
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
 
-/// Draws of a bootstrap.
+/// Number of draws of a bootstrap.
 const DRAWS: usize = 2_000;
 
-/// A median with its interval of 95 %.
+/// A median with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// The median.
     pub median: f64,
     /// The lower end of the interval.
     pub low: f64,
-    /// The upper end.
+    /// The upper end of the interval.
     pub high: f64,
 }
 
 impl Estimate {
-    /// True if both ends of the interval are as near to the median as this part of it.
+    /// Returns true if the distance of both ends of the interval from the median is at most this
+    /// fraction of the median.
     pub fn is_within(&self, part: f64) -> bool {
         let most = self.median.abs() * part;
         self.median - self.low <= most && self.high - self.median <= most
     }
 }
 
-/// Rounds of a device's measurement that are looked at together for whether it is steady.
+/// Number of rounds at the end of a measurement that decide whether the device is steady.
 pub const STEADY_ROUNDS: usize = 5;
-/// How far apart they may be, and how far the line through them may go, as parts of their mean.
+/// Maximum range of these rounds, and maximum rise or fall of the line fitted to them, as fractions
+/// of their mean.
 const STEADY_RANGE: f64 = 0.2;
 const STEADY_SLOPE: f64 = 0.1;
 
-/// The last rounds of a measurement, as SNIA's Solid State Storage Performance Test Specification
-/// looks at them.
+/// Properties of the last rounds of a measurement, as in SNIA's Solid State Storage Performance
+/// Test Specification.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steadiness {
-    /// Their mean.
+    /// Mean of the rounds.
     pub mean: f64,
-    /// Between the least and the most, by the mean.
+    /// Difference between the largest and the smallest round, divided by the mean.
     pub range: f64,
-    /// Between the ends of the line that fits them best, by the mean.
+    /// Difference between the ends of the fitted line, divided by the mean.
     pub slope: f64,
 }
 
 impl Steadiness {
-    /// Of the last [`STEADY_ROUNDS`]; `None` of fewer.
+    /// Returns the properties of the last [`STEADY_ROUNDS`] rounds; `None` if there are fewer.
     pub fn of(rounds: &[f64]) -> Option<Steadiness> {
         let window = &rounds[rounds.len().checked_sub(STEADY_ROUNDS)?..];
         let count = STEADY_ROUNDS as f64;
@@ -66,13 +68,13 @@ impl Steadiness {
         })
     }
 
-    /// True if they may be taken for what the device goes on doing.
+    /// Returns true if the rounds represent the steady state of the device.
     pub fn is_steady(&self) -> bool {
         self.range <= STEADY_RANGE && self.slope <= STEADY_SLOPE
     }
 }
 
-/// The median; `None` of none.
+/// Returns the median; `None` if there are no values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -84,7 +86,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The median of the values with its interval; `None` of none.
+/// Returns the median of the values with its interval; `None` if there are no values.
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
     let of = median(values)?;
     let mut rng = Rng::labelled(1, "bootstrap");
@@ -104,19 +106,22 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     })
 }
 
-/// A ratio to a baseline, run by run of the same seed.
+/// Ratio to a baseline, over pairs of runs with the same seed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// The median of the ratios with its interval.
     pub estimate: Estimate,
-    /// The interval does not hold 1, of five pairs or more, of which all differ to one side.
+    /// Whether there are at least five pairs and all of them differ to the same side, so that the
+    /// interval does not contain 1.
     pub is_significant: bool,
 }
 
-/// Fewer pairs than this say nothing: five that all differ to one side are a chance of 1 in 16.
+/// Minimum number of pairs. Five pairs that all differ to the same side have a probability of 1 in
+/// 16 by chance.
 const PAIRS_MIN: usize = 5;
 
-/// The ratios of `values` to `base`, pair by pair; `None` without pairs, or where a base is 0.
+/// Returns the ratios of `values` to `base`, pair by pair; `None` if there are no pairs or a base
+/// is 0.
 pub fn paired_ratio(values: &[f64], base: &[f64]) -> Option<Ratio> {
     if base.contains(&0.0) {
         return None;
@@ -139,14 +144,16 @@ mod tests {
     fn rounds_are_steady_within_a_fifth_and_a_tenth() {
         let of = |rounds: &[f64]| Steadiness::of(rounds);
         assert_eq!(of(&[1.0; 4]), None);
-        // Products -190 - 100 + 100 + 200 = 10, squares 10: 1 a round, 4 over all.
+        // The products are -190 - 100 + 100 + 200 = 10, and the squares are 10: the slope is 1 per
+        // round, and 4 in total.
         let steady = of(&[700.0, 95.0, 100.0, 105.0, 100.0, 100.0]).expect("six");
         assert_eq!(
             (steady.mean, steady.range, steady.slope),
             (100.0, 0.1, 0.04)
         );
         assert!(steady.is_steady());
-        // 5 a round is 20 over all, more than a tenth, though the range of a fifth is allowed.
+        // A slope of 5 per round is 20 in total, more than a tenth, although a range of a fifth is
+        // allowed.
         let falling = of(&[110.0, 105.0, 100.0, 95.0, 90.0]).expect("five");
         assert_eq!((falling.range, falling.slope), (0.2, 0.2));
         assert!(!falling.is_steady());
@@ -161,8 +168,9 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
-    /// Of five values the median of a draw is the least with probability 0.058 and the two least
-    /// with 0.317, so 2.5 % lies at the least and 97.5 % at the greatest.
+    /// In a draw from five values, the median is the smallest value with probability 0.058, and one
+    /// of the two smallest with 0.317. So the 2.5 % quantile is the smallest value, and the 97.5 %
+    /// quantile the largest.
     #[test]
     fn an_interval_holds_the_medians_that_could_have_been() {
         let of = estimate(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();

@@ -1,5 +1,5 @@
-//! The engine from an experiment file to results on disk: what is read, refused, run, resumed and
-//! counted.
+//! The engine from an experiment file to results on disk: parsing, errors, runs, resumption and
+//! counters.
 
 use std::path::{Path, PathBuf};
 
@@ -56,7 +56,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // It may not have been made.
+        // The folder may not have been created.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -189,7 +189,7 @@ type = "postmark"
 load = "SS"
 "#;
 
-/// Reading a file asks the machine for nothing, so these are the same everywhere.
+/// Parsing a file never queries the machine, so these errors are the same everywhere.
 #[test]
 fn a_mistake_about_a_machine_has_its_place() {
     let wrong = |old: &str, new: &str| plan(&NATIVE.replacen(old, new, 1)).unwrap_err();
@@ -268,8 +268,8 @@ fn a_mistake_about_a_machine_has_its_place() {
     );
 }
 
-/// The backend, the device and its depth are part of what a plan means; and what is written of a
-/// run is read as the same settings.
+/// The backend, the device and its depth are part of the identity of a plan. Stored settings of a
+/// run parse to the same settings.
 #[test]
 fn an_identity_is_of_the_device_of_a_machine_too() {
     let of = |old: &str, new: &str| plan(&NATIVE.replacen(old, new, 1)).unwrap();
@@ -284,7 +284,7 @@ fn an_identity_is_of_the_device_of_a_machine_too() {
     assert_eq!(own.cells.len(), 2 * 2 * 2);
 }
 
-/// Comments, the order of sections and names mean nothing; a parameter does.
+/// Comments and names do not change the identity of a plan; a parameter does.
 #[test]
 fn an_identity_is_of_what_a_plan_means() {
     let id = |text: &str| plan(text).unwrap().id();
@@ -329,12 +329,12 @@ fn a_plan_is_interrupted_and_goes_on_and_gives_the_same() {
     assert_eq!(compared, [false, false, false, true]);
     let table = csv(&outcomes);
     let columns: Vec<usize> = table.lines().map(|line| line.split(',').count()).collect();
-    // Six axes, four of the run, eight counts and four times of each direction, three of the
-    // device, three of the program, two of lateness.
+    // Six axes, four columns of the run, eight counters and four latencies of each direction, three
+    // counters of the device, three columns for freezes and CPU time, and two for lateness.
     assert_eq!(columns, vec![6 + 4 + 2 * (8 + 4) + 3 + 3 + 2; 9]);
 }
 
-/// Memory holds all of it and ext2 has no journal, so where the files are removed before the sync
+/// All data fits into memory and ext2 has no journal. If the files are removed before the sync,
 /// only names and inodes are written.
 #[test]
 fn what_is_removed_before_the_sync_is_never_written() {
@@ -361,7 +361,7 @@ fn what_is_removed_before_the_sync_is_never_written() {
     assert!(later < at_once / 10, "{later} and not {at_once}");
 }
 
-/// Makes what is missing until nothing is, at most `most` runs of it.
+/// Makes missing runs until none is missing, at most `most` runs.
 fn go_on(results: &Results, plan: &Plan, most: usize) {
     let mut left = most;
     loop {
@@ -380,8 +380,8 @@ fn go_on(results: &Results, plan: &Plan, most: usize) {
     }
 }
 
-/// Cells whose intervals are wide are run again, with what they are compared with, and others are
-/// not; an interruption changes nothing of it.
+/// Cells with wide intervals are run again, together with their baselines, and other cells are not.
+/// An interruption does not change this.
 #[test]
 fn cells_are_repeated_until_their_intervals_are_narrow() {
     let text = PLAN.replace("repeats = 2", "repeats = 3\nrepeats_max = 6\nwithin = 0.2");
@@ -398,8 +398,8 @@ fn cells_are_repeated_until_their_intervals_are_narrow() {
             let of = plan.baseline_of(&other.choice).unwrap();
             other.choice == cell.choice || (of == cell.choice && other.choice != base)
         };
-        // The runs after the third are those that it or what is compared with it was too wide
-        // without.
+        // A run after the third exists only if the interval of the cell, or of a cell compared with
+        // it, was too wide without that run.
         let mut asking = all.cells.iter().filter(is_asked_for);
         let wide_until = (3..6).take_while(|n| {
             asking.clone().any(|other| {
@@ -421,7 +421,7 @@ fn cells_are_repeated_until_their_intervals_are_narrow() {
     assert_eq!(again.outcomes(&plan).unwrap(), outcomes);
 }
 
-/// A run that was made with other settings than its name says is not believed.
+/// A stored run whose settings do not match its name is refused.
 #[test]
 fn a_strange_file_among_the_results_is_refused() {
     let folder = Folder::new("strange");
@@ -443,7 +443,7 @@ fn a_strange_file_among_the_results_is_refused() {
     assert!(results.find(&all[0]).is_err());
 }
 
-/// A program makes a load of the file, on this machine only.
+/// A load by an external program must name another load of the plan, and needs a real kernel.
 #[test]
 fn a_program_needs_a_load_of_ours_and_a_kernel() {
     let with = |of: &str| {
@@ -458,12 +458,12 @@ fn a_program_needs_a_load_of_ours_and_a_kernel() {
         ("program", "a load of our own"),
     ] {
         let error = with(of).unwrap_err();
-        // The section of the program, to which the value belongs.
+        // The error has the position of the program's section.
         assert!(error.contains(why) && error.contains("x.toml:"), "{error}");
     }
 }
 
-/// The files that are shipped, and the example of the page, are plans.
+/// The shipped files, and the example in `docs/lab.md`, are valid plans.
 #[test]
 fn shipped_files_and_the_example_are_plans() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -486,6 +486,7 @@ fn shipped_files_and_the_example_are_plans() {
     let page = std::fs::read_to_string(root.join("docs/lab.md")).unwrap();
     let example = page.split("```toml").nth(1).unwrap();
     let plan = plan(example.split("```").next().unwrap()).unwrap();
-    // The disk has three schedulers, two windows and three file systems, flash one window.
+    // The disk has three schedulers, two read-ahead windows and three file systems; flash has one
+    // window.
     assert_eq!(plan.cells.len(), 3 * 2 * 3 + 3 * 3);
 }

@@ -1,4 +1,4 @@
-//! The file layer over a real queue: the bios of small stories, counted by hand.
+//! The file layer over a real queue: the bios of small scenarios, counted by hand.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A device of 1 GiB that takes no time.
+    /// Creates a file layer on a device of 1 GiB that takes no time.
     fn new(config: FilesConfig) -> Bench {
         let rt = Rt::virtual_time(VirtualOptions {
             seed: 1,
@@ -32,7 +32,7 @@ impl Bench {
         Bench { rt, queue, files }
     }
 
-    /// Bios of reads and of writes while `story` happens.
+    /// Returns the numbers of read and write bios during `story`.
     fn bios(&self, story: impl AsyncFnOnce(&Files, &mut Program)) -> (u64, u64) {
         let Counts { reads, writes } = self.queue.counts();
         self.rt.block_on(async {
@@ -61,10 +61,11 @@ fn config(kind: FileSystemKind) -> FilesConfig {
     }
 }
 
-/// One directory, one file of 256 pages. Metadata that changes: the table of groups, both bitmaps,
-/// the block of inodes, the directory's block, the indirect block; of these, the first three are
-/// read before. Data: pages 0 to 11, then, behind the indirect block, 12 to 255: 1, 1 and 1 bios of
-/// up to 128 pages, or 256 single ones. With a journal: a descriptor, the six blocks, and the end.
+/// The scenario has one directory, and one file of 256 pages. The changed metadata blocks are the
+/// group table, both bitmaps, the inode block, the directory block and the indirect block; the
+/// first three are read before. Data pages 0 to 11 and, after the indirect block, 12 to 255 are
+/// written in 1 and 2 bios of up to 128 pages, or in 256 bios of one page. A journal adds a
+/// descriptor, the six blocks, and the commit block.
 #[test]
 fn a_file_is_written_in_long_bios_or_page_by_page() {
     for (kind, expected) in [
@@ -82,10 +83,11 @@ fn a_file_is_written_in_long_bios_or_page_by_page() {
     }
 }
 
-/// 32 MiB in sequence: windows of 4, 8, 16 and then 256 of 32 pages, 7 of which are cut where an
-/// indirect block begins (at 12 and 1,024 more each; the first of these is the start of a window).
-/// Before that the directory's block, the inode's, and in between 8 indirect blocks. Page by page:
-/// 8,192 and these.
+/// A sequential read of 32 MiB has read-ahead windows of 4, 8 and 16 pages, and then 256 windows of
+/// 32 pages. An indirect block precedes page 12 and every 1,024th page after it. Such a page cuts 7
+/// of the windows; page 12 cuts none, because a window begins there. 10 bios read metadata: the
+/// directory block, the inode block, and 8 indirect blocks. Without read-ahead, 8,192 bios read the
+/// data.
 #[test]
 fn a_file_is_read_in_windows_or_page_by_page() {
     for (read_ahead_pages, expected) in [(32, 3 + 256 + 7 + 10), (0, 8192 + 10)] {
@@ -113,8 +115,8 @@ fn a_file_is_read_in_windows_or_page_by_page() {
     }
 }
 
-/// What is removed before it is written never is: of the file's 256 pages and its indirect block
-/// nothing is left, the other five blocks of metadata have changed.
+/// A page that is removed before it is written is never written. The 256 pages and the indirect
+/// block of the file are dropped, and the other five changed metadata blocks are written.
 #[test]
 fn what_is_removed_in_time_is_never_written() {
     let bench = Bench::new(config(FileSystemKind::Ext2));
@@ -128,9 +130,9 @@ fn what_is_removed_in_time_is_never_written() {
     assert_eq!(bios, (3, 5));
 }
 
-/// A file of 6,000 bytes: one page of data, and its tail in the leaf. Metadata: the bitmap, the
-/// directory's block, the leaf, and the node over it. A commit adds a descriptor and an end. 20,000
-/// bytes are five pages without a tail.
+/// A file of 6,000 bytes has one page of data, and its tail in the leaf. The changed metadata
+/// blocks are the bitmap, the directory block, the leaf, and the inner node above it. A commit adds
+/// a descriptor and a commit block. A file of 20,000 bytes has five pages and no tail.
 #[test]
 fn small_files_have_their_tails_in_the_tree() {
     for (bytes, pages) in [(6_000, 1), (20_000, 5)] {
@@ -145,8 +147,8 @@ fn small_files_have_their_tails_in_the_tree() {
     }
 }
 
-/// Written through, each of four writes has its data, and the inode's block, on the device when it
-/// returns; written back, nothing is there before the sync.
+/// With write-through, the data and the inode block of each of four writes are on the device when
+/// the write returns. With write-back, nothing is on the device before the sync.
 #[test]
 fn a_write_through_is_on_the_device_when_it_returns() {
     for (write_mode, expected) in [(WriteMode::Through, 4 * 2), (WriteMode::Back, 0)] {
@@ -169,8 +171,8 @@ fn a_write_through_is_on_the_device_when_it_returns() {
     }
 }
 
-/// A file sixteen times as large as memory passes through it, on every file system, and everything
-/// is on the device.
+/// A file sixteen times as large as memory passes through memory, on every file system, and all of
+/// it reaches the device.
 #[test]
 fn memory_is_bounded() {
     for (_, kind) in FileSystemKind::ALL {
@@ -203,7 +205,7 @@ fn memory_is_bounded() {
     }
 }
 
-/// A device that is full says so, and goes on.
+/// A full device refuses a write with an error.
 #[test]
 fn a_full_device_refuses() {
     for (_, kind) in FileSystemKind::ALL {

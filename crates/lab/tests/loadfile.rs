@@ -7,7 +7,7 @@ use bimetal_lab::failure::RunError;
 use bimetal_lab::outcome::Outcome;
 use bimetal_lab::plan::Plan;
 
-/// A file of 64 KiB is made, made durable, read and removed.
+/// A client creates a file of 64 KiB, syncs it, reads it and removes it.
 const SCRIPT: &str = "\
 0.0 NTCreateX \"/clients/client1/a.dat\" 0x40 0x2 5 NT_STATUS_OK
 0.1 WriteX 5 0 65536 65536 NT_STATUS_OK
@@ -31,7 +31,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // Nobody needs it any more.
+        // The file is no longer needed.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -50,8 +50,8 @@ fn with(path: &Path, keys: &str) -> Result<Outcome, RunError> {
     run(&plan.cells[0].choice, &plan.cells[0].settings, 1)
 }
 
-/// As much is written as read by the clients. Every write reaches the device, since each pass syncs
-/// it, and no read does, since the file is in memory.
+/// The clients write as much as they read. Every write reaches the device, because each pass syncs
+/// the file. No read reaches it, because the file is in memory.
 #[test]
 fn clients_do_what_was_recorded() {
     let file = File::new("recorded", SCRIPT);
@@ -60,8 +60,8 @@ fn clients_do_what_was_recorded() {
     let moved: f64 = [figures["with_1_mb_per_s"], figures["with_2_mb_per_s"]]
         .iter()
         .sum();
-    // A second of each: half of what was moved was written, but for a pass that the time has cut
-    // for each of three clients.
+    // Both numbers of clients run for a second. Half of the moved data was written, except that the
+    // end of the second may cut one pass of each of the three clients.
     let written_mb = of.writes.bytes as f64 / 1e6;
     let cut_mb = 3.0 * 65_536.0 / 1e6;
     assert!(moved > 10.0, "{moved} MB");

@@ -1,4 +1,4 @@
-//! The tests of the lab, one program: so it is built and linked once.
+//! Tests of the lab as one program, so that they are built and linked once.
 
 mod engine;
 mod files;

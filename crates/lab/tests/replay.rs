@@ -7,8 +7,8 @@ use bimetal_lab::failure::RunError;
 use bimetal_lab::outcome::Outcome;
 use bimetal_lab::plan::Plan;
 
-/// Six requests of a second, in the format of the Cambridge traces: time in 100 ns, host, disk,
-/// type, offset, bytes, and a response that nobody reads.
+/// Six requests within a second, in the format of the Cambridge traces: time in units of 100 ns,
+/// host, disk, type, offset, bytes, and a response time that is ignored.
 const TRACE: &str = "\
 128166372000000000,host,0,Read,0,4096,0
 128166372001000000,host,0,Write,8192,8192,0
@@ -31,7 +31,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // Nobody needs it any more.
+        // The file is no longer needed.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -51,8 +51,8 @@ fn replay(path: &Path, keys: &str) -> Result<Outcome, RunError> {
     run(&plan.cells[0].choice, &plan.cells[0].settings, 1)
 }
 
-/// The last request is due a second behind the first and takes less than 10 ms, plugging included;
-/// the blocks are those that the bytes lie in: 1 + 1 + 1 + 1 read, and 2 + 16 written.
+/// The last request is due a second after the first and takes less than 10 ms, including plugging.
+/// The requests cover whole blocks: 1 + 1 + 1 + 1 blocks are read, and 2 + 16 are written.
 #[test]
 fn requests_come_when_they_were_recorded() {
     let file = File::new("recorded");

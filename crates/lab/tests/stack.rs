@@ -61,8 +61,8 @@ fn run(text: &str, stop: impl Future<Output = ()>) -> Result<Outcome, RunError> 
     outcome
 }
 
-/// The load draws from the seed, so the program asks for the same in both times; what reaches the
-/// device depends on the clock, but the counts always balance.
+/// The load draws from the seed, so its program makes the same calls in real and in virtual time.
+/// The requests that reach the device depend on the clock, but the counters always balance.
 #[test]
 fn a_load_asks_the_same_of_a_stack_as_of_a_model() {
     let ours = run(PLAN, pending()).unwrap();
@@ -165,8 +165,8 @@ fn a_mistake_about_a_stack_has_its_place() {
     }
 }
 
-/// A medium that has its times from a model says how far behind it was; one that has none says
-/// nothing.
+/// A device that takes its times from a model reports its delay behind the model; another device
+/// reports none.
 #[test]
 fn an_emulated_device_says_how_late_it_was() {
     let real = run(PLAN, pending()).unwrap();

@@ -1,7 +1,8 @@
-//! The tester of the index without the program: a range of seeds, or one with its log.
+//! Runs the tester of the index without the `bimetal` program: a range of seeds, or one seed with
+//! its log.
 //!
-//! `cargo run --release -p bimetal-sim --example index_swarm -- 0..1000`; a second word names
-//! classes, as for `bimetal-lab tester index-swarm`.
+//! `cargo run --release -p bimetal-sim --example index_swarm -- 0..1000`; a second argument names
+//! classes, as for `bimetal sim index-swarm`.
 
 use bimetal_sim::index_tester::{self, Classes, Options};
 use std::process::exit;

@@ -1,13 +1,13 @@
-//! Runs the simulation tester without the program: `swarm A..B [WORD...]` over seeds, `swarm N
-//! [WORD...]` one seed with its log. The words: `once`, `heavy`, `small`, `plant=NAME`,
-//! `classes=NAMES`, `cuts=N,N`, `every=NAME`, `sample=N`.
+//! Runs the simulation tester without the `bimetal` program: `swarm A..B [WORD...]` runs a range of
+//! seeds, and `swarm N [WORD...]` runs one seed with its log. The words: `once`, `heavy`, `small`,
+//! `plant=NAME`, `classes=NAMES`, `cuts=N,N`, `every=NAME`, `sample=N`.
 
 use std::process::exit;
 
 use bimetal_sim::tester::every::{Every, every, scenario_of};
 use bimetal_sim::tester::{self, Classes, Extent, Options, Plant};
 
-/// What is to be done at every boundary, and to how many of them.
+/// Fault to inject at every boundary, and the number of boundaries to sample.
 #[derive(Default)]
 struct Boundaries {
     every: Option<Every>,

@@ -1,8 +1,8 @@
 //! The virtual world: experiments on simulated devices, and the simulation testers.
 //!
-//! What runs here is what runs in the server: the same layers, under the same executor, with the
-//! clock jumping. A run depends on its seed alone. This crate must never hold a second version of
-//! a policy or a layer.
+//! The same layers run here as in the server, under the same executor, with a virtual clock that
+//! jumps to the next event. A run depends on its seed alone. This crate must never hold a second
+//! version of a policy or a layer.
 
 pub mod cache;
 pub mod campaign;

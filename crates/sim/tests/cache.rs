@@ -1,4 +1,4 @@
-//! The trace simulator on small traces whose outcome is reckoned by hand, and its seam to the
+//! The trace simulator on small traces whose outcome is computed by hand, and its interface to the
 //! flash.
 
 use bimetal_policy::replacement::{Build, Granularity, Replacement, Spec};
@@ -9,7 +9,7 @@ use bimetal_sim::cache::{
 use bimetal_trace::{Accesses, Collector, Key, Op, Record, Sample, StackDistances};
 use std::sync::{Arc, Mutex};
 
-/// Reads (`r`), writes (`w`) and trims (`t`) of pages.
+/// Builds a trace from reads (`r`), writes (`w`) and trims (`t`) of pages.
 fn trace(steps: &[(char, u64)]) -> Accesses {
     let mut collector = Collector::new(Key::Page { page_bytes: 4096 });
     for (kind, page) in steps {
@@ -38,7 +38,7 @@ fn policy(name: &str, capacity: usize) -> Box<dyn Replacement> {
     })
 }
 
-/// What a device was asked to do.
+/// Request that a device received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Asked {
     Read(u32),
@@ -46,7 +46,8 @@ enum Asked {
     Trim(u32),
 }
 
-/// A device that notes everything, and does three programs and an erase for each write.
+/// A device that records all requests, and takes three programs per page and one erase for each
+/// write.
 #[derive(Clone, Default)]
 struct Noting(Arc<Mutex<Vec<Asked>>>);
 
@@ -136,10 +137,10 @@ fn padding_reads_what_is_missing_and_writes_the_block() {
 
 #[test]
 fn padding_reads_nothing_that_the_cache_holds() {
-    // 4 frames, 2 of them for writes. Block 2 is flushed first, and shows that a flush of a page
-    // takes 3 programs and an erase, 2.1 ms; writing a block whole and reading what is missing
-    // takes less as far as is known. So page 0 is written with its block, of which 1 and 2 are
-    // held.
+    // The cache has 4 frames, 2 of them for writes. Block 2 is flushed first, which shows that a
+    // flush of one page takes 3 programs and an erase, 2.1 ms. As far as is known then, it takes
+    // less to write a block whole and to read its missing pages. So page 0 is written with its
+    // block, of which the cache holds pages 1 and 2.
     let steps = [('w', 8), ('w', 0), ('r', 1), ('r', 2), ('w', 12), ('w', 16)];
     let (outcome, asked) = noted("abm-lru-clc+pad-fixed50", 4, &steps);
     // Blocks 0, 2, 3 and 4 are touched: page 8 is the first of the second block of the device.
@@ -159,7 +160,8 @@ fn a_device_is_as_large_as_the_blocks_touched() {
 
 #[test]
 fn lru_misses_as_the_stack_distances_say() {
-    // Two ways to the same number that share no code: one cache of each size, and one pass for all.
+    // Two computations of the same number share no code: one cache of each size, and one pass for
+    // all sizes.
     let steps: Vec<(char, u64)> = (0..5000u64)
         .map(|n| ('r', n * n % 211 + n % 7 * 40))
         .collect();
@@ -182,13 +184,14 @@ fn lru_misses_as_the_stack_distances_say() {
     }
 }
 
-/// Requests of which page `n` gets about `1 / n`, mixed with scans, over 64 Ki pages.
+/// Returns requests in which page `n` gets about `1 / n` of the accesses, mixed with scans, over 64
+/// Ki pages.
 fn skewed_requests() -> Vec<Record> {
     let mut rng = Rng::new(11);
     let mut records = Vec::new();
     while records.len() < 300_000 {
         let page = (65_536f64.powf(rng.below(1 << 20) as f64 / f64::from(1 << 20))) as u64 - 1;
-        // A scan of eight pages for each eighth request, so that neighbours are used together.
+        // About one request in eight scans eight pages, so that neighbours are used together.
         let pages = if rng.below(8) == 0 { 8 } else { 1 };
         records.push(Record {
             time_ns: 0,
@@ -197,7 +200,7 @@ fn skewed_requests() -> Vec<Record> {
             } else {
                 Op::Read
             },
-            // Spread, so that popular pages are not neighbours.
+            // Pages are spread, so that popular pages are not neighbours.
             offset_bytes: page.wrapping_mul(40_503) % 65_536 * 4096,
             length_bytes: pages * 4096,
         });
@@ -205,7 +208,7 @@ fn skewed_requests() -> Vec<Record> {
     records
 }
 
-/// The miss ratios of a grid over the pages of a sample, or over all.
+/// Returns the miss ratios of a grid over the pages of a sample, or over all pages.
 fn miss_ratios(records: &[Record], grid: &Grid, sample: Option<Sample>) -> Vec<f64> {
     let key = Key::Page { page_bytes: 4096 };
     let mut collector = match sample {
@@ -240,8 +243,8 @@ fn grid_of(names: &[&str], sizes: &[usize]) -> Grid {
 
 #[test]
 fn a_sample_gives_the_miss_ratios_of_the_whole() {
-    // SHARDS (FAST 2015) has mean errors of 0.005 to 0.02 with some thousand sampled pages; here
-    // are 6,000 pages at the rate 0.1.
+    // SHARDS (FAST 2015) has mean errors of 0.005 to 0.02 with some thousand sampled pages; this
+    // test samples 6,000 pages at the rate 0.1.
     let records = skewed_requests();
     let sizes = [500, 2000, 8000, 20_000, 40_000];
     let names = ["lru", "arc", "s3-fifo", "fifo"];
@@ -254,7 +257,7 @@ fn a_sample_gives_the_miss_ratios_of_the_whole() {
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
     assert!(mean <= 0.02, "{mean} of {errors:?}");
     assert!(errors.iter().all(|error| *error <= 0.05), "{errors:?}");
-    // The test can tell: without shrinking the caches a sample is far off.
+    // Without shrinking the caches, a sample is far off, so the test can detect an error.
     let wrong = miss_ratios(
         &records,
         &grid_of(&names, &sizes.map(|size| size * 10)),
@@ -266,7 +269,8 @@ fn a_sample_gives_the_miss_ratios_of_the_whole() {
 
 #[test]
 fn everything_but_accesses_is_divided_by_the_rate() {
-    // 90 reads and 30 writes were seen, of which a sample of a half looked at some and missed 20.
+    // The whole trace has 90 reads and 30 writes; a sample of a half has 50 of these accesses, with
+    // 20 misses.
     let sampled = Outcome {
         accesses: 50,
         misses: 20,
@@ -329,7 +333,7 @@ fn a_grid_gives_the_same_on_any_number_of_threads() {
     assert_eq!(jobs.len(), 10);
     let alone = run_all(&jobs, &over, 1, |_| {}).expect("the devices can be");
     assert_eq!(run_all(&jobs, &over, 4, |_| {}), Ok(alone.clone()));
-    // The optimum misses least of each size, here as everywhere.
+    // The optimal policy has the fewest misses at each size.
     for five in alone.chunks(5) {
         assert!(five.iter().all(|outcome| outcome.misses >= five[2].misses));
     }
@@ -368,9 +372,8 @@ fn the_default_suits_the_device_it_is_run_over() {
     }
 }
 
-/// Every page of a device of FAST is there, so a read is one read; writing a block in order is one
-/// program a page and one erase, whatever the layer; and by definition nothing is amplified without
-/// one.
+/// Every page of a device exists, so a read is one page read. A block written in order costs one
+/// program per page, except on a page-mapped drive, whose cleaning copies valid pages.
 #[test]
 fn a_block_written_in_order_costs_what_it_holds_over_every_device() {
     for name in [
@@ -387,7 +390,7 @@ fn a_block_written_in_order_costs_what_it_holds_over_every_device() {
         }
         let copied = work.programs - 160;
         if name.starts_with("page") {
-            // It is in its steady state: what is cleaned for these has valid pages.
+            // The drive is in its steady state: the blocks that it cleans have valid pages.
             assert!(copied > 0 && work.erases >= 10, "{name}: {work:?}");
         } else {
             assert_eq!(copied, 0, "{name}: {work:?}");

@@ -1,5 +1,5 @@
-//! A slice of the tester of the index, the seeds that have found something, and tests of the tester
-//! itself: it must replay, reach the states that it is there for, and notice an index that is
+//! A slice of the tester of the index, the seeds that have found a bug, and tests of the tester
+//! itself: it must replay, reach the states that it exists to reach, and detect an index that is
 //! wrong.
 
 use bimetal_sim::campaign::FaultClass;
@@ -14,8 +14,8 @@ fn only(classes: &[Class]) -> Options {
     }
 }
 
-/// All classes that there were when the seeds below found something: a seed does another thing with
-/// one more.
+/// Returns options with all classes that existed when the seeds below found a bug: an additional
+/// class changes a seed.
 fn early() -> Options {
     let later = [Class::GrowingLog, Class::HugeValues];
     Options {
@@ -27,49 +27,49 @@ fn early() -> Options {
     }
 }
 
-/// What seeds have found; each is mended. With what they were about in a line.
+/// Seeds that have found a bug, with a comment about each bug. All bugs are fixed.
 #[test]
 fn seeds_that_have_found_something_find_nothing() {
     for seed in [
-        // A transaction did not see what others had written: it was older than what is known of
-        // keys.
+        // A transaction missed changes of other writers: it was older than the history that is kept
+        // for keys.
         39, 97, 673,
-        // A snapshot missed a version, since its leaf had been written anew after there was no room
-        // for it.
+        // A snapshot missed a version, because its leaf had been rewritten after there was no space
+        // for the version.
         206,
-        // After a kill, what the next program made durable stood behind a gap in the log.
+        // After a kill, changes that the next program made durable were behind a gap in the log.
         519,
-        // The log had lost its end to rot, and the checkpoint held more than what was left.
+        // Bit rot had destroyed the end of the log, and the checkpoint contained more than the rest
+        // of the log.
         835,
-        // A scan that came too late for a value out of line took the node that has its number now
-        // for damage.
+        // A scan that read an out-of-line value too late took the node that now has the number of
+        // that value for damage.
         3225, 5146,
-        // A value that cleaning had moved was taken for a node, after a failed write.
+        // After a failed write, a value that cleaning had moved was taken for a node.
         7360, 8337,
-        // A sync failed and lost what was written to a segment: an older image of the same node was
-        // in its place.
+        // A failed sync lost a write to a segment: an older image of the same node was in the place
+        // of the new one.
         8736, 10_290,
-        // A sync failed, the next program found what it had not saved in the system's cache, and
-        // believed a sync.
+        // After a failed sync, the next program read unsaved data from the page cache of the
+        // system, and trusted its own sync, which did not save that data.
         20_650,
-        // A frame that rot had taken from the end of the log was whole again, and its batch back,
-        // when a write to its place was cut.
+        // Bit rot had removed a frame from the end of the log. A torn write to the same place made
+        // the frame valid again, and its batch came back.
         27_837, 27_944,
     ] {
         let report = index_tester::run(seed, early());
         assert_eq!(report.finding, None, "{}", report.summary());
     }
     for (seed, classes) in [
-        // Content of a long batch was given up over the following ones, and beyond the budget till
-        // then.
+        // The memory of a long batch was released only over the following batches, and exceeded the
+        // budget until then.
         (86, &[Class::PowerCut][..]),
-        // The same as above, without other classes.
+        // The bug of seed 206 above, without other classes: a snapshot missed a version.
         (206, &[Class::PowerCut]),
-        // Changes of one leaf had no room in the log to be logged again, and the disk was called
-        // full.
+        // The log had no space to relog the changes of one leaf, and the disk was reported as full.
         (359, &[Class::PowerCut, Class::LostNodes]),
-        // The nodes above a leaf could not be written for want of room, and values out of line that
-        // the leaf no longer names were never given back.
+        // The parents of a leaf could not be written for lack of space, and out-of-line values that
+        // the leaf no longer referenced were never freed.
         (
             68_762,
             &[
@@ -80,8 +80,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::Paper,
             ],
         ),
-        // All that an opening had taken up was written back after one batch, and stayed in memory
-        // until the end of that, to which a power cut did not let it come.
+        // The first batch after an opening wrote back all changes that the opening had replayed.
+        // Their memory was released only at the end of the batch, which a power cut prevented.
         (
             125_443,
             &[
@@ -91,8 +91,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::LostWrites,
             ],
         ),
-        // A batch that was too long for the ring of the log came when nothing of the log was
-        // needed, and neither superblock counted any more.
+        // A batch that was too long for the ring of the log came when no part of the log was needed
+        // any more, and neither superblock counted any more.
         (
             300_080,
             &[
@@ -130,8 +130,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // A deletion of a range was not made again in leaves that were written while the log was
-        // taken up, and that got older changes from it afterwards.
+        // A range deletion was not applied again in leaves that were written during the replay of
+        // the log and that received older changes from the log afterwards.
         (
             325_213,
             &[
@@ -151,8 +151,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // A leaf with several patches of one moment passed for one of a later moment, and so for
-        // one that has a deletion.
+        // A leaf with several patches of one moment was taken for a leaf of a later moment, and so
+        // for one that includes a deletion.
         (
             325_910,
             &[
@@ -162,8 +162,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // The log was to go on in a longer ring, and before anything was written to that a batch
-        // needed one that was longer.
+        // The log was to continue in a longer ring. Before anything was written to that ring, a
+        // batch needed a still longer one.
         (
             302_492,
             &[
@@ -177,8 +177,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // Older changes of a leaf came from the log, and all of them were deleted in its image
-        // already: no key was left that leads to the leaf, and the index was called damaged.
+        // Older changes of a leaf came from the log, and the image of the leaf had deleted all of
+        // them. No key was left that leads to the leaf, and the index was reported as damaged.
         (
             401_999,
             &[
@@ -190,9 +190,10 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // A compaction kept in memory what it had written, until the next batch ended.
+        // A compaction kept all nodes that it had written in memory until the next batch ended.
         (304_326, &[Class::PowerCut, Class::Kill, Class::Full]),
-        // There was room again on the disk, and a batch that needs a longer log was still refused.
+        // After space was free on the disk again, a batch that needed a longer log was still
+        // refused.
         (
             325_729,
             &[
@@ -250,7 +251,7 @@ fn a_slice_of_seeds_finds_nothing_and_reaches_everything() {
     }
 }
 
-/// A class that does nothing tests nothing.
+/// A class without any effect tests nothing.
 #[test]
 fn every_class_changes_what_happens() {
     let hashes = |options: Options| -> Vec<u64> {
@@ -269,13 +270,13 @@ fn every_class_changes_what_happens() {
         let with = hashes(only(&[Class::PowerCut, class]));
         let changed = with.iter().zip(&without).filter(|(a, b)| a != b).count();
         assert!(changed > 0, "{}: {changed} of 30", class.name());
-        // A seed that does not draw it is as it was.
+        // A seed that does not draw the class is unchanged.
         assert!(changed < 20, "{}: {changed} of 30", class.name());
     }
 }
 
-/// Where the write of a node was lost, an older image of it may stand in its place: what is there
-/// is told from what belongs there, and said to be damaged.
+/// If the write of a node was lost, an older image of the node may be in its place. The index must
+/// detect that this image is not the right one, and report damage.
 #[test]
 fn nodes_that_are_lost_are_missed() {
     let options = only(&[Class::PowerCut, Class::Paper, Class::LostNodes]);

@@ -1,4 +1,5 @@
-//! The tests of the simulators and the tester, one program: so it is built and linked once.
+//! The tests of the simulators and the testers as one program, so that it is built and linked only
+//! once.
 
 mod cache;
 mod index_swarm;

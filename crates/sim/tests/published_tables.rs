@@ -1,9 +1,9 @@
-//! Miss ratios against those of an independent simulator, cell by cell, and the traces against the
+//! Compares miss ratios with those of an independent simulator, cell by cell, and traces with the
 //! counts that their page gives.
 //!
-//! The traces and the page with the tables are not part of this repository (licences). They are
-//! looked for in `BIMETAL_TRACES`, else in a folder `shared/traces` beside or above the repository;
-//! what is missing is said and left out.
+//! The traces and the page with the tables are not part of this repository (licences). The tests
+//! look for them in `BIMETAL_TRACES`, or else in a folder `shared/traces` beside or above the
+//! repository. A missing file is reported and skipped.
 
 use bimetal_policy::replacement::Spec;
 use bimetal_sim::cache::{CacheSize, Costs, Ftl, Geometry, Grid, Outcome, Over, jobs, run_all};
@@ -20,7 +20,7 @@ fn folder() -> Option<PathBuf> {
         .find(|path| path.is_dir())
 }
 
-/// The path of a shared file, if it is there.
+/// Returns the path of a shared file, if it exists.
 fn shared(file: &str) -> Option<PathBuf> {
     let path = folder()?.join(file);
     if path.is_file() {
@@ -30,7 +30,7 @@ fn shared(file: &str) -> Option<PathBuf> {
     None
 }
 
-/// The file of each trace as its page calls it.
+/// File of each trace, with the name of the trace on its page.
 const FILES: &[(&str, &str)] = &[
     ("w92", "cloudPhysicsIO-w92.vscsi.zst"),
     ("OLTP", "arc-OLTP.lis.zst"),
@@ -44,14 +44,15 @@ const FILES: &[(&str, &str)] = &[
     ("multi3", "lirs-multi3.trace.gz"),
 ];
 
-/// The columns of the table on the page.
+/// Columns of the table on the page.
 const COLUMNS: [&str; 8] = ["fifo", "lru", "clock", "sieve", "arc", "2q", "slru", "lirs"];
-/// One in the last of the four decimals of the table.
+/// Tolerance of the table: one unit of its fourth and last decimal.
 const EXACT: f64 = 0.000_101;
-/// Its two last versions differ by more than this for these two, and one hashes.
+/// Tolerance for S3-FIFO and W-TinyLFU. The last two versions of the independent simulator differ
+/// by more than this for these two policies, and one of the two policies hashes.
 const LOOSE: f64 = 0.01;
 
-/// What the page says of S3-FIFO and W-TinyLFU below its table: trace, size, both ratios.
+/// Values that the page gives for S3-FIFO and W-TinyLFU below its table: trace, size, both ratios.
 const LOOSE_CELLS: &[(&str, usize, f64, f64)] = &[
     ("w92", 1000, 0.8255, 0.8335),
     ("w92", 5000, 0.7525, 0.7738),
@@ -72,7 +73,7 @@ struct Cell {
     tolerance: f64,
 }
 
-/// The cells of the table with a ratio in each of its eight columns.
+/// Returns the cells of the table rows that have a ratio in each of the eight columns.
 fn table(page: &str) -> Vec<Cell> {
     let mut cells = Vec::new();
     for line in page.lines() {
@@ -129,7 +130,7 @@ fn decoded(path: &Path) -> Accesses {
     Accesses::collect(&mut reader, Key::Record).expect("the trace is well formed")
 }
 
-/// Runs every policy of the tables at every size wanted of a trace.
+/// Runs every policy of the tables on a trace, at each of the given sizes.
 fn outcomes(accesses: &Accesses, sizes: &[usize]) -> Vec<(String, usize, Outcome)> {
     let names = COLUMNS.iter().chain(&["s3-fifo", "w-tinylfu"]);
     let grid = Grid {
@@ -183,7 +184,7 @@ fn miss_ratios_are_those_of_the_published_tables() {
                 .iter()
                 .find(|(name, size, _)| name == cell.policy && *size == cell.size);
             let ratio = found.map_or(f64::NAN, |(_, _, outcome)| outcome.miss_ratio());
-            // A ratio that is missing is not a number, and wrong too.
+            // A missing ratio is NaN, which is also wrong.
             let error = (ratio - cell.expected).abs();
             if error.is_nan() || error > cell.tolerance {
                 let Cell {
@@ -199,10 +200,11 @@ fn miss_ratios_are_those_of_the_published_tables() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// Requests (reads, writes), page accesses (reads, writes), footprint, and pages written of it.
+/// Requests (reads, writes), page accesses (reads, writes), footprint in pages, and pages of the
+/// footprint that are written.
 type Counts = ([u64; 2], [u64; 2], u64, u64);
 
-/// What the page says of the typed traces.
+/// Counts that the page gives for the typed traces.
 const TYPED: &[(&str, Counts)] = &[
     (
         "cloudPhysicsIO-w92.vscsi.zst",

@@ -1,7 +1,7 @@
-//! Seeds that have failed, each with what it was. They must never fail again.
+//! Seeds that have failed, each with a description of its bug. They must never fail again.
 //!
-//! A seed means a scenario only as long as nothing is drawn differently; a seed whose bug would be
-//! missed after such a change is replaced by another that fails without the repair.
+//! A seed means a scenario only as long as nothing is drawn differently. A seed that would miss its
+//! bug after such a change is replaced by another one that fails without the fix.
 
 use bimetal_sim::tester::{self, Classes, Extent, Options};
 
@@ -83,30 +83,30 @@ const SEEDS: [(u64, &str); 30] = [
     ),
 ];
 
-/// What was on by default when most of them were found: a class that has joined since would change
-/// what the seeds do that draw it.
+/// Classes that were on by default when most of these seeds were found. A class that has joined
+/// since would change the seeds that draw it.
 const FOUND_WITH: &str =
     "withstood,-crash-at-epoch,-change-of-sides,-full-log,-crash-in-scrub,-crash-in-resync";
 
-/// What was on later.
+/// Classes that were on by default later.
 const FOUND_BEFORE_DEATHS: &str = "withstood,-full-log,-crash-in-scrub,-crash-in-resync";
 
-/// What some seeds need that were found by classes which were off then.
+/// Classes for seeds that were found with classes that were off by default then.
 const ALL_DEATHS: &str = "withstood,full-log,crash-in-scrub,crash-in-resync";
 
-/// Full logs, and openings that die.
+/// Classes for full logs, and for crashes during openings.
 const OPENINGS: &str = "deaths-in-opening,full-log,kill,torn";
 
-/// Classes that have joined since all of these were found.
+/// Classes that have joined since all of these seeds were found.
 const JOINED_SINCE: &str = "-acknowledge-all,-deep-queue";
 
-/// The classes with which a seed was found.
+/// Returns the classes with which a seed was found.
 fn found_with(classes: &str) -> Classes {
     let set = Classes::parse(&format!("{classes},{JOINED_SINCE}"));
     set.expect("names of classes")
 }
 
-/// Seeds that need the classes named with them.
+/// Seeds that need the classes given with them.
 const WITH_CLASSES: &[(u64, &str, &str)] = &[
     (
         1756,
@@ -510,7 +510,7 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
     ),
 ];
 
-/// Seeds that need every class that is on.
+/// Seeds that need every class that is on by default.
 const WITH_ALL_CLASSES: [(u64, &str); 2] = [
     (
         19_780,
@@ -550,7 +550,7 @@ fn seeds_that_failed_with_classes_do_not_fail_again() {
 #[test]
 fn seeds_that_failed_once_do_not_fail_again() {
     for (seed, what) in SEEDS {
-        // None of these needs a class that can be switched on and off.
+        // None of these seeds needs a class that can be switched on and off.
         let options = Options {
             classes: Classes::NONE,
             ..Options::default()

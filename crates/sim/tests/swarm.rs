@@ -1,14 +1,14 @@
-//! A slice of the simulation tester, and the tests of the tester itself: it must find planted bugs,
-//! replay, and reach the states that it is there for.
+//! A slice of the simulation tester, and tests of the tester itself: it must find planted bugs,
+//! replay, and reach the states that it exists to reach.
 
 use bimetal_sim::tester::every::{Every, every};
 use bimetal_sim::tester::{self, Class, Classes, Extent, Options, Plant, Scenario};
 
 const SLICE: std::ops::Range<u64> = 10_000..10_150;
 
-/// A planted bug has to be found within so many seeds: about three times those it takes today (the
-/// table in `docs/simulation.md`), so that a change that merely moves the seeds does not fail, and
-/// one that blinds the tester does.
+/// Returns the number of seeds within which a planted bug must be found. It is about three times
+/// the number needed today (the table in `docs/simulation.md`): a change that merely shifts the
+/// seeds does not fail the test, and a change that blinds the tester does.
 fn seeds_for(plant: Plant) -> u64 {
     match plant {
         Plant::UnorderedMarks | Plant::ForgetsRebuild => 60,
@@ -17,7 +17,7 @@ fn seeds_for(plant: Plant) -> u64 {
     }
 }
 
-/// Faults that are in no class.
+/// Faults that belong to no class.
 const ALWAYS_ON: [&str; 8] = [
     "frozen",
     "slowed",
@@ -76,7 +76,7 @@ fn a_slice_of_seeds_finds_nothing_and_reaches_everything() {
     assert!(summary.operations_min >= Some(tester::OPERATIONS_MIN));
 }
 
-/// What the first seeds meet with one class alone, and withstand.
+/// Runs fifty seeds with one class alone, which must not fail.
 fn fifty_seeds_of(class: Class) -> tester::Summary {
     let options = Options {
         classes: [class].into_iter().collect(),
@@ -88,7 +88,7 @@ fn fifty_seeds_of(class: Class) -> tester::Summary {
     summary
 }
 
-/// A class whose faults nobody meets tests nothing.
+/// A class whose faults never occur tests nothing.
 #[test]
 fn the_faults_of_every_class_of_corruption_happen() {
     for (class, fault) in [
@@ -105,7 +105,7 @@ fn the_faults_of_every_class_of_corruption_happen() {
     }
 }
 
-/// The moments that ambushes and full logs wait for do come.
+/// The moments that ambushes and full logs wait for must occur.
 #[test]
 fn the_moments_that_classes_wait_for_are_met() {
     for (class, state) in [
@@ -121,7 +121,8 @@ fn the_moments_that_classes_wait_for_are_met() {
     }
 }
 
-/// The power cut, and every operation failing, at a sample of the boundaries of a few seeds.
+/// Cuts the power, and fails operations of every class, at a sample of the boundaries of a few
+/// seeds.
 #[test]
 fn a_slice_of_boundaries_finds_nothing() {
     for what in Every::ALL {
@@ -156,8 +157,8 @@ fn a_cut_at_many_boundaries_finds_a_mirror_that_skips_flushes() {
         once: true,
         ..Options::default()
     };
-    // Of the first nine seeds two find it; each has a few hundred boundaries, and a third of them
-    // is enough.
+    // Two of the first nine seeds find the bug. Each seed has a few hundred boundaries, and a third
+    // of them is enough.
     let mut found = false;
     every(3, Every::Cut, Some(100), options, |_, report| {
         found |= report.finding.is_some();
@@ -165,7 +166,8 @@ fn a_cut_at_many_boundaries_finds_a_mirror_that_skips_flushes() {
     assert!(found, "nothing is found");
 }
 
-/// A heavy-tailed seed does up to a hundred times as much, and replays as well.
+/// A heavy-tailed seed has up to a hundred times as many operations as a usual seed, and replays,
+/// too.
 #[test]
 fn heavy_tailed_seeds_do_more_and_replay() {
     let heavy = Options {
@@ -179,7 +181,8 @@ fn heavy_tailed_seeds_do_more_and_replay() {
     };
     let factors: Vec<u64> = (0..200).map(factor).collect();
     let many = factors.iter().filter(|&&factor| factor >= 10).count();
-    // Even over two orders of magnitude: half of 200 are tenfold, give or take six times 7.
+    // The factors are log-uniform over two orders of magnitude: half of 200 seeds have a factor of
+    // ten or more, plus or minus six standard deviations of 7.
     assert!((58..=142).contains(&many), "{many}");
     let small = (0..200).find(|&seed| (3..6).contains(&factors[seed]));
     let seed = small.expect("a seed of a few times as much") as u64;

@@ -1,9 +1,10 @@
-//! Crashes under a mounted ext4: files replaced atomically as programs do it, and a checker of the
-//! files.
+//! Crashes under a mounted ext4: files that are replaced atomically, as programs do it, and a
+//! checker of the files.
 //!
 //! A program writes the new version to a temporary file, syncs it, renames it over the old one, and
-//! syncs the folder. After the last call has returned, the complete new version must exist,
-//! whatever happens; before that, the complete old or new one. Needs root, FUSE and loop devices.
+//! syncs the folder. After the last call has returned, the complete new version must exist after
+//! any crash; before that, the complete old or new version must exist. Needs root, FUSE and loop
+//! devices.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,15 +16,16 @@ use crate::mount::{Fuse, Loop, Mount, fsck};
 use crate::random::Random;
 use crate::scratch::Scratch;
 
-/// Names of files; a later version replaces an earlier one of the same name.
+/// Number of file names; a later version replaces an earlier one of the same name.
 const NAMES: u64 = 24;
-/// Longest file in bytes: the file system is small.
+/// Bound of a file's length in bytes: the file system is small.
 const LENGTH_MAX: u64 = 40_000;
 
 /// Possible content of the files.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// By name: the version that is certain (none: it may be missing) and the newest one begun.
+    /// By name: the version that is certainly durable (`None`: the file may be missing) and the
+    /// newest version whose replacement has begun.
     versions: BTreeMap<u64, (Option<u64>, u64)>,
     next_version: u64,
 }
@@ -40,7 +42,8 @@ fn content(version: u64) -> Vec<u8> {
 }
 
 impl Files {
-    /// Replaces up to `most` files, or until the file system fails; returns how many were.
+    /// Replaces up to `most` files, and stops early if the file system fails. Returns the number of
+    /// completed replacements.
     pub fn replace(&mut self, root: &Path, random: &mut Random, most: u64) -> u64 {
         for count in 0..most {
             self.next_version += 1;
@@ -55,10 +58,10 @@ impl Files {
     }
 
     /// Compares every file with its possible versions. The version found is certain from now on,
-    /// since the file system has replayed its journal.
+    /// because the file system has replayed its journal.
     ///
     /// # Errors
-    /// The first file that is missing, incomplete, or of an impossible version.
+    /// A description of the first file that is missing, incomplete, or of an impossible version.
     pub fn check(&mut self, root: &Path) -> Result<(), String> {
         for (name, (certain, newest)) in &mut self.versions {
             let found = match fs::read(root.join(name.to_string())) {
@@ -82,7 +85,7 @@ impl Files {
     }
 }
 
-/// Puts a new version of a file in place of the old one.
+/// Replaces a file atomically with a new version.
 fn replace(root: &Path, name: u64, bytes: &[u8]) -> io::Result<()> {
     let beside = root.join(format!("{name}.new"));
     let mut file = File::create(&beside)?;
@@ -92,10 +95,10 @@ fn replace(root: &Path, name: u64, bytes: &[u8]) -> io::Result<()> {
     File::open(root)?.sync_all()
 }
 
-/// The file system on an export, mounted.
+/// A mounted file system on an export.
 #[derive(Debug)]
 pub struct Mounted {
-    // In the order in which they are undone.
+    // In drop order: the mount is undone first.
     mount: Mount,
     disk: Loop,
     fuse: Fuse,
@@ -125,22 +128,22 @@ impl Mounted {
         Ok(Self { mount, disk, fuse })
     }
 
-    /// The root of the file system.
+    /// Returns the path of the root of the file system.
     pub fn path(&self) -> &Path {
         self.mount.path()
     }
 
-    /// Unmounts and detaches everything; the export may be dead.
+    /// Unmounts and detaches everything; works even if the export is dead.
     pub fn unmount(self) {
         self.mount.unmount();
         self.disk.detach();
         self.fuse.unmount();
     }
 
-    /// Unmounts, checks the whole file system, and mounts it again.
+    /// Unmounts the file system, checks it completely, and mounts it again.
     ///
     /// # Errors
-    /// What e2fsck(8) or mount(8) found.
+    /// The message of e2fsck(8) or mount(8).
     pub fn checked(self, dir: &Scratch) -> Result<Self, String> {
         let Self {
             mount: before,

@@ -1,10 +1,10 @@
-//! Crashes under fio: one part of the volume with content that a flush has made durable, another
-//! under full load.
+//! Crashes under fio: one part of the volume holds content that a flush has made durable, another
+//! part is under full load.
 //!
 //! fio's own verification of random writes compares each block with the header in it, so a block
-//! that was reverted to an older version passes. Hence the durable part is written with a unique
-//! pattern in every round, which differs from all older ones; the part under load, where both old
-//! and new blocks are right, is verified by its headers: the right offset, and a checksum over the
+//! that was reverted to an older version passes. Hence the durable part is written with a new
+//! pattern in every round, which differs from all older ones. In the part under load both old and
+//! new blocks are right, so its headers are verified: the right offset, and a checksum over the
 //! whole block.
 
 use std::process::{Child, Command, Stdio};
@@ -25,7 +25,7 @@ fn common(uri: &str) -> Vec<String> {
         "--bs=4k",
         "--verify_fatal=1",
         "--verify_dump=0",
-        // Or fio leaves its state in the directory it was started in.
+        // Without this option fio leaves its state file in its current directory.
         "--verify_state_save=0",
     ];
     let mut words: Vec<String> = words.map(str::to_owned).into();
@@ -34,8 +34,8 @@ fn common(uri: &str) -> Vec<String> {
     words
 }
 
-/// Returns the options for the durable part in its `generation`: a number of four bytes, and the
-/// offset.
+/// Returns the options for the durable part. Its pattern is `generation` as four bytes, followed by
+/// the offset.
 fn certain(generation: u32) -> Vec<String> {
     vec![
         "--name=certain".to_owned(),
@@ -46,7 +46,7 @@ fn certain(generation: u32) -> Vec<String> {
     ]
 }
 
-/// The part under load.
+/// Returns the options for the part under load.
 fn loaded() -> Vec<String> {
     let words = [
         "--name=loaded",
@@ -57,7 +57,7 @@ fn loaded() -> Vec<String> {
     words.map(str::to_owned).into()
 }
 
-/// Writes the whole certain part and flushes it.
+/// Writes the whole durable part and flushes it.
 pub fn write_certain(uri: &str, generation: u32) {
     Client::new("fio")
         .args(common(uri))
@@ -66,7 +66,7 @@ pub fn write_certain(uri: &str, generation: u32) {
         .ok();
 }
 
-/// Writes the part under load once and flushes it, so that every block of it has its header.
+/// Writes the part under load once and flushes it, so that each of its blocks has a header.
 pub fn fill_loaded(uri: &str) {
     Client::new("fio")
         .args(common(uri))
@@ -75,7 +75,7 @@ pub fn fill_loaded(uri: &str) {
         .ok();
 }
 
-/// Reads both parts and compares; a status of 0 says that they are as they must be.
+/// Reads and verifies both parts; a status of 0 means that both are correct.
 pub fn verify(uri: &str, generation: u32) -> Outcome {
     let job = ["--rw=read", "--do_verify=1"];
     Client::new("fio")
@@ -87,7 +87,7 @@ pub fn verify(uri: &str, generation: u32) -> Outcome {
         .run()
 }
 
-/// A load that goes on until its server dies.
+/// A running fio that writes until its server dies.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -103,14 +103,14 @@ impl Running {
             .args(["--time_based", "--runtime=120", "--norandommap"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            // It ends with an error on purpose.
+            // fio ends with an error, on purpose.
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|e| panic!("fio: {e}; run scripts/install-test-deps.sh"));
         Self { child }
     }
 
-    /// Waits for the end that the death of the server brings.
+    /// Waits until fio ends, which the death of its server causes.
     pub fn ended(mut self) {
         let status = eventually(30, "fio ends with its server", || {
             self.child.try_wait().expect("wait for fio")
@@ -121,7 +121,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Gone already unless the test failed.
+        // fio has already ended unless the test failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
-//! A client that keeps requests in flight on one connection, and a model of what the server has
-//! promised.
+//! A client that keeps requests in flight on one connection, and records the server's promises in a
+//! model.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,9 +9,10 @@ use crate::nbd::{FUA, Request, Wire, cmd};
 use crate::random::Random;
 use crate::volatile_disk::BLOCK_BYTES;
 
-/// Blocks in use at either end of the volume: few enough to be overwritten often.
+/// Number of blocks in use at either end of the volume: small, so that blocks are overwritten
+/// often.
 const ZONE_BLOCKS: u64 = 384;
-/// Longest request, in blocks.
+/// Maximum length of a request, in blocks.
 const LENGTH_MAX: u64 = 8;
 
 /// A request in flight.
@@ -31,12 +32,12 @@ impl Waiting {
     }
 }
 
-/// What a load sends.
+/// The kinds of requests that a load sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// Everything: writes, some with FUA, zeroes, flushes, reads.
+    /// All kinds: writes, some with FUA, zeroes, flushes, reads.
     All,
-    /// Plain writes only, which need no frozen side.
+    /// Only plain writes, which complete even while a side is frozen.
     Writes,
 }
 
@@ -50,7 +51,7 @@ pub struct Load<'m> {
 }
 
 impl<'m> Load<'m> {
-    /// A load over a fresh connection.
+    /// Creates a load over a fresh connection.
     pub fn new(wire: Wire, model: &'m mut Model) -> Self {
         Self {
             wire,
@@ -60,7 +61,7 @@ impl<'m> Load<'m> {
         }
     }
 
-    /// Requests without an answer.
+    /// Returns the number of requests in flight.
     pub fn under_way(&self) -> usize {
         self.waiting.len()
     }
@@ -69,7 +70,7 @@ impl<'m> Load<'m> {
     /// stay in flight.
     ///
     /// # Errors
-    /// A read that returned other data than the newest write, or an answer that is an error.
+    /// The breach for a read that returned other data than the newest write, or for an error reply.
     pub fn run(
         &mut self,
         random: &mut Random,
@@ -121,8 +122,8 @@ impl<'m> Load<'m> {
         }
     }
 
-    /// Blocks that nothing in flight touches, near one end of the volume. Few are in flight, so
-    /// this ends soon.
+    /// Returns a random range of blocks near one end of the volume that no request in flight
+    /// touches. Few requests are in flight, so the search ends soon.
     fn free_blocks(&self, random: &mut Random) -> Range<u64> {
         loop {
             let length = if random.chance(1, 2) {
@@ -179,7 +180,7 @@ impl<'m> Load<'m> {
         self.wire.send(&bytes).expect("the server takes a request");
     }
 
-    /// Takes one answer.
+    /// Receives one answer and records it in the model.
     fn answer(&mut self) -> Result<(), Breach> {
         let (error, cookie) = self.wire.simple_reply().expect("the server answers");
         let waiting = self.waiting.remove(&cookie);
@@ -200,13 +201,13 @@ impl<'m> Load<'m> {
     }
 }
 
-/// Returns the breach for an error that must not happen: both disks are present and answer.
+/// Returns the breach for an error reply, which must not happen: both disks are present and answer.
 fn refused(block: u64, error: u32, request: &impl std::fmt::Debug) -> Breach {
     let words = format!("{request:?} was answered with the error {error}");
     Breach { block, words }
 }
 
-/// Where the two zones begin.
+/// Returns the first blocks of the two zones.
 fn zones(model: &Model) -> [u64; 2] {
     [0, model.blocks() - ZONE_BLOCKS]
 }
@@ -214,7 +215,7 @@ fn zones(model: &Model) -> [u64; 2] {
 /// Reads all blocks that a load may have touched, and compares them with their possible content.
 ///
 /// # Errors
-/// The first block that holds other content, or that cannot be read.
+/// The breach for the first block that holds other content, or that cannot be read.
 pub fn settle(wire: &mut Wire, model: &mut Model) -> Result<Settled, Breach> {
     let mut sum = Settled::default();
     for zone in zones(model) {

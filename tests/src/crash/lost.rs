@@ -4,17 +4,17 @@ use std::ops::Range;
 
 use crate::client::Outcome;
 
-/// Loss reported by a refusal.
+/// Lost data as a refusal reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// These ranges in bytes, and nothing else, may be lost.
+    /// Only these ranges, in bytes, may be lost.
     Ranges(Vec<Range<u64>>),
-    /// Changes after some moment are unknown, so any byte may be lost.
+    /// The changes after some moment are unknown, so any byte may be lost.
     Unknown,
 }
 
 impl Lost {
-    /// Whether all of `range` is said to be lost.
+    /// Returns whether the refusal reports all of `range` as lost.
     pub fn covers(&self, range: Range<u64>) -> bool {
         let Lost::Ranges(ranges) = self else {
             return true;
@@ -32,14 +32,15 @@ impl Lost {
     }
 }
 
-/// Reads a refusal: lines of `  OFFSET+LENGTH` in bytes, or else the words
+/// Parses a refusal: lines of `  OFFSET+LENGTH` in bytes, or else the words
 /// `nothing is known after`.
 ///
 /// # Panics
-/// If it is no refusal, says neither, or holds a line of numbers that are none.
+/// If `outcome` is not a refusal, reports no loss, or contains a range that does not parse.
 pub fn lost(outcome: &Outcome) -> Lost {
     let status = outcome.status.unwrap_or_else(|| panic!("{outcome}"));
-    // 101 is a Rust panic, 124 a deadline, 134 and above a signal seen through a shell.
+    // Status 101 is a Rust panic, 124 a missed deadline, 134 and above a signal as a shell reports
+    // it.
     assert!((1..=100).contains(&status), "not a refusal: {outcome}");
     assert!(outcome.stdout.is_empty(), "not a refusal: {outcome}");
     let lines = outcome.stderr.lines().filter(|line| {

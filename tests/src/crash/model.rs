@@ -1,8 +1,8 @@
 //! The possible content of a volume after a crash, block by block.
 //!
 //! Each write has a stamp, which is in every sector of the write. A block may hold the content that
-//! the last flush made durable, or any write since; once it has been read after a crash, it must
-//! keep the content that was read.
+//! the last flush made durable, or any later write. Once a block has been read after a crash, it
+//! must keep the content that was read.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::random::Random;
 use crate::volatile_disk::{BLOCK_BYTES, SECTOR_BYTES};
 
-/// Sectors of a block.
+/// Number of sectors in a block.
 const SECTORS: usize = (BLOCK_BYTES / SECTOR_BYTES) as usize;
 
 /// Content of a block: the stamp of each of its sectors. 0 stands for zeroes.
@@ -20,14 +20,14 @@ type Stamps = [u64; SECTORS];
 #[derive(Clone, Debug)]
 struct Version {
     stamps: Stamps,
-    /// Time of the acknowledgement, on the model's own clock.
+    /// Time of the acknowledgement on the model's own clock; `None` while the write is in flight.
     acknowledged: Option<u64>,
 }
 
-/// See the module.
+/// The possible versions of every block; see the module.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Oldest first; the first one is certain.
+    /// Possible versions of each block, oldest first; the oldest one is durable.
     blocks: Vec<Vec<Version>>,
     /// Blocks with more than one version.
     open: BTreeSet<u64>,
@@ -38,23 +38,23 @@ pub struct Model {
 /// Content that violates the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breach {
-    /// The block.
+    /// Number of the block.
     pub block: u64,
     /// Description of the content found and of the possible content.
     pub words: String,
 }
 
-/// Outcome of a crash for the blocks that had more than one possible version.
+/// Result of a crash for the blocks that had more than one possible version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
     /// Blocks that hold their newest write.
     pub newest: u64,
-    /// Blocks that hold an older one.
+    /// Blocks that hold an older version.
     pub older: u64,
 }
 
 impl Model {
-    /// A volume of zeroes.
+    /// Creates the model of a volume that holds only zeroes.
     pub fn new(blocks: u64) -> Self {
         let certain = Version {
             stamps: [0; SECTORS],
@@ -68,18 +68,18 @@ impl Model {
         }
     }
 
-    /// Blocks of the volume.
+    /// Returns the number of blocks of the volume.
     pub fn blocks(&self) -> u64 {
         self.blocks.len() as u64
     }
 
-    /// A stamp for a new write.
+    /// Returns a stamp for a new write.
     pub fn stamp(&mut self) -> u64 {
         self.next_stamp += 1;
         self.next_stamp - 1
     }
 
-    /// A write of `blocks` is about to be sent; `stamp` 0 writes zeroes.
+    /// Records a write of `blocks` that is about to be sent; `stamp` 0 writes zeroes.
     pub fn sent(&mut self, blocks: Range<u64>, stamp: u64) {
         for block in blocks {
             self.open.insert(block);
@@ -93,7 +93,7 @@ impl Model {
         }
     }
 
-    /// The write that was sent last to `blocks` was acknowledged; with `fua` it is certain.
+    /// Records that the newest write of `blocks` was acknowledged; with `fua` the write is durable.
     pub fn acknowledged(&mut self, blocks: Range<u64>, fua: bool) {
         self.clock += 1;
         for block in blocks {
@@ -107,30 +107,31 @@ impl Model {
         }
     }
 
-    /// A flush is about to be sent; returns what [`Model::flushed`] wants when it is acknowledged.
+    /// Returns the model's time, at which a flush is about to be sent, for [`Model::flushed`].
     pub fn flush_sent(&self) -> u64 {
         self.clock
     }
 
-    /// Records that a flush was acknowledged: writes acknowledged before it was sent are now
-    /// durable.
+    /// Records that a flush was acknowledged. Writes that were acknowledged before the flush was
+    /// sent, at the time `sent`, are now durable.
     pub fn flushed(&mut self, sent: u64) {
         let blocks = &mut self.blocks;
         self.open.retain(|&block| {
             let versions = &mut blocks[block as usize];
             let covered = |v: &Version| v.acknowledged.is_some_and(|at| at <= sent);
-            // The first one is certain anyhow, also when FUA made it so after the flush was sent.
+            // The oldest version is durable in any case, even if FUA made it durable after the
+            // flush was sent.
             let certain = versions.iter().rposition(covered).unwrap_or(0);
             versions.drain(..certain);
             versions.len() > 1
         });
     }
 
-    /// Compares data read from `first_block` on, while no request there was in flight, with the
-    /// newest writes.
+    /// Compares data read from `first_block` on with the newest writes. No request to these blocks
+    /// may have been in flight during the read.
     ///
     /// # Errors
-    /// The first block that holds other data.
+    /// The breach for the first block that holds other data.
     pub fn check_newest(&self, first_block: u64, bytes: &[u8]) -> Result<(), Breach> {
         for (block, found) in (first_block..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
             let stamps = read_stamps(block, found)?;
@@ -144,10 +145,11 @@ impl Model {
     }
 
     /// Compares data read from `first_block` on after a crash with the possible content. The
-    /// content found is certain from then on: the first answer after a crash is final.
+    /// content found is the only possible content from then on: the first answer after a crash is
+    /// final.
     ///
     /// # Errors
-    /// The first block that holds other data.
+    /// The breach for the first block that holds other data.
     pub fn settle(&mut self, first_block: u64, bytes: &[u8]) -> Result<Settled, Breach> {
         let mut settled = Settled::default();
         for (block, found) in (first_block..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
@@ -176,7 +178,7 @@ impl Model {
     }
 }
 
-/// The bytes of `blocks` written with `stamp`.
+/// Returns the bytes of `blocks` after a write with `stamp`.
 pub fn content(blocks: Range<u64>, stamp: u64) -> Vec<u8> {
     let sectors = blocks.start * SECTORS as u64..blocks.end * SECTORS as u64;
     let mut bytes = Vec::with_capacity(((sectors.end - sectors.start) * SECTOR_BYTES) as usize);
@@ -186,7 +188,7 @@ pub fn content(blocks: Range<u64>, stamp: u64) -> Vec<u8> {
     bytes
 }
 
-/// A sector: its stamp, and behind it numbers that only this stamp has at this place.
+/// Appends a sector to `bytes`: its stamp, then numbers that are unique to this stamp and sector.
 fn put_sector(sector: u64, stamp: u64, bytes: &mut Vec<u8>) {
     let end = bytes.len() + SECTOR_BYTES as usize;
     if stamp != 0 {
@@ -199,7 +201,10 @@ fn put_sector(sector: u64, stamp: u64, bytes: &mut Vec<u8>) {
     bytes.resize(end, 0);
 }
 
-/// The stamps of a block, if its sectors are what was ever written there.
+/// Returns the stamps of a block.
+///
+/// # Errors
+/// The breach for a sector whose bytes are not those of a write with its stamp at this place.
 fn read_stamps(block: u64, bytes: &[u8]) -> Result<Stamps, Breach> {
     let mut stamps = [0; SECTORS];
     let mut expected = Vec::with_capacity(SECTOR_BYTES as usize);
@@ -227,7 +232,7 @@ mod tests {
         bytes
     }
 
-    /// Stamp 1 flushed, 2 acknowledged, 3 under way.
+    /// Returns a model of two blocks in use: stamp 1 is flushed, 2 acknowledged, 3 in flight.
     fn model() -> Model {
         let mut model = Model::new(4);
         let stamps = [model.stamp(), model.stamp(), model.stamp()];
@@ -281,7 +286,8 @@ mod tests {
         model.acknowledged(0..1, true);
         assert!(model.clone().settle(0, &content(0..1, 1)).is_err());
         assert!(model.clone().settle(0, &content(0..1, 2)).is_ok());
-        // A flush from before that says nothing of what came after it.
+        // A flush that was sent before the FUA write was acknowledged does not cover the later
+        // write.
         model.sent(0..1, 3);
         model.flushed(flush);
         assert!(model.clone().settle(0, &content(0..1, 2)).is_ok());
@@ -294,7 +300,7 @@ mod tests {
         let mut flipped = content(0..1, 1);
         flipped[700] ^= 1;
         assert!(model.settle(0, &flipped).is_err());
-        // The right write at the wrong place.
+        // The right write at the wrong block.
         assert!(model.settle(0, &content(1..2, 1)).is_err());
         assert!(model.check_newest(2, &content(2..3, 0)).is_ok());
         assert!(model.check_newest(0, &content(0..1, 2)).is_err());

@@ -10,13 +10,13 @@ use crate::server::Server;
 use crate::volatile_disk::{Keep, VolatileDisk};
 use crate::volume::{EXPORT_VOL, MIB, Volume};
 
-/// Size of a side in bytes: small, so that a round costs little.
+/// Size of a side in bytes: small, so that a round is cheap.
 const SIDE_BYTES: u64 = 24 * MIB;
 
-/// The names of the disks, which are the names of the sides.
+/// Names of the disks, which are also the names of the sides.
 pub const SIDES: [&str; 2] = ["a", "b"];
 
-/// The volume, its two disks, and the server unless it is down.
+/// The volume, its two disks, and the server unless the server is down.
 #[derive(Debug)]
 pub struct Stand {
     volume: Volume,
@@ -28,14 +28,14 @@ pub struct Stand {
 /// Effect of a crash on the two disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Power {
-    /// Only the program is killed.
+    /// Only the program is killed; both disks keep their power.
     Stays,
-    /// The power of one disk, or of both, is cut, each with its own rule.
+    /// The power of one disk or of both is cut, each with its own rule for the unflushed writes.
     Fails([Option<Keep>; 2]),
 }
 
 impl Power {
-    /// Draws an effect; mostly both disks lose some writes that were not flushed.
+    /// Draws an effect; usually both disks lose some unflushed writes.
     pub fn draw(random: &mut Random) -> Self {
         if random.chance(1, 10) {
             return Power::Stays;
@@ -57,12 +57,13 @@ impl Power {
 }
 
 impl Stand {
-    /// A formatted volume, served. `mirror_keys` are further lines of the mirror's section.
+    /// Formats and serves a volume. `mirror_keys` are additional lines of the mirror's section.
     pub fn new(name: &str, mirror_keys: &str) -> Self {
         Self::with_top(name, mirror_keys, EXPORT_VOL)
     }
 
-    /// The same behind a buffer cache, small enough that it is always at work.
+    /// Does the same with a buffer cache above the mirror, small enough that it always evicts and
+    /// destages.
     pub fn cached(name: &str, mirror_keys: &str) -> Self {
         let cache = "[device.cached]\ntype = \"cache\"\nbelow = \"vol\"\nsize = \"1MiB\"\n\
                      dirty_age = \"20ms\"\ncluster = \"64KiB\"\n\n";
@@ -70,7 +71,8 @@ impl Stand {
         Self::with_top(name, mirror_keys, &(cache.to_owned() + &export))
     }
 
-    /// `top` is what lies above the mirror, and its export.
+    /// Formats and serves a volume. `top` is the configuration of the layers above the mirror and
+    /// of the export.
     fn with_top(name: &str, mirror_keys: &str, top: &str) -> Self {
         let side = |name: &str| {
             format!(
@@ -80,8 +82,8 @@ impl Stand {
         };
         let mirror =
             format!("[device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n{mirror_keys}\n\n");
-        // As little as possible at every start: nothing here is mounted on a machine short of
-        // memory.
+        // Use little memory, so that a start is cheap. Locking memory is not needed, because the
+        // machine that mounts file systems here is not short of memory.
         let server = "[server]\nlock_memory = false\nmemory = \"24MiB\"\n\n";
         let text = side("a") + &side("b") + &mirror + server + top;
         let volume = Volume::from_toml(name, &text);
@@ -98,23 +100,23 @@ impl Stand {
         }
     }
 
-    /// The configuration, its folder and its verbs.
+    /// Returns the volume: its configuration, folder and verbs.
     pub fn volume(&self) -> &Volume {
         &self.volume
     }
 
-    /// A connection to the volume, and its size in bytes.
+    /// Connects to the volume; returns the connection and the volume's size in bytes.
     pub fn attach(&self) -> (Wire, u64) {
         let (wire, export) = Wire::attached(&self.volume.socket(), "vol");
         (wire, export.size_bytes)
     }
 
-    /// The socket of the export.
+    /// Returns the path of the export's socket.
     pub fn socket(&self) -> PathBuf {
         self.volume.socket()
     }
 
-    /// Kills the program, then treats the disks as told.
+    /// Kills the program, then applies `power` to the disks. Ends every freeze, delay and limit.
     pub fn crash(&mut self, power: Power) {
         self.kill();
         if let Power::Fails(both) = power {
@@ -131,17 +133,17 @@ impl Stand {
         }
     }
 
-    /// Kills the program and leaves the disks alone.
+    /// Kills the program and leaves the disks unchanged.
     pub fn kill(&mut self) {
         if let Some(mut server) = self.server.take() {
             server.kill();
         }
     }
 
-    /// Serves the volume after a crash; it recovers by itself.
+    /// Serves the volume after a crash; the server recovers by itself.
     ///
     /// # Errors
-    /// What `serve` said when it refused.
+    /// The message of `serve` if it refuses the volume.
     pub fn recover(&mut self) -> Result<(), String> {
         self.try_serve_with(&[])
     }
@@ -149,7 +151,7 @@ impl Stand {
     /// Serves the volume with `options`.
     ///
     /// # Errors
-    /// What `serve` said when it refused.
+    /// The message of `serve` if it refuses the volume.
     pub fn try_serve_with(&mut self, options: &[&str]) -> Result<(), String> {
         assert!(self.server.is_none(), "the program is down");
         let server = Server::try_start_with(self.volume.config(), options)?;
@@ -157,7 +159,7 @@ impl Stand {
         Ok(())
     }
 
-    /// As [`Stand::try_serve_with`]; panics when `serve` refuses.
+    /// Does the same as [`Stand::try_serve_with`]; panics if `serve` refuses the volume.
     pub fn serve_with(&mut self, options: &[&str]) {
         let served = self.try_serve_with(options);
         served.unwrap_or_else(|words| panic!("{words}"));
@@ -171,7 +173,7 @@ impl Stand {
         });
     }
 
-    /// Runs `serve` with `options`, which is to refuse.
+    /// Runs `serve` with `options`, which the test expects to refuse, and returns the outcome.
     pub fn refused(&self, options: &[&str]) -> Outcome {
         assert!(self.server.is_none(), "the program is down");
         self.volume.verb("serve").args(options).run()
@@ -182,7 +184,7 @@ impl Stand {
         self.server.take().expect("the program runs").stop();
     }
 
-    /// What the program wrote to standard error, for messages.
+    /// Returns the program's standard error, for failure messages.
     pub fn said(&self) -> String {
         self.server.as_ref().map_or(String::new(), Server::said)
     }

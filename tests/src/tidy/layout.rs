@@ -1,4 +1,4 @@
-//! Rules about the shape of the tree: packages, pages of layers, tests that run, and names.
+//! Rules about the shape of the tree: dependencies between crates, test programs, pages and names.
 
 use super::{Complaint, Tree};
 use crate::rust_text::code_only;
@@ -16,8 +16,9 @@ pub fn few_packages(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// Every file or folder `crates/block/src/layers/NAME` or `crates/block/src/media/NAME` has a page
-/// `NAME.md` or `NAMEs.md` somewhere under `docs/`, with `-` for `_`.
+/// Complains about a layer or medium without a page: for every file or folder
+/// `crates/block/src/layers/NAME` or `crates/block/src/media/NAME` there must be a page `NAME.md`
+/// or `NAMEs.md` somewhere under `docs/`, with `-` for `_`.
 ///
 /// A folder counts once, by its name; `mod.rs` and `tests.rs` are not layers.
 pub fn documented_layers(tree: &Tree) -> Vec<Complaint> {
@@ -52,9 +53,10 @@ pub fn documented_layers(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// Every file right under the `tests/` of a package that has one test program (`tests/main.rs`) is
-/// a module of that program, or named as a program of its own in the manifest: cargo finds none by
-/// itself there, and what nobody names would pass for ever.
+/// Complains about a test file that no test program includes. If a package has one test program
+/// (`tests/main.rs`), every file directly under its `tests/` must be a module of that program, or
+/// be named as a program in the manifest: cargo discovers no tests there by itself, so tests in any
+/// other file would never run.
 pub fn tests_run(tree: &Tree) -> Vec<Complaint> {
     let text_of = |path: &str| tree.files.iter().find(|f| f.path == path).map(|f| &f.text);
     let mut complaints = Vec::new();
@@ -80,10 +82,10 @@ pub fn tests_run(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// Words that name nothing: what stands in such a file has a name in the field.
+/// Words that say nothing about the subject of a file: each subject has a name in the field.
 const EMPTY_WORDS: &[&str] = &["manager", "handler", "helper", "helpers", "util", "utils"];
 
-/// No file, folder or module is named with a word that says nothing.
+/// Complains about a file, folder or module whose name contains an empty word.
 pub fn names(tree: &Tree) -> Vec<Complaint> {
     let empty = |name: &str| {
         name.split(['_', '-', '.'])

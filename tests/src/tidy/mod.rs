@@ -1,7 +1,8 @@
-//! The tree's own rules, each a function from a tree of files to the places that break it.
+//! The tree's own rules: each is a function that takes a tree of files and returns the places that
+//! break the rule.
 //!
 //! A rule is worth having only if it can fail, so every rule has a unit test with a sample that
-//! breaks it and one that does not. `tests/tests/tidy.rs` runs all of them on the tree itself.
+//! breaks the rule and one that does not. `tests/tests/tidy.rs` runs all rules on the tree itself.
 
 mod crates;
 mod imports;
@@ -23,12 +24,12 @@ pub use source::{
 
 use std::path::Path;
 
-/// A file of the tree: its path from the root, with `/`, and its text.
+/// A text file of the tree.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// Path from the root of the repository.
+    /// Path from the root of the repository, with `/` as separator.
     pub path: String,
-    /// Contents.
+    /// Content of the file.
     pub text: String,
 }
 
@@ -39,13 +40,13 @@ pub struct Tree {
     pub files: Vec<File>,
 }
 
-/// One place that breaks a rule.
+/// Description of one place that breaks a rule.
 pub type Complaint = String;
 
-/// A rule.
+/// Function that returns the places in a tree that break a rule.
 pub type Rule = fn(&Tree) -> Vec<Complaint>;
 
-/// Every rule with the name it is reported under.
+/// All rules, each with the name under which it is reported.
 pub const RULES: &[(&str, Rule)] = &[
     (
         "crates depend downwards only, as ARCHITECTURE.md lists",
@@ -79,13 +80,13 @@ pub const RULES: &[(&str, Rule)] = &[
 ];
 
 impl Tree {
-    /// The files that git tracks or would track, which leaves out build products.
+    /// Reads the files that git tracks or would track, which excludes build products.
     ///
     /// # Panics
-    /// If git cannot list them.
+    /// If git cannot list the files.
     pub fn of_repository(root: &Path) -> Self {
         let list = crate::client::Client::new("git")
-            // A checkout that belongs to somebody else than the tests' user is still readable.
+            // Read the checkout even if it belongs to another user than the one who runs the tests.
             .args([
                 "-c",
                 "safe.directory=*",
@@ -97,7 +98,7 @@ impl Tree {
             .in_dir(root)
             .ok();
         let read = |path: &str| {
-            // A file that is deleted but not yet committed, or that is not text, has no lines.
+            // A file that is deleted but not yet committed, or that is not text, is left out.
             let text = std::fs::read_to_string(root.join(path)).ok()?;
             Some(File {
                 path: path.to_owned(),
@@ -114,7 +115,7 @@ impl Tree {
         }
     }
 
-    /// A tree for a test of a rule.
+    /// Creates a tree of paths and texts, for the test of a rule.
     pub fn sample(files: &[(&str, &str)]) -> Self {
         let file = |(path, text): &(&str, &str)| File {
             path: (*path).into(),
@@ -125,17 +126,17 @@ impl Tree {
         }
     }
 
-    /// The Rust files.
+    /// Returns the Rust files.
     pub fn rust(&self) -> impl Iterator<Item = &File> {
         self.files.iter().filter(|f| f.path.ends_with(".rs"))
     }
 
-    /// The pages.
+    /// Returns the Markdown pages.
     pub fn markdown(&self) -> impl Iterator<Item = &File> {
         self.files.iter().filter(|f| f.path.ends_with(".md"))
     }
 
-    /// True if `path` is a file of the tree or a folder with files in it.
+    /// Returns whether `path` is a file of the tree or a folder with files in it.
     pub fn holds(&self, path: &str) -> bool {
         let folder = format!("{}/", path.trim_end_matches('/'));
         path.is_empty()
@@ -146,7 +147,7 @@ impl Tree {
     }
 }
 
-/// The lines of `code` that contain `word` not as a part of a longer word, counted from 1.
+/// Returns the numbers, from 1, of the lines of `code` that contain `word` as a whole word.
 fn lines_with(code: &str, word: &str) -> Vec<usize> {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     let holds = |line: &str| {

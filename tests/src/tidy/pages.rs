@@ -1,8 +1,8 @@
-//! Rules about the pages: a link leads somewhere, and an example is what it says.
+//! Rules about the pages: links resolve, and TOML examples parse.
 
 use super::{Complaint, File, Tree};
 
-/// Every relative link of a page leads to a file or folder of the tree.
+/// Complains about a relative link of a page that leads to no file or folder of the tree.
 pub fn links_resolve(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for file in tree.markdown() {
@@ -23,7 +23,7 @@ pub fn links_resolve(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// The lines of a page outside its code blocks, numbered from 1.
+/// Returns the lines of a page outside its code blocks, numbered from 1.
 fn prose(file: &File) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     (1..).zip(file.text.lines()).filter(move |(_, line)| {
@@ -33,14 +33,15 @@ fn prose(file: &File) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// What stands in the round brackets of `[text](target)`.
+/// Returns the target of each link `[text](target)` in a line.
 fn link_targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](")
         .skip(1)
         .filter_map(|rest| rest.split([')', ' ']).next())
 }
 
-/// The path from the root of a link in the page at `page`; `None` above the root.
+/// Returns the path, from the root, to which a link in `page` leads; `None` if it leads above the
+/// root.
 fn resolve(page: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -57,7 +58,7 @@ fn resolve(page: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Every block fenced as `toml` in a page parses as TOML.
+/// Complains about a block fenced as `toml` in a page that does not parse as TOML.
 pub fn toml_examples_parse(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for file in tree.markdown() {
@@ -70,7 +71,7 @@ pub fn toml_examples_parse(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// The blocks fenced as `toml`, each with the line it starts on.
+/// Returns the blocks fenced as `toml`, each with the number of its first line.
 pub fn toml_blocks(page: &str) -> Vec<(usize, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(usize, String)> = None;
@@ -83,7 +84,7 @@ pub fn toml_blocks(page: &str) -> Vec<(usize, String)> {
             (None, _) => {}
         }
     }
-    // A block that is never closed is still an example.
+    // A block without an end fence is still an example.
     blocks.extend(open);
     blocks
 }

@@ -1,12 +1,12 @@
-//! Rules about prose, in comments as in pages.
+//! Rules about prose, in comments and in pages.
 
 use super::{Complaint, File, Tree};
 
-/// Widest line of prose in columns, which is also that of code (`rustfmt.toml`).
+/// Maximum width of a line of prose in columns; the same as that of code (`rustfmt.toml`).
 const COLUMNS_MAX: usize = 100;
 
-/// No line of a comment in Rust or of a page is wider than 100 columns. Code, tables, headings and
-/// lines that cannot be broken may be.
+/// Complains about a line of a Rust comment or of a page that is wider than 100 columns. Code,
+/// tables, headings and lines that cannot be broken may be wider.
 pub fn prose_columns(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for file in tree.rust() {
@@ -23,8 +23,8 @@ pub fn prose_columns(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// Complains about the wide lines of a file. `prose` takes the marks of a comment off a line, and
-/// returns none for a line of code, which ends whatever block the comment before it was in.
+/// Complains about the wide lines of a file. `prose` strips the comment marks from a line, and
+/// returns `None` for a line of code, which ends the comment block before it.
 fn wide_lines<'a>(
     file: &'a File,
     complaints: &mut Vec<Complaint>,
@@ -44,13 +44,14 @@ fn wide_lines<'a>(
     }
 }
 
-/// Where in a text a line is.
+/// Position of a line in the structure of a text.
 struct Block {
-    /// Between two fences of code.
+    /// The line is between two code fences.
     is_fenced: bool,
-    /// In lines indented by four columns, which are code after an empty line.
+    /// The line belongs to a block indented by four columns, which is code if it follows an empty
+    /// line.
     is_indented: bool,
-    /// The line before was empty, or there was none.
+    /// The line before was empty, or there was no line before.
     is_after_empty: bool,
 }
 
@@ -65,7 +66,7 @@ impl Default for Block {
 }
 
 impl Block {
-    /// Takes the next line, and returns whether it is one of prose.
+    /// Advances by one line, and returns whether the line is prose.
     fn is_prose(&mut self, text: &str) -> bool {
         let trimmed = text.trim();
         if trimmed.starts_with("```") || trimmed.starts_with("~~~") {

@@ -1,12 +1,12 @@
-//! Rules about what stands in a source file.
+//! Rules about the content of source files.
 
 use super::{Complaint, File, Tree, lines_with};
 use crate::rust_text::code_only;
 
-/// Longest Rust file in lines: a longer one has two subjects.
+/// Maximum length of a Rust file in lines: a longer file has two subjects.
 const MOST_LINES: usize = 800;
 
-/// No Rust file is longer than 800 lines.
+/// Complains about a Rust file that is longer than 800 lines.
 pub fn file_length(tree: &Tree) -> Vec<Complaint> {
     let length = |f: &File| (f.path.clone(), f.text.lines().count());
     let long = tree
@@ -17,7 +17,8 @@ pub fn file_length(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// Source, manifests and scripts are ASCII, so that what is seen is what is compiled.
+/// Complains about a source file, manifest or script that is not ASCII. In ASCII the visible text
+/// is the compiled text.
 pub fn ascii_only(tree: &Tree) -> Vec<Complaint> {
     let source = |f: &&File| {
         let kinds = [".rs", ".toml", ".sh", ".py", "Makefile", ".ci/run"];
@@ -35,7 +36,8 @@ pub fn ascii_only(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// Every Rust file starts with the sentence that says why it exists (`//!`).
+/// Complains about a Rust file that does not start with a `//!` sentence, which says why the file
+/// exists.
 pub fn module_head(tree: &Tree) -> Vec<Complaint> {
     let folders = ["crates/", "tests/", "fuzz/", "benches/"];
     let ours = |f: &&File| folders.iter().any(|folder| f.path.starts_with(folder));
@@ -47,15 +49,15 @@ pub fn module_head(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// A call that must not appear, and the places (prefixes of paths) where it may.
+/// A call that must not appear, with the places (path prefixes) where it may.
 struct Ban {
     words: &'static str,
     allowed_in: &'static [&'static str],
     instead: &'static str,
 }
 
-/// The real clock belongs to the driver that parks on it, to the binary, and to the deadlines of
-/// these tests; everything else has the runtime's time, or a simulation would not see it pass.
+/// Places that may read the real clock: the driver that parks on it, the binary, and the deadlines
+/// of these tests. All other code uses the runtime's time, or a simulation could not advance it.
 const CLOCK: &[&str] = &[
     "crates/rt/src/real_time",
     "crates/cli/",
@@ -111,7 +113,7 @@ const BANS: &[Ban] = &[
     },
 ];
 
-/// Calls that read the world beside the four seams, and leftovers.
+/// Complains about leftovers, and about calls that read the real world without the four seams.
 pub fn banned_calls(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for file in tree.rust() {
@@ -124,7 +126,7 @@ pub fn banned_calls(tree: &Tree) -> Vec<Complaint> {
             {
                 continue;
             }
-            // A macro's name ends in `!`, which no word character may follow to matter.
+            // The name of a macro ends in `!`, so the character after it cannot extend the word.
             for line in lines_with(&code, ban.words) {
                 let (path, words, instead) = (&file.path, ban.words, ban.instead);
                 complaints.push(format!("{path}:{line}: {words}; use {instead}"));
@@ -135,7 +137,7 @@ pub fn banned_calls(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// `use std::collections::{.., HashMap, ..}` over any number of lines.
+/// Complains about `use std::collections::{.., HashMap, ..}` over any number of lines.
 fn imported_hash_maps(path: &str, code: &str) -> Vec<Complaint> {
     let group = |(at, start): (usize, &str)| {
         let names = code[at + start.len()..].split('}').next().unwrap_or("");
@@ -151,13 +153,17 @@ fn imported_hash_maps(path: &str, code: &str) -> Vec<Complaint> {
         .collect()
 }
 
-/// `unsafe` appears only where the runtime owns buffers and operations in flight; where the C
-/// library is handed pointers, for which only the program that calls it can vouch; where a driver
-/// is lent buffers by commands that only it understands; where the verbs of RDMA hand memory to a
-/// device; where the images of an index have memory on huge pages; where the lab sets up loop
-/// devices, counters and mounts of its own, for which no library at hand has a call; and where a
-/// benchmark, which is no part of the workspace, opens LMDB: a map of a file is a promise that only
-/// its caller can make.
+/// Complains about `unsafe` outside the places that need it:
+///
+/// - the runtime, which owns buffers and operations in flight;
+/// - the C library, whose callers alone can vouch for the pointers that they pass;
+/// - a driver that lends its buffers to commands that only it understands;
+/// - the verbs of RDMA, which hand memory to a device;
+/// - the index, whose images have memory on huge pages;
+/// - the lab, which sets up loop devices, counters and mounts for which no library at hand has a
+///   call;
+/// - a benchmark outside the workspace that opens LMDB: only the caller can vouch for a mapped
+///   file.
 pub fn unsafe_places(tree: &Tree) -> Vec<Complaint> {
     let allowed = [
         "crates/rt/src/buf",
@@ -185,7 +191,7 @@ pub fn unsafe_places(tree: &Tree) -> Vec<Complaint> {
     places.collect()
 }
 
-/// `#[ignore]` comes with a reason.
+/// Complains about `#[ignore]` without a reason.
 pub fn reasoned_ignore(tree: &Tree) -> Vec<Complaint> {
     let places = tree.rust().flat_map(|f| {
         let code = code_only(&f.text);
@@ -198,9 +204,9 @@ pub fn reasoned_ignore(tree: &Tree) -> Vec<Complaint> {
     places.collect()
 }
 
-/// No text names a folder that exists on one machine only.
+/// Complains about a text that names a folder that exists on one machine only.
 pub fn local_paths(tree: &Tree) -> Vec<Complaint> {
-    // Put together here so that this file does not break its own rule.
+    // The names are concatenated here so that this file does not break its own rule.
     let roots = [
         concat!("/wo", "rk/"),
         concat!("/ro", "ot/"),
@@ -209,7 +215,8 @@ pub fn local_paths(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for file in &tree.files {
         for (number, line) in (1..).zip(file.text.lines()) {
-            // Only the start of an absolute path counts, not a folder of that name inside one.
+            // Only the start of an absolute path counts, not a folder of that name inside another
+            // path.
             let absolute = |root: &&&str| {
                 line.match_indices(**root).any(|(at, _)| {
                     !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_-.}$~".contains(c))

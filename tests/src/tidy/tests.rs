@@ -1,10 +1,10 @@
-//! Each rule against a sample that breaks it and one that keeps it.
+//! Tests of each rule with a sample that breaks it and one that keeps it.
 
 mod imports;
 
 use super::*;
 
-/// Asserts that `rule` complains exactly about the first sample.
+/// Asserts that `rule` complains about the sample `wrong` and not about the sample `right`.
 #[track_caller]
 fn tells(rule: Rule, wrong: &[(&str, &str)], right: &[(&str, &str)]) {
     let complaints = rule(&Tree::sample(wrong));

@@ -1,8 +1,9 @@
-//! What is on the disk, and what is only in its cache.
+//! The durable content of the disk, and the content that is only in its volatile cache.
 //!
-//! A write lies in the cache until a flush covers it; the file underneath is what a power cut
-//! leaves for certain. Of what is in the cache or still under way, a power cut may leave anything:
-//! per block of 4 KiB any version since the last flush, and when it tears, per sector of 512 bytes.
+//! A write stays in the cache until a flush covers it; the file underneath holds the durable
+//! content, which survives every power cut. A power cut may leave any part of the cached and
+//! in-flight writes: each block of 4 KiB holds some version since the last flush, and if the cut
+//! tears, each sector of 512 bytes does.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,41 +13,42 @@ use std::path::Path;
 
 use crate::random::Random;
 
-/// What is kept or lost as one unless the cut tears, in bytes.
+/// Size of a block in bytes: the unit that is kept or lost as a whole unless the cut tears.
 pub const BLOCK_BYTES: u64 = 4096;
-/// What a disk never tears, in bytes.
+/// Size of a sector in bytes, which a disk never tears.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// Versions of one block that a power cut may choose from; older ones are forgotten, as if they had
-/// been overwritten in time.
+/// Maximum number of versions of one block that a power cut may choose from. Older versions are
+/// forgotten, as if a real disk had overwritten them.
 const VERSIONS_MAX: usize = 8;
 
-/// What a power cut leaves of the writes that no flush has covered.
+/// Fate of the unflushed writes in a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// Nothing.
+    /// All unflushed writes are lost.
     Nothing,
-    /// Everything that was completed.
+    /// All completed writes are kept.
     Everything,
-    /// Of each block some version, that of a write under way among them.
+    /// Each block keeps some version, possibly that of a write in flight. The number is the seed.
     Blocks(u64),
-    /// As `Blocks`, and of some blocks each sector from another version.
+    /// As `Blocks`, but in some blocks each sector keeps a version of its own.
     Sectors(u64),
 }
 
 type Block = Box<[u8]>;
 
-/// The file and the cache over it.
+/// The file and the volatile cache over it.
 #[derive(Debug)]
 pub struct Content {
     file: File,
     size_bytes: u64,
-    /// Versions of blocks that no flush has covered, oldest first, by the number of the block.
+    /// Unflushed versions of blocks, oldest first, by block number.
     cache: BTreeMap<u64, Vec<Block>>,
 }
 
 impl Content {
-    /// The disk whose durable bytes are those of `path`; its size is the file's, in whole blocks.
+    /// Opens the disk whose durable bytes are those of `path`. Its size is the file's size, rounded
+    /// down to whole blocks.
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::options().read(true).write(true).open(path)?;
         let size_bytes = file.metadata()?.len() / BLOCK_BYTES * BLOCK_BYTES;
@@ -57,17 +59,17 @@ impl Content {
         })
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Blocks that a power cut could lose.
+    /// Returns the number of blocks that a power cut could lose.
     pub fn unflushed_blocks(&self) -> usize {
         self.cache.len()
     }
 
-    /// The newest bytes of a range inside the disk.
+    /// Returns the newest bytes of a range inside the disk.
     pub fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; length];
         self.file.read_exact_at(&mut bytes, offset)?;
@@ -85,7 +87,7 @@ impl Content {
         Ok(bytes)
     }
 
-    /// Takes a write of a range inside the disk into the cache.
+    /// Puts a write to a range inside the disk into the cache.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         for (number, block) in self.with_blocks(offset, bytes)? {
             let versions = self.cache.entry(number).or_default();
@@ -97,7 +99,8 @@ impl Content {
         Ok(())
     }
 
-    /// The blocks that the write of `bytes` would leave, whole, by number.
+    /// Returns the whole blocks, with their numbers, that a write of `bytes` at `offset` would
+    /// produce.
     fn with_blocks(&self, offset: u64, bytes: &[u8]) -> Result<Vec<(u64, Block)>> {
         let end = offset + bytes.len() as u64;
         let numbers = offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES);
@@ -115,7 +118,7 @@ impl Content {
         numbers.map(block).collect()
     }
 
-    /// Makes a range durable, whole blocks of it.
+    /// Makes all blocks that overlap a range durable.
     pub fn flush_range(&mut self, offset: u64, length: u64) -> Result<()> {
         let numbers = offset / BLOCK_BYTES..(offset + length).div_ceil(BLOCK_BYTES);
         let found: Vec<u64> = self.cache.range(numbers).map(|(&n, _)| n).collect();
@@ -127,13 +130,14 @@ impl Content {
         Ok(())
     }
 
-    /// Makes everything durable.
+    /// Makes all completed writes durable.
     pub fn flush(&mut self) -> Result<()> {
         self.flush_range(0, self.size_bytes)
     }
 
-    /// Cuts the power: the cache is gone, and of what was in it, or in `under_way` (offsets and
-    /// bytes of writes without an answer), the disk holds what `keep` says.
+    /// Cuts the power. The cache is lost, except for the part of the cached writes and of
+    /// `under_way` that `keep` says. `under_way` holds the offsets and bytes of writes without a
+    /// reply.
     pub fn cut(&mut self, keep: Keep, under_way: &[(u64, Vec<u8>)]) -> Result<()> {
         match keep {
             Keep::Nothing => {}
@@ -155,7 +159,8 @@ impl Content {
             let start = number * BLOCK_BYTES;
             let mut found = vec![0; BLOCK_BYTES as usize];
             self.file.read_exact_at(&mut found, start)?;
-            // One more than there are versions: what was durable before is as likely as each.
+            // One choice more than there are cached versions: the durable content is as likely as
+            // each of them.
             let choices = versions.len() as u64 + 1;
             let tear = tears && random.chance(1, 2);
             let whole = random.below(choices);
@@ -224,8 +229,8 @@ mod tests {
         assert_eq!(content.read(LEN as u64 - 1, 2).expect("read"), [2, 2]);
     }
 
-    /// Which bytes each block holds after a cut of four versions: 0 durable, 1 and 2 completed, 3
-    /// under way.
+    /// Returns the bytes found in each block after a cut with four versions: 0 was durable, 1 and 2
+    /// were completed, 3 was in flight.
     fn after_cut(keep: Keep) -> Vec<BTreeSet<u8>> {
         let (_dir, mut content) = disk();
         fill(&mut content, 1);
@@ -255,7 +260,8 @@ mod tests {
         assert_eq!(versions, BTreeSet::from([0, 1, 2, 3]));
         let torn = after_cut(Keep::Sectors(7));
         let count = torn.iter().filter(|b| b.len() > 1).count();
-        // Each of 64 blocks with a chance of one half: beyond these bounds once in 10^7 seeds.
+        // Each of 64 blocks is torn with a chance of one half: the count leaves these bounds for
+        // one seed in 10^7.
         assert!((12..=52).contains(&count), "{count} of {BLOCKS} torn");
         assert_eq!(torn, after_cut(Keep::Sectors(7)), "a seed repeats the cut");
         assert_ne!(torn, after_cut(Keep::Sectors(8)));

@@ -1,8 +1,8 @@
-//! The disk itself: one queue, one worker, and how long things take.
+//! The disk itself: one queue, one worker, and the latency of operations.
 //!
-//! Operations of all connections are done one after the other by one thread, each at its time. A
-//! cut of the power empties the queue and forgets the connections in one step, so nothing that was
-//! under way can reach the disk afterwards, whatever its sender's sockets still hold.
+//! One thread does the operations of all connections, one at a time, each when it is due. A power
+//! cut empties the queue and forgets the connections in one step, so no operation that was in
+//! flight can reach the disk afterwards, even if its bytes are still in a socket.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,48 +15,48 @@ use super::cache::{Content, Keep};
 use crate::deadline::Deadline;
 use crate::nbd::{SIMPLE_REPLY_MAGIC, errno};
 
-/// Operations of one connection that wait; then its sender has to.
+/// Maximum number of queued operations of one connection; beyond it the sender waits.
 const WAITING_MAX: usize = 256;
 
-/// What a client asks for, checked against the size of the disk.
+/// A client's request, checked against the size of the disk.
 #[derive(Debug)]
 pub enum Command {
     /// Read `length` bytes at `offset`.
     Read {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Number of bytes.
         length: usize,
     },
-    /// Write; with `fua` the reply says that it is durable.
+    /// Write; with `fua` the reply means that the data are durable.
     Write {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// What is written.
+        /// Data to write.
         bytes: Vec<u8>,
-        /// Durable before the reply.
+        /// Whether the data must be durable before the reply.
         fua: bool,
     },
-    /// Make durable what is complete.
+    /// Make all completed writes durable.
     Flush,
-    /// Answer with an error of the protocol.
+    /// Answer with an error of the NBD protocol.
     Refuse(u32),
 }
 
-/// What a disk has done since it was started.
+/// Counters of a disk since it was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Writes of all kinds.
+    /// Number of writes of all kinds, zeroes and FUA included.
     pub writes: u64,
-    /// Of them those with FUA.
+    /// Writes with FUA.
     pub durable_writes: u64,
-    /// Flushes.
+    /// Number of flushes.
     pub flushes: u64,
-    /// Blocks that a power cut could lose now.
+    /// Blocks that a power cut at this moment could lose.
     pub unflushed_blocks: u64,
-    /// Operations that wait for their time now.
+    /// Operations in the queue at this moment.
     pub waiting: u64,
 }
 
@@ -78,19 +78,19 @@ struct State {
     content: Content,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
-    /// By the time each is due and, where that is the same, by arrival.
+    /// Queued operations, by due time, then by order of arrival.
     queue: BTreeMap<(Deadline, u64), Waiting>,
     next_arrival: u64,
     frozen: bool,
     lying: bool,
     delay: Duration,
-    /// Time between two operations, and when the next one may be.
+    /// Minimum time between two operations; `next_slot` is the earliest time of the next one.
     interval: Duration,
     next_slot: Deadline,
     counts: Counts,
 }
 
-/// See the module.
+/// The disk, shared by its worker and its connections; see the module.
 #[derive(Debug)]
 pub struct Device {
     state: Mutex<State>,
@@ -98,7 +98,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// A disk that is fast, honest and idle.
+    /// Creates a disk that is fast, honest and idle.
     pub fn new(content: Content) -> Self {
         let state = State {
             content,
@@ -123,12 +123,12 @@ impl Device {
         self.state.lock().expect("no thread of the disk panicked")
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.state().content.size_bytes()
     }
 
-    /// Takes a connection on; the number names it from now on.
+    /// Adds a connection and returns its number.
     pub fn connect(&self, stream: Arc<UnixStream>) -> u64 {
         let mut state = self.state();
         let number = state.next_connection;
@@ -140,14 +140,14 @@ impl Device {
         number
     }
 
-    /// Forgets a connection whose client is gone. What it asked for is still done: a disk does not
-    /// know who is alive.
+    /// Forgets a connection whose client is gone. The operations that it queued are still done: a
+    /// disk does not know which clients are alive.
     pub fn disconnect(&self, number: u64) {
         self.state().connections.remove(&number);
     }
 
-    /// Queues a command, and waits while the connection has too many; false once a power cut has
-    /// ended the connection.
+    /// Queues a command, after waiting while the connection's queue is full. Returns false once a
+    /// power cut has ended the connection.
     pub fn submit(&self, connection: u64, cookie: u64, command: Command) -> bool {
         let full = |s: &mut State| {
             let found = s.connections.get(&connection);
@@ -174,8 +174,9 @@ impl Device {
         true
     }
 
-    /// Does operations, each at its time, for ever. An error of the file underneath ends the
-    /// process: a test must not go on over a disk that is broken by accident.
+    /// Does operations forever, each when it is due. Returns only an I/O error of the file
+    /// underneath, on which the caller ends the process: a test must not continue on a disk that is
+    /// broken by accident.
     pub fn work(&self) -> std::io::Error {
         loop {
             let mut state = self.state();
@@ -185,7 +186,7 @@ impl Device {
                 _ => Duration::MAX,
             };
             if !wait.is_zero() {
-                // Whatever wakes it, it looks again.
+                // After any wakeup the loop checks the queue again.
                 let _ = self.changed.wait_timeout(state, wait);
                 continue;
             }
@@ -204,14 +205,15 @@ impl Device {
             if let Some(stream) = stream
                 && (&*stream).write_all(&reply).is_err()
             {
-                // The client is gone, or takes no reply; its reader sees the end as well.
+                // The client is gone or accepts no replies; the shutdown also ends the connection's
+                // reader.
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
     }
 
-    /// Cuts the power: every connection is closed, nothing that waits is done, the cache is gone
-    /// but for what `keep` says. The disk is on again at once, and thawed.
+    /// Cuts the power: every connection is closed, no queued operation is done, and the cache is
+    /// lost except for the part that `keep` says. The disk is on again at once, and thawed.
     pub fn cut(&self, keep: Keep) -> std::io::Result<()> {
         let mut state = self.state();
         let under_way: Vec<(u64, Vec<u8>)> = std::mem::take(&mut state.queue)
@@ -223,7 +225,7 @@ impl Device {
             .collect();
         state.content.cut(keep, &under_way)?;
         for connection in std::mem::take(&mut state.connections).into_values() {
-            // One that its client has closed already is closed all the same.
+            // An error means that the client has already closed the connection.
             let _ = connection.stream.shutdown(Shutdown::Both);
         }
         state.frozen = false;
@@ -232,23 +234,24 @@ impl Device {
         Ok(())
     }
 
-    /// While frozen the disk answers nothing.
+    /// Freezes or thaws the disk. A frozen disk answers nothing.
     pub fn freeze(&self, frozen: bool) {
         self.state().frozen = frozen;
         self.changed.notify_all();
     }
 
-    /// While lying the disk calls things durable that are not.
+    /// Makes the disk lie or be honest. A lying disk reports flushes and FUA as done although no
+    /// data became durable.
     pub fn lie(&self, lying: bool) {
         self.state().lying = lying;
     }
 
-    /// Every operation takes so long, next to others.
+    /// Delays every operation by `delay`; operations are delayed in parallel.
     pub fn delay(&self, delay: Duration) {
         self.state().delay = delay;
     }
 
-    /// At most so many operations a second, one after the other; 0 for no limit.
+    /// Limits the disk to the given number of operations a second, evenly spaced; 0 means no limit.
     pub fn limit(&self, operations_per_s: u64) {
         let mut state = self.state();
         let interval = 1_000_000_000u64.checked_div(operations_per_s);
@@ -256,7 +259,7 @@ impl Device {
         state.next_slot = Deadline::now();
     }
 
-    /// What was done so far.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         let state = self.state();
         Counts {
@@ -266,8 +269,8 @@ impl Device {
         }
     }
 
-    /// Waits until `goal` writes are complete since the start; false if that takes longer than
-    /// `within`.
+    /// Waits until `goal` writes have completed since the start; returns false if that takes longer
+    /// than `within`.
     pub fn await_writes(&self, goal: u64, within: Duration) -> bool {
         let lacking = |s: &mut State| s.counts.writes < goal;
         let waited = self
@@ -281,7 +284,7 @@ impl Device {
 }
 
 impl State {
-    /// Does one operation; returns the whole reply.
+    /// Does one operation and returns the whole reply.
     fn perform(&mut self, waiting: &Waiting) -> std::io::Result<Vec<u8>> {
         let (mut error, mut data) = (0, Vec::new());
         match &waiting.command {

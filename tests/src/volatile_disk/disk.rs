@@ -1,4 +1,4 @@
-//! The test's hold on a disk: a child process, and the commands to it.
+//! A test's handle to a disk: a child process, and the commands to it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -11,10 +11,11 @@ use super::device::Counts;
 use crate::deadline::Deadline;
 use crate::scratch::Scratch;
 
-/// The longest that a command may take, in seconds; more than the disk itself waits.
+/// Maximum time of a command in seconds; longer than the disk itself waits.
 const PATIENCE_S: u64 = 90;
 
-/// A running disk. Dropped, it is gone with its cache, as by a power cut that keeps nothing.
+/// A running disk. Dropping it kills the process and loses the cache, as a power cut that keeps
+/// nothing does.
 #[derive(Debug)]
 pub struct VolatileDisk {
     name: String,
@@ -26,12 +27,13 @@ pub struct VolatileDisk {
 #[derive(Debug)]
 struct Process {
     child: Child,
-    /// Commands go one after the other, each with its answer.
+    /// Standard input and output of the process. The mutex makes commands sequential, each with its
+    /// answer.
     control: Mutex<(ChildStdin, Receiver<String>)>,
 }
 
-/// The program, which cargo builds with every test of this package into TARGET/PROFILE; the test
-/// itself runs as TARGET/PROFILE/deps/NAME-HASH.
+/// Returns the path of the program, which cargo builds with every test of this package into
+/// TARGET/PROFILE; the test itself runs as TARGET/PROFILE/deps/NAME-HASH.
 fn program() -> PathBuf {
     let test = std::env::current_exe().expect("the path of the running test");
     let dir = test.ancestors().nth(2).expect("TARGET/PROFILE/deps/NAME");
@@ -39,11 +41,11 @@ fn program() -> PathBuf {
 }
 
 impl VolatileDisk {
-    /// Starts the disk `name`: its durable bytes are the file `NAME.img` in `dir`, which is there,
-    /// its socket is `NAME.sock`.
+    /// Starts the disk `name`. Its durable bytes are the existing file `NAME.img` in `dir`, and its
+    /// socket is `NAME.sock`.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the disk does not start.
     pub fn start(dir: &Scratch, name: &str) -> Self {
         let (file, socket) = (
             dir.file(&format!("{name}.img")),
@@ -57,18 +59,18 @@ impl VolatileDisk {
         }
     }
 
-    /// Takes the disk away, with its cache: nothing listens at its socket any more. Its answers are
-    /// needed again only after [`VolatileDisk::bring_back`].
+    /// Removes the disk, with its cache: no process listens at its socket any more. Send no command
+    /// before [`VolatileDisk::bring_back`].
     pub fn take_away(&mut self) {
         self.process.end();
     }
 
-    /// Brings a disk back that was taken away, with what was durable; fast and honest.
+    /// Brings a removed disk back with its durable content; it is fast and honest.
     pub fn bring_back(&mut self) {
         self.process = Process::start(&self.file, &self.socket);
     }
 
-    /// Where it listens.
+    /// Returns the path of the socket on which the disk listens.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -87,8 +89,9 @@ impl VolatileDisk {
         assert_eq!(answer, "ok", "disk {} on `{command}`", self.name);
     }
 
-    /// Cuts the power: connections are closed, nothing under way is done later, and of the cache
-    /// only what `keep` says is left. When this returns the disk is on again, and thawed.
+    /// Cuts the power: connections are closed, no operation in flight is done later, and only the
+    /// part of the cache that `keep` says survives. When this returns the disk is on again, and
+    /// thawed.
     pub fn cut(&self, keep: Keep) {
         self.tell(&match keep {
             Keep::Nothing => "cut nothing".to_owned(),
@@ -98,7 +101,7 @@ impl VolatileDisk {
         });
     }
 
-    /// From now on the disk answers nothing.
+    /// Freezes the disk: from now on it answers nothing.
     pub fn freeze(&self) {
         self.tell("freeze");
     }
@@ -108,22 +111,22 @@ impl VolatileDisk {
         self.tell("thaw");
     }
 
-    /// From now on every operation takes `delay_ms` longer, next to the others.
+    /// Delays every operation from now on by `delay_ms`; operations are delayed in parallel.
     pub fn delay(&self, delay_ms: u64) {
         self.tell(&format!("delay {delay_ms}"));
     }
 
-    /// From now on the disk does at most so many operations a second; 0 for no limit.
+    /// Limits the disk from now on to the given number of operations a second; 0 means no limit.
     pub fn limit(&self, operations_per_s: u64) {
         self.tell(&format!("limit {operations_per_s}"));
     }
 
-    /// From now on flush and FUA make nothing durable.
+    /// Makes the disk lie: from now on flush and FUA make nothing durable.
     pub fn lie(&self) {
         self.tell("lie");
     }
 
-    /// What the disk has done and what it holds.
+    /// Returns the counters of the disk.
     pub fn counts(&self) -> Counts {
         let answer = self.ask("counts");
         let numbers: Result<Vec<u64>, _> = answer.split(' ').map(str::parse).collect();
@@ -159,7 +162,7 @@ impl VolatileDisk {
 
 impl Process {
     fn start(file: &Path, socket: &Path) -> Self {
-        // The socket of an earlier process: one that was killed leaves it behind.
+        // A process that was killed leaves its socket behind.
         if socket.exists() {
             std::fs::remove_file(socket).expect("remove an old socket");
         }
@@ -174,7 +177,7 @@ impl Process {
         let (send, lines) = channel();
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
-                // The test may be over.
+                // Sending fails if the test is over.
                 let _ = send.send(line);
             }
         });
@@ -186,7 +189,8 @@ impl Process {
     }
 
     fn end(&mut self) {
-        // It may have ended by itself, which the test's next command to it would have shown.
+        // The process may have ended by itself, which the test's next command to it would have
+        // shown.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

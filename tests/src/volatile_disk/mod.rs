@@ -1,25 +1,26 @@
-//! A disk with a volatile cache, as a small NBD server: what a crash test needs below the program.
+//! A disk with a volatile cache, as a small NBD server: the storage below the program in a crash
+//! test.
 //!
 //! Killing a process proves little, since the kernel keeps the writes that it completed. So the
-//! sides of a crash test lie on disks that lose, when they are told to cut the power, what no flush
-//! has covered: all of it, or a part that a seed chooses, torn where sectors meet. They can also
-//! freeze, be slow, and lie about flushes, which is how the tests show that they would see a flush
-//! missing.
+//! sides of a crash test lie on disks that lose unflushed writes when they are told to cut the
+//! power: all of them, or a part that a seed chooses, torn at sector boundaries. A disk can also
+//! freeze, be slow, and lie about flushes, by which the tests prove that they would detect a
+//! missing flush.
 //!
 //! The disk is a process (`volatile-disk FILE SOCKET`) that takes one command a line on its
-//! standard input and answers each with one line. It must never do something after a power cut that
-//! was asked for before it.
+//! standard input and answers each with one line. After a power cut it must never do an operation
+//! that was requested before the cut.
 //!
-//! | command | what it does |
+//! | command | effect |
 //! | --- | --- |
 //! | `cut nothing`, `cut everything` | power cut; the cache is lost, or was written out in time |
-//! | `cut blocks SEED`, `cut sectors SEED` | power cut; of each block of 4 KiB some version is kept, torn at 512 bytes with `sectors` |
-//! | `freeze`, `thaw` | answers nothing; answers again |
-//! | `delay MS` | every operation takes so much longer |
+//! | `cut blocks SEED`, `cut sectors SEED` | power cut; each block of 4 KiB keeps some version, torn at 512 bytes with `sectors` |
+//! | `freeze`, `thaw` | the disk answers nothing; it answers again |
+//! | `delay MS` | every operation takes MS milliseconds longer |
 //! | `limit N` | at most N operations a second, 0 for no limit |
-//! | `lie`, `honest` | a flush or FUA makes nothing durable; does again |
+//! | `lie`, `honest` | a flush or FUA makes nothing durable; it does again |
 //! | `counts` | reads, writes, writes with FUA, flushes, unflushed blocks, waiting operations |
-//! | `await N` | answers when N writes are complete since the start |
+//! | `await N` | answers when N writes have completed since the start |
 
 mod cache;
 mod device;
@@ -38,20 +39,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest that `await` waits, in seconds.
+/// Maximum time that `await` waits, in seconds.
 const AWAIT_MAX_S: u64 = 60;
 
-/// Serves the disk over `file` at `socket` until the standard input ends; the body of the program.
+/// Serves the disk over `file` at `socket` until standard input ends; the body of the program.
 ///
 /// # Errors
-/// When the file or the socket cannot be had. A failure while serving ends the process.
+/// If the file or the socket cannot be opened, or standard input or output fails. A failure of the
+/// disk while serving ends the process.
 pub fn run(file: &Path, socket: &Path) -> Result<()> {
     let device = Arc::new(Device::new(Content::open(file)?));
     let listener = UnixListener::bind(socket)?;
     let (worker, server) = (Arc::clone(&device), Arc::clone(&device));
     std::thread::spawn(move || fatal("file", &worker.work()));
     std::thread::spawn(move || fatal("socket", &serve::accept(&listener, &server)));
-    // A thread of the disk that panics is a mistake in it: nothing may go on beside that.
+    // A panic of a disk thread is a bug in the disk: end the whole process.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -71,7 +73,7 @@ fn fatal(what: &str, error: &Error) -> ! {
     std::process::exit(1)
 }
 
-/// Carries out one line; returns the answer.
+/// Carries out one command line and returns the answer.
 fn command(device: &Device, line: &str) -> Result<String> {
     let mut words = line.split_whitespace();
     let (verb, word, number) = (words.next(), words.next(), words.next());

@@ -1,5 +1,5 @@
-//! The disk's side of the NBD protocol (the NBD project's doc/proto.md), as much as a client needs
-//! that can do without structured replies. Shares nothing with the codec under test.
+//! The disk's side of the NBD protocol (the NBD project's doc/proto.md): the part that a client
+//! without structured replies needs. Shares no code with the codec under test.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,18 +12,18 @@ use crate::nbd::{
     CLIENT_FLAGS, FUA, IHAVEOPT, NBDMAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC, cmd, errno, opt, rep,
 };
 
-/// Longest data of an option, and longest payload of a request, in bytes.
+/// Maximum size of an option's data in bytes; `PAYLOAD_MAX` is the maximum payload of a request.
 const OPTION_MAX: u32 = 64 << 10;
 const PAYLOAD_MAX: u32 = 32 << 20;
 
-/// HAS_FLAGS, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES, CAN_MULTI_CONN.
+/// Flags HAS_FLAGS, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES, CAN_MULTI_CONN.
 const TRANSMISSION_FLAGS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 8;
 
-/// NBD_INFO_EXPORT and NBD_INFO_BLOCK_SIZE.
+/// Information types NBD_INFO_EXPORT and NBD_INFO_BLOCK_SIZE.
 const INFO_EXPORT: u16 = 0;
 const INFO_BLOCK_SIZE: u16 = 3;
 
-/// Takes connections for ever, each on a thread of its own.
+/// Accepts connections forever, each on a thread of its own; returns only the error of accept(2).
 pub fn accept(listener: &UnixListener, device: &Arc<Device>) -> Error {
     loop {
         let stream = match listener.accept() {
@@ -32,14 +32,14 @@ pub fn accept(listener: &UnixListener, device: &Arc<Device>) -> Error {
         };
         let device = Arc::clone(device);
         std::thread::spawn(move || {
-            // A client that takes no replies must not hold up the others for ever.
+            // A client that accepts no replies must not block the others forever.
             let patience = stream.set_write_timeout(Some(Duration::from_secs(20)));
             patience.expect("a time-out above zero");
             let number = device.connect(Arc::clone(&stream));
-            // How a connection ends is its client's business: the disk serves the others.
+            // The end of a connection concerns only its client: the disk serves the others.
             let _ = converse(&mut &*stream, number, &device);
             device.disconnect(number);
-            // The device may hold the socket for a reply; the client is to see the end now.
+            // The device may still hold the socket for a reply; the client must see the end now.
             let _ = stream.shutdown(std::net::Shutdown::Both);
         });
     }
@@ -71,7 +71,7 @@ fn converse(stream: &mut &UnixStream, number: u64, device: &Device) -> Result<()
     }
 }
 
-/// A request as the device does it, or its refusal.
+/// Returns the command for the device, or a refusal.
 fn checked(
     command: u16,
     flags: u16,
@@ -98,13 +98,13 @@ fn checked(
             length: length as usize,
         },
         cmd::WRITE => write(payload),
-        // What a trim leaves is the disk's choice; this one forgets.
+        // The content after a trim is the disk's choice; this disk writes zeroes.
         cmd::TRIM | cmd::WRITE_ZEROES => write(vec![0; length as usize]),
         _ => Command::Refuse(errno::EINVAL),
     }
 }
 
-/// Newstyle negotiation; true when transmission follows.
+/// Does the newstyle negotiation; returns true if transmission follows.
 fn handshake(stream: &mut &UnixStream, size_bytes: u64) -> Result<bool> {
     let mut greeting = NBDMAGIC.to_be_bytes().to_vec();
     greeting.extend(IHAVEOPT.to_be_bytes());
@@ -146,7 +146,7 @@ fn handshake(stream: &mut &UnixStream, size_bytes: u64) -> Result<bool> {
     }
 }
 
-/// NBD_INFO_EXPORT: every name is the one export.
+/// Returns the data of NBD_INFO_EXPORT; every export name stands for the only export.
 fn export(size_bytes: u64) -> Vec<u8> {
     let mut info = INFO_EXPORT.to_be_bytes().to_vec();
     info.extend(size_bytes.to_be_bytes());
@@ -154,7 +154,7 @@ fn export(size_bytes: u64) -> Vec<u8> {
     info
 }
 
-/// NBD_INFO_BLOCK_SIZE: minimum, preferred, maximum.
+/// Returns the data of NBD_INFO_BLOCK_SIZE: minimum, preferred and maximum block size.
 fn block_sizes() -> Vec<u8> {
     let mut info = INFO_BLOCK_SIZE.to_be_bytes().to_vec();
     for bytes in [SECTOR_BYTES as u32, 4096, PAYLOAD_MAX] {
@@ -163,8 +163,8 @@ fn block_sizes() -> Vec<u8> {
     info
 }
 
-/// Whether the data of NBD_OPT_GO asks for the block sizes: behind the name stand a count and so
-/// many numbers.
+/// Returns whether the data of NBD_OPT_GO ask for the block sizes. The name is followed by a count
+/// and that number of information types.
 fn wants_block_sizes(data: &[u8]) -> bool {
     let Some((length, rest)) = data.split_at_checked(4) else {
         return false;
@@ -189,7 +189,7 @@ fn take<const COUNT: usize>(stream: &mut impl Read) -> Result<[u8; COUNT]> {
     Ok(bytes)
 }
 
-/// So many bytes, of which there may be `most`.
+/// Receives `length` bytes; fails if `length` exceeds `most`.
 fn take_vec(stream: &mut impl Read, length: u32, most: u32) -> Result<Vec<u8>> {
     if length > most {
         return Err(ErrorKind::InvalidData.into());
@@ -199,7 +199,7 @@ fn take_vec(stream: &mut impl Read, length: u32, most: u32) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A big-endian number of up to eight bytes.
+/// Returns the value of a big-endian number of up to eight bytes.
 fn be(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -1,4 +1,4 @@
-//! canopydb, with checksums: all others check what they read as well.
+//! canopydb, with checksums, because all other engines verify their reads as well.
 
 use super::{Durability, Engine, Reader, Seen, Setting, give};
 use crate::record::Changes;

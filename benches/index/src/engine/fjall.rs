@@ -1,4 +1,4 @@
-//! fjall.
+//! Adapter of the benchmark to the engine fjall.
 
 use super::{Durability, Engine, Reader, Seen, Setting, give};
 use crate::record::Changes;
@@ -10,9 +10,10 @@ use std::path::Path;
 use std::time::Duration;
 
 const MEMTABLE_BYTES: u64 = 64 << 20;
-/// How often its counters are asked whether compaction is over; it has nothing to wait for.
+/// Interval at which its counters are polled for the end of compaction; the library has no call
+/// that waits for it.
 const ASK_EVERY: Duration = Duration::from_millis(20);
-/// So often in a row that nothing goes on.
+/// Number of successive idle polls after which the engine counts as idle.
 const CALM: u32 = 10;
 
 pub struct Fjall {

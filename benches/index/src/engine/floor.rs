@@ -1,5 +1,5 @@
-//! A bare log: preallocated, fully written, one direct and durable write of whole blocks a commit,
-//! and no index. No engine that promises the same can be faster on the same device.
+//! A bare log: preallocated, fully written, one direct and durable write of whole blocks for each
+//! commit, and no index. No engine with the same promise can be faster on the same device.
 
 use super::{Durability, Engine, Reader, Seen};
 use crate::record::Changes;
@@ -21,13 +21,13 @@ struct Log {
     durable: File,
     relaxed: File,
     at: u64,
-    /// Room for a batch at a multiple of the block, wherever the memory begins.
+    /// Memory for a batch, large enough to begin at a multiple of the block size inside it.
     memory: Vec<u8>,
     start: usize,
 }
 
-/// The flags are libc's: rustix calls `O_SYNC` DSYNC, which has the file system commit the time of
-/// the last change as well, and costs three blocks and a flush more.
+/// Opens the log for direct writes. The flags are libc's: rustix's DSYNC is `O_SYNC`, which also
+/// commits the modification time, and costs three more blocks and one more flush.
 fn open_direct(path: &Path, flags: i32) -> Result<File> {
     OpenOptions::new()
         .write(true)
@@ -93,7 +93,7 @@ impl Engine for Floor {
     }
 }
 
-/// A log has nothing to find.
+/// The reader of a log without an index, which finds no record.
 struct Nothing;
 
 impl Reader for Nothing {

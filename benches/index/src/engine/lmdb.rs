@@ -1,5 +1,5 @@
-//! LMDB by heed. No read-ahead: it was measured to cost 30 times the reads where data does not fit
-//! the memory, and changes nothing where it does.
+//! LMDB by heed, without read-ahead. Read-ahead was measured to cost 30 times the reads if the data
+//! do not fit into memory, and makes no difference if they do.
 
 use super::{Durability, Engine, Reader, Seen, give};
 use crate::record::Changes;
@@ -18,7 +18,7 @@ type Table = Database<Bytes, Bytes>;
 pub struct Lmdb {
     env: Env,
     table: Table,
-    /// What the flags of the environment say now.
+    /// Durability that the present flags of the environment give.
     durability: Mutex<Durability>,
 }
 
@@ -26,8 +26,8 @@ impl Lmdb {
     pub fn open(folder: &Path) -> Result<Lmdb> {
         let mut options = EnvOpenOptions::new();
         options.map_size(MAP_BYTES);
-        // SAFETY: read-ahead is a matter of speed alone; and the folder belongs to this run, so
-        // that nobody else changes or cuts the file while it is mapped.
+        // SAFETY: read-ahead only affects speed; and the folder belongs to this run, so that no
+        // other process changes or truncates the file while it is mapped.
         #[expect(
             unsafe_code,
             reason = "a map of a file is a promise that only the caller can make"
@@ -55,8 +55,8 @@ impl Lmdb {
             Durability::Durable => FlagSetMode::Disable,
             Durability::Relaxed => FlagSetMode::Enable,
         };
-        // SAFETY: only durability changes, and no other thread writes meanwhile: those that do, all
-        // write with the same durability.
+        // SAFETY: the flag changes only durability, and no other thread writes at the same time
+        // with another durability: all concurrent writers use the same one.
         #[expect(unsafe_code, reason = "the only way to a commit without a sync")]
         unsafe {
             self.env.set_flags(EnvFlags::NO_SYNC, mode)?;

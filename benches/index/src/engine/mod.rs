@@ -1,9 +1,8 @@
-//! The engines, each behind the same few calls.
+//! The engines, all behind the same few calls.
 //!
-//! A durable write is the engine's own commit with a full sync: when it returns, a power cut takes
-//! nothing of it. What an engine needs for a call (a transaction, a statement, a batch) is made
-//! inside the call and so is part of its time. It must never do for one engine what it does not for
-//! another.
+//! A durable write is the engine's own commit with a full sync: after it has returned, no power cut
+//! loses it. The objects that an engine needs for a call (a transaction, a statement, a batch) are
+//! made inside the call, and so are part of its time. This module must never favor one engine.
 
 #[cfg(feature = "canopydb")]
 mod canopydb;
@@ -25,12 +24,12 @@ use anyhow::Result;
 use serde_json::Value;
 use std::path::Path;
 
-/// The engines that can be asked for.
+/// The engines to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Name {
-    /// A bare log, no index: what a durable commit costs at least.
+    /// A bare log without an index: the minimum cost of a durable commit.
     Floor,
-    /// `bimetal-index`.
+    /// This project's engine, `bimetal-index`.
     Ours,
     #[cfg(feature = "lmdb")]
     Lmdb,
@@ -46,19 +45,18 @@ pub enum Name {
     Rocksdb,
 }
 
-/// How an engine is opened.
+/// Parameters with which an engine is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Memory for what was read, in bytes: each engine's own cache. LMDB has none, the kernel has
-    /// it.
+    /// Size of the engine's own read cache in bytes. LMDB has no cache and uses the kernel's.
     pub cache_bytes: u64,
-    /// For ours: the part of it for changes that are not in nodes yet, in bytes.
+    /// For `ours`: the part of `cache_bytes` for changes that are not in nodes yet, in bytes.
     pub buffer_bytes: u64,
-    /// For ours: the longest image of a leaf, in bytes.
+    /// For `ours`: the maximum size of a leaf image in bytes.
     pub node_bytes: usize,
 }
 
-/// Whether a write waits until nothing can take it back.
+/// Whether a write waits until it is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     Durable,
@@ -67,13 +65,14 @@ pub enum Durability {
 
 /// An open engine.
 pub trait Engine: Send + Sync {
-    /// Makes all the changes as one.
+    /// Applies all changes atomically.
     fn write(&self, changes: &Changes, durability: Durability) -> Result<()>;
 
-    /// Shows one snapshot.
+    /// Calls `look` with a reader of one snapshot.
     fn read(&self, look: &mut dyn FnMut(&mut dyn Reader) -> Result<()>) -> Result<()>;
 
-    /// The newest value of a key, in place of what is in `out`: the engine's shortest way.
+    /// Replaces the content of `out` by the newest value of a key, by the engine's fastest call.
+    /// Returns whether the key exists.
     fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let mut found = false;
         self.read(&mut |reader| {
@@ -83,39 +82,39 @@ pub trait Engine: Send + Sync {
         Ok(found)
     }
 
-    /// Writes back everything that is only in memory or in a log, and waits until nothing is left
-    /// to do.
+    /// Writes back all content that is only in memory or in a log, and waits until this work is
+    /// done.
     fn write_back(&self) -> Result<()>;
 
-    /// Waits for work that writes have left to other threads, and starts none.
+    /// Waits for work that writes have left to other threads, and starts no new work.
     fn settle(&self) -> Result<()> {
         Ok(())
     }
 
-    /// What the engine says of itself; `log_bytes` and `reserve_bytes` are parts of its files that
-    /// hold no records, if it knows them.
+    /// Returns the engine's own statistics. `log_bytes` and `reserve_bytes` are the parts of its
+    /// files that hold no records, if the engine reports them.
     fn figures(&self) -> Result<Value> {
         Ok(Value::Null)
     }
 }
 
-/// One snapshot.
+/// Reader of one snapshot.
 pub trait Reader {
-    /// The value of a key, in place of what is in `out`.
+    /// Replaces the content of `out` by the value of a key. Returns whether the key exists.
     fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool>;
 
-    /// Looks at up to `rows` records from a key on; returns how many there were.
+    /// Reads up to `rows` records from a key on into `seen`; returns how many there were.
     fn scan(&mut self, from: &[u8], rows: usize, seen: &mut Seen) -> Result<usize>;
 }
 
-/// Looks at keys and values, so that an engine must have them at hand.
+/// Sum over the keys and values read, so that an engine must really deliver their bytes.
 #[derive(Debug, Default)]
 pub struct Seen {
     sum: u64,
 }
 
 impl Seen {
-    /// Looks at both ends of a key and a value.
+    /// Adds the first and last byte of a key and of a value.
     #[inline]
     pub fn row(&mut self, key: &[u8], value: &[u8]) {
         let ends = |bytes: &[u8]| match bytes {
@@ -125,20 +124,20 @@ impl Seen {
         self.sum = self.sum.wrapping_add(ends(key) + ends(value));
     }
 
-    /// Something that depends on all of it.
+    /// Returns the sum, which depends on all rows.
     pub fn sum(&self) -> u64 {
         self.sum
     }
 }
 
-/// Puts a value into the buffer of the caller.
+/// Copies a value into the caller's buffer.
 #[inline]
 fn give(out: &mut Vec<u8>, value: &[u8]) {
     out.clear();
     out.extend_from_slice(value);
 }
 
-/// Opens an engine in a folder of its own, or makes it there.
+/// Opens an engine in a folder of its own, and creates its files if they are missing.
 pub fn open(name: Name, folder: &Path, setting: &Setting) -> Result<Box<dyn Engine>> {
     Ok(match name {
         Name::Floor => Box::new(floor::Floor::open(folder)?),

@@ -1,4 +1,4 @@
-//! `bimetal-index`.
+//! Adapter of the benchmark to this project's engine, `bimetal-index`.
 
 use super::{Durability, Engine, Reader, Seen, Setting};
 use crate::record::Changes;
@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use std::ops::Bound;
 use std::path::Path;
 
-/// Where the log is shorter than what is gathered, it is written more than once.
+/// Minimum size of the log. If the log is shorter than the write buffer, it is written more than
+/// once.
 const LOG_BYTES_MIN: u64 = 256 << 20;
 
 pub struct Ours {

@@ -1,4 +1,4 @@
-//! redb.
+//! Adapter of the benchmark to the engine redb.
 
 use super::{Durability, Engine, Reader, Seen, Setting, give};
 use crate::record::Changes;

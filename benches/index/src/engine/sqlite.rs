@@ -1,5 +1,6 @@
-//! SQLite: a table without row numbers, a write-ahead log, a full sync a commit. One connection,
-//! because more of them write no faster and would need to wait for each other by trying again.
+//! SQLite: a table without row numbers, a write-ahead log, and a full sync for each commit. It uses
+//! one connection, because more connections write no faster and would have to retry while others
+//! write.
 
 use super::{Durability, Engine, Reader, Seen, Setting, give};
 use crate::record::Changes;
@@ -46,7 +47,7 @@ impl Sqlite {
 impl State {
     fn set(&mut self, durability: Durability) -> Result<()> {
         if self.durability != durability {
-            // In a write-ahead log NORMAL syncs only at its checkpoints.
+            // With a write-ahead log, NORMAL syncs only at checkpoints.
             let level = match durability {
                 Durability::Durable => "FULL",
                 Durability::Relaxed => "NORMAL",

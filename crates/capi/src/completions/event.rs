@@ -18,7 +18,7 @@ impl EventFd {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just made it, and nobody else knows its number.
+        // SAFETY: the kernel has just created the descriptor, and no other owner knows its number.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(EventFd(File::from(fd)))
     }

@@ -72,7 +72,7 @@ impl Completions {
     }
 
     /// Waits until `min` completions are ready or `timeout` has elapsed (without a timeout:
-    /// forever), then takes up to `max` of them, and returns the number taken.
+    /// forever), then takes at most `max` of them, and returns the number taken.
     pub(crate) fn reap(
         &self,
         min: usize,

@@ -41,25 +41,25 @@ const STEP: Duration = Duration::from_secs(1);
 /// Number of steps between two tables if standard output is not a terminal.
 const STEPS_ON_A_PIPE: u64 = 5;
 
-/// How to show it.
+/// Arguments of the verb `demo`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to put the files (1 GiB at most), which are kept then [default: a temporary
+    /// Directory for the files (1 GiB at most), which are then kept [default: a temporary
     /// directory, removed at the end]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// How long to run the load
+    /// Duration of the load in seconds
     #[arg(long, value_name = "N", default_value = "45",
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
-    /// Writes per second
+    /// Number of writes per second
     #[arg(long, value_name = "N", default_value = "50",
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
     rate: u64,
     /// Seed of the load and of the devices
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
-    /// Print the result as JSON at the end, and nothing else
+    /// Print only the result, as JSON, at the end
     #[arg(long)]
     json: bool,
 }
@@ -235,7 +235,8 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.keep {
-            // Files left in the temporary directory are no reason to fail after the last line.
+            // A failed removal leaves files in the temporary directory, which does not make the
+            // demo fail.
             let _ = fs::remove_dir_all(&self.path);
         }
     }

@@ -17,9 +17,9 @@ use bimetal_console::table::{Align, Table};
 
 /// Time without a completion after which a device is called frozen.
 const FROZEN_NS: u64 = 200_000_000;
-/// Latencies from which a value is shown as a warning, and as bad.
+/// Latencies from which a value is shown in the colours for a warning and for a bad value.
 const SLOW_NS: [u64; 2] = [100_000_000, 500_000_000];
-/// The range of the curves.
+/// Range of latencies that the curves show.
 const CURVE_NS: (u64, u64) = (1_000_000, 2_000_000_000);
 /// Number of columns of the live table without the curve.
 const WIDTH_WITHOUT_CURVE: usize = 76;
@@ -34,7 +34,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// A screen for a demo with these arguments.
+    /// Creates the screen of a demo with these arguments.
     pub(super) fn new(terminal: Terminal, configuration: &Path, args: &Args) -> Screen {
         Screen {
             terminal,
@@ -45,7 +45,7 @@ impl Screen {
         }
     }
 
-    /// True when the table is drawn in place.
+    /// Returns true if the table is redrawn in place.
     pub(super) fn is_live(&self) -> bool {
         self.terminal.live && !self.json
     }

@@ -13,8 +13,8 @@ use bimetal_rt::{Instant, Rng, Rt};
 use crate::load::{cut, random_data};
 use bimetal_console::latency::Latencies;
 
-/// Step of the write sizes: 10 to 500 KB in steps of 10 KB, as in the paper on hetero-mirroring: 96
-/// % of the files in use are smaller than that.
+/// Step of the write sizes: 10 to 500 KB in steps of 10 KB, as in the paper on hetero-mirroring. Of
+/// the files in use, 96 % are smaller than 500 KB.
 const WRITE_STEP_BYTES: u64 = 10_000;
 const WRITE_STEPS_MAX: u64 = 50;
 /// Number of writes for each read.
@@ -26,15 +26,15 @@ const OUTSTANDING_MAX: usize = 4096;
 /// Number of steps that the curves show.
 pub(super) const STEPS_MAX: usize = 60;
 
-/// Arrival times and targets of the requests.
+/// Parameters of the load.
 pub(super) struct Arrivals {
-    /// Writes per second, a Poisson process.
+    /// Mean number of writes per second; the arrivals are a Poisson process.
     pub(super) writes_per_s: f64,
-    /// Size of the smallest device.
+    /// Upper bound on the size that the load uses of each device.
     pub(super) device_bytes: u64,
     /// Seed of the random numbers.
     pub(super) seed: u64,
-    /// Time of the last arrival.
+    /// Duration of the load; no request arrives later.
     pub(super) duration: Duration,
 }
 

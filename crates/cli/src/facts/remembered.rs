@@ -1,5 +1,5 @@
-//! Unfinished operations that the superblocks of a volume record, and sides that only one of the
-//! volume and its configuration names.
+//! Unfinished operations that the superblocks of a volume record, and differences between the sides
+//! of the volume and the sides in its configuration.
 
 use anyhow::Result;
 use bimetal_block::graph::{Graph, Node};
@@ -14,11 +14,11 @@ use super::{AllFacts, superblock_of};
 /// State of a side that has been removed from the volume.
 const UNLISTED: &str = "not in the volume";
 
-/// Adds these facts to the facts of the mirrors and their sides; all devices must have been
-/// inspected.
+/// Adds the unfinished operations and the differing sides to the facts of the mirrors and their
+/// sides. All devices must have been inspected.
 ///
 /// # Errors
-/// A side that cannot be read.
+/// If the superblocks of a side cannot be read.
 pub(super) fn tell(graph: &Graph, all: &mut AllFacts) -> Result<()> {
     for (name, node) in graph.nodes() {
         let Node::Mirror(config) = node else { continue };
@@ -90,8 +90,8 @@ fn names_of(
     names.collect()
 }
 
-/// Returns the operation that the next start resumes, and the line to write; `None` if there is
-/// neither.
+/// Returns a sentence with the operations that the next start resumes, and with the line to write
+/// into the configuration; `None` if there is neither.
 fn sentence(
     mirror: &str,
     newest: &Superblock,

@@ -1,4 +1,5 @@
-//! `bimetal index compact`.
+//! `bimetal index compact`: makes an index as small as possible. An interruption must not undo
+//! completed steps.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,10 +13,10 @@ use super::stats::space_bytes;
 use super::{OpenArgs, failed};
 use bimetal_block::units::show_count;
 
-/// Which index.
+/// Arguments of the verb `compact`.
 ///
-/// It goes in steps, each of which stays done: it can be ended at any time, and go on later. It
-/// takes no more space meanwhile than two segments and a checkpoint.
+/// The effect of each completed step remains, so a compaction can be ended at any time and
+/// continued later. Meanwhile it takes no more additional space than two segments and a checkpoint.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index

@@ -19,16 +19,16 @@ use super::{MakeArgs, OpenArgs, failed, unopened};
 /// indexes all have data there.
 const LOOKED_AT_BYTES: usize = 1 << 20;
 
-/// Where, and how long its parts are.
+/// Arguments of the verb `create`.
 ///
-/// A file is made, and grows and shrinks with what is in it. On a block device the index takes all
-/// of it.
+/// A file is created, and grows and shrinks with its content. On a block device, the index takes
+/// the whole device.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The file, which must not exist or be empty, or the block device
+    /// The file, which must be new or empty, or the block device
     #[arg(value_name = "INDEX")]
     index: PathBuf,
-    /// Make it on a device that has something on it, which is lost
+    /// Create the index on a device that holds data; the data is lost
     #[arg(long)]
     destroy_data: bool,
     #[command(flatten)]
@@ -100,7 +100,7 @@ fn check_is_unfinished(path: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a device that is not empty.
+/// Refuses a device that does not begin with zeroes, unless `destroys_data` is true.
 fn check_is_empty(path: &Path, storage: &dyn Storage, destroys_data: bool) -> Result<()> {
     let looked_at = LOOKED_AT_BYTES.min(storage.len_bytes() as usize);
     let mut start = Aligned::zeroed(looked_at);

@@ -3,12 +3,12 @@
 
 use std::io::Write as _;
 
-/// A form.
+/// Text form of a key or a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Form {
-    /// The bytes as they are
+    /// The bytes, unchanged
     Text,
-    /// A number up to 2^64-1, kept as 8 bytes big-endian, so that numbers are in order
+    /// A number up to 2^64-1, stored as 8 bytes big-endian, so that byte order is numeric order
     U64,
     /// Two hexadecimal digits for each byte
     Hex,
@@ -56,7 +56,7 @@ impl Form {
     /// Appends the text of `bytes` in this form.
     ///
     /// # Errors
-    /// The reason why this form cannot show them.
+    /// The reason why this form cannot represent the bytes.
     pub(crate) fn show(self, bytes: &[u8], field: &mut Vec<u8>) -> Result<(), String> {
         match self {
             Form::Text => field.extend_from_slice(bytes),

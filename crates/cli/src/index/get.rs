@@ -1,4 +1,4 @@
-//! `bimetal index get`.
+//! `bimetal index get`: prints the values of keys. It must never write to the index.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,9 +10,10 @@ use super::form::{Form, excerpt};
 use super::{OpenArgs, failed};
 use bimetal_console::stderr::say;
 
-/// Which keys.
+/// Arguments of the verb `get`.
 ///
-/// The index is only read: others may read it at the same time, but none may have it open to write.
+/// The index is opened for reading only: other readers may have it open at the same time, but no
+/// writer.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index
@@ -21,10 +22,10 @@ pub(crate) struct Args {
     /// The keys
     #[arg(value_name = "KEY", required = true)]
     keys: Vec<String>,
-    /// How keys are written
+    /// Form of the keys on the command line
     #[arg(long, value_name = "FORM", default_value = "text")]
     key: Form,
-    /// How to print values
+    /// Form in which values are printed
     #[arg(
         long,
         value_name = "FORM",
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     open: OpenArgs,
 }
 
-/// Runs the verb: a line for each value; the status is 1 when a key is missing.
+/// Runs the verb, which prints a line for each value. The exit status is 1 if a key is missing.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let keys = args.keys.iter().map(|key| read_key(args.key, key));
     let keys = keys.collect::<Result<Vec<Vec<u8>>>>()?;

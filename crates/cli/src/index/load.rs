@@ -23,31 +23,32 @@ const BATCH_BYTES: usize = 256 << 10;
 /// Maximum number of bytes of an operation in addition to key and value: a kind and two lengths.
 const OPERATION_BYTES: usize = 16;
 
-/// What to load, and into what.
+/// Arguments of the verb `load`.
 ///
-/// Records of the same key: the last one counts. Files are known by the ends of their names: .csv,
-/// .tsv (CSV with tabs), .bin, .txt (lines), .json and .jsonl.
+/// If several records have the same key, the last one counts. The format of a file is recognized by
+/// the extension of its name: .csv, .tsv (CSV with tabs), .bin, .txt (lines), .json and .jsonl.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index
     #[arg(value_name = "INDEX")]
     index: PathBuf,
-    /// The files; none, or `-`: standard input
+    /// The files; `-` or no file means standard input
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// How records stand in the files, where their names do not say
+    /// Format of the records [default: by the extension of each file]
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
-    /// How keys are written in CSV, lines and JSON
+    /// Form of keys in CSV, lines and JSON
     #[arg(long, value_name = "FORM", default_value = "text")]
     key: Form,
-    /// How values are written in CSV and JSON
+    /// Form of values in CSV and JSON
     #[arg(long, value_name = "FORM", default_value = "text")]
     value: Form,
-    /// Pass over the first line of each CSV file
+    /// Skip the first line of each CSV file
     #[arg(long)]
     header: bool,
-    /// What is between the columns of CSV, or `tab`; default: a comma
+    /// Delimiter between the columns of CSV: a character, or `tab` [default: a comma, or a tab for
+    /// .tsv]
     #[arg(long, value_name = "CHAR", value_parser = parse_delimiter)]
     delimiter: Option<u8>,
     #[command(flatten)]

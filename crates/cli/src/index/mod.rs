@@ -27,7 +27,7 @@ use bimetal_console::table::{Align, Table};
 use progress::{Progress, Unit};
 use volume::{WhereArgs, open_device};
 
-/// What to do with an index.
+/// Arguments of the verb `index`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -36,28 +36,28 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    /// Make an empty index in a new file or on a block device.
+    /// Create an empty index in a new file or on a block device.
     Create(create::Args),
-    /// Put records of files into an index, which is made if it does not exist.
+    /// Load records from files into an index, which is created if it does not exist.
     Load(load::Args),
     /// Print the values of keys.
     Get(get::Args),
     /// Print keys and their values in order.
     Scan(scan::Args),
-    /// Check every byte of an index that something leads to, writing nothing.
+    /// Check every node of an index and its log, without writing.
     Verify(verify::Args),
-    /// Make an index as short as it can be.
+    /// Make an index as small as possible.
     Compact(compact::Args),
-    /// Build a damaged index anew, in a new file, from whatever is left of it.
+    /// Rebuild a damaged index, in a new file, from its remains.
     Rebuild(rebuild::Args),
-    /// Show what an index takes of space and memory.
+    /// Show the space and the memory that an index uses.
     Stats(stats::Args),
 }
 
-/// How to open an index.
+/// Options for opening an index.
 #[derive(clap::Args)]
 struct OpenArgs {
-    /// Memory for nodes and changes
+    /// Memory for nodes and buffered changes
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     memory: Size,
     #[command(flatten)]
@@ -96,13 +96,13 @@ impl OpenArgs {
     }
 }
 
-/// How to make an index.
+/// Options for creating an index.
 #[derive(clap::Args)]
 struct MakeArgs {
-    /// Length of the log of a new index; default: 64MiB
+    /// Length of the log of a new index [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     log_bytes: Option<Size>,
-    /// Length of a segment of a new index: what the SSD erases at once; default: 1MiB
+    /// Length of a segment of a new index, ideally the erase unit of the SSD [default: 1MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     segment_bytes: Option<Size>,
 }

@@ -51,7 +51,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A bar with nothing done.
+    /// Starts a progress bar with nothing done.
     pub(crate) fn start(unit: Unit, message: &'static str) -> Progress {
         let length = match unit {
             Unit::Bytes(total) => total,
@@ -90,7 +90,7 @@ impl Progress {
         &self.bar
     }
 
-    /// Seconds since the start, never 0.
+    /// Returns the seconds since the start, which are never 0.
     pub(crate) fn seconds(&self) -> f64 {
         self.bar.elapsed().as_secs_f64().max(1e-9)
     }

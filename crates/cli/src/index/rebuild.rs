@@ -16,27 +16,27 @@ use super::{OpenArgs, failed, unopened, write_group};
 use bimetal_block::units::show_count;
 use bimetal_console::table::{Align, Table};
 
-/// From what, and to where.
+/// Arguments of the verb `rebuild`.
 ///
-/// Neither superblocks nor checkpoints are needed: the new index is made of the images of leaves,
-/// and of the log. Every range of keys of which something is missing, or may be older than it was,
-/// is listed. Where nothing is, the new index has what the old one had; without superblocks, or
-/// without any of the log, that is not proven.
+/// Neither superblocks nor checkpoints are needed: the new index is built from the images of leaves
+/// and from the log. The verb lists every range of keys in which content is missing, or may be
+/// older than it was. If no range is listed, the new index has the content of the old one; without
+/// a superblock, or without any part of the log, this is not proven.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The damaged index; it is only read
     #[arg(value_name = "INDEX")]
     index: PathBuf,
-    /// The new one, a file that does not exist
+    /// The new index, in a file that must not exist
     #[arg(value_name = "NEW")]
     new: PathBuf,
-    /// Which index, where parts of several are found: its id, in hexadecimal digits
+    /// Id of the index in hexadecimal digits, if parts of several indexes are found
     #[arg(long, value_name = "ID", value_parser = parse_id)]
     id: Option<u64>,
-    /// How to print keys; default: text if that is what they are, else hex
+    /// Form in which keys are printed [default: text if all of them are text, else hex]
     #[arg(long, value_name = "FORM")]
     key: Option<Form>,
-    /// Print JSON; keys are hexadecimal digits unless --key says otherwise
+    /// Print JSON, with keys in hexadecimal digits unless --key is given
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -8,14 +8,14 @@ use bimetal_index::KEY_BYTES_MAX;
 
 use super::form::{Form, excerpt};
 
-/// How records stand in a file.
+/// Format of the records in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// key,value with quotes where they are needed (RFC 4180)
+    /// `key,value`, quoted where necessary (RFC 4180)
     Csv,
-    /// Two lengths of 4 bytes, little-endian, then key and value
+    /// Two lengths of 4 bytes each, little-endian, then the key and the value
     Binary,
-    /// Each line is a key; its value is empty
+    /// A key on each line, with an empty value
     Lines,
     /// An object with `key` and `value` on each line
     Json,
@@ -124,8 +124,8 @@ pub(crate) fn open<'a>(
     }
 }
 
-/// A byte that never occurs in text. It is appended after the end of CSV and becomes a record of
-/// its own, unless the end is inside quotes.
+/// Byte that is appended after the end of CSV. It becomes a record of its own, unless the end is
+/// inside quotes.
 const BEHIND_THE_END: u8 = 0;
 
 /// Feeds a file to the CSV reader line by line, and then the end in two pieces: a line feed, for a
@@ -219,7 +219,8 @@ impl<R: BufRead> Csv<R> {
         if self.fields.len() == 1 && self.fields[0] == [BEHIND_THE_END] {
             return Ok(false);
         }
-        // The last line has no line feed here.
+        // A complete record does not contain the line feed at its end. This record does, so the
+        // difference is one too small.
         self.line += 1;
         let why = "a quote is opened here and never closed";
         Err(Bad::Record(why.to_owned()))
@@ -310,7 +311,8 @@ impl<R: BufRead> Records for Binary<R> {
 /// Maximum length of a line of JSON; longer lines are malformed.
 const JSON_LINE_BYTES_MAX: u64 = 1 << 30;
 
-/// Returns the length of the longest possible line with a key: two characters a byte, and `0x`.
+/// Returns the maximum length of a line with a key; a hexadecimal key takes two characters a byte,
+/// and `0x`.
 fn line_bytes_max(key: Form) -> u64 {
     match key {
         Form::Text => KEY_BYTES_MAX as u64,
@@ -318,7 +320,7 @@ fn line_bytes_max(key: Form) -> u64 {
     }
 }
 
-/// Lines, whose ends are a line feed, or a carriage return and a line feed.
+/// Reader of lines, each of which ends with a line feed, or with a carriage return and a line feed.
 struct Lines<R> {
     input: R,
     bytes_max: u64,
@@ -418,7 +420,8 @@ impl<R: BufRead> Records for JsonLines<R> {
         let pair: Pair = serde_json::from_slice(line).map_err(|error| {
             let column = error.column();
             let why = error.to_string();
-            // Its line is that of one line; ours is known.
+            // Remove the line number of the JSON parser, which sees only this line. The caller adds
+            // the line number in the file.
             let why = why.split(" at line ").next().unwrap_or(&why);
             Bad::Record(format!("column {column}: {why}"))
         })?;
@@ -497,7 +500,7 @@ mod tests {
             assert_eq!((good, line), (vec![1], 2), "{text:?}");
             assert!(why.contains("never closed"), "{why}");
         }
-        // What is cut off between records is a whole file; zero bytes are text like any other.
+        // A file that is cut off between two records is complete. Zero bytes are ordinary text.
         assert_eq!(csv_lines("a,\0\n\0,\0"), (vec![1, 2], None));
         let (_, bad) = csv_lines("a,1\n\0\n");
         assert!(bad.is_some_and(|(line, why)| line == 2 && why.contains("found 1")));
@@ -531,7 +534,7 @@ mod tests {
         let (good, bad) = read_as(Format::Binary, READING, whole);
         assert_eq!((good.len(), bad), (2, None));
         assert_eq!((&good[0].0[..], &good[0].1[..]), (&b"k"[..], &b"vv"[..]));
-        // Cut anywhere but between the records it is refused at the record that is cut.
+        // A file that is cut off within a record is refused at that record.
         for len in (1..whole.len()).filter(|len| *len != 11) {
             let (good, bad) = read_as(Format::Binary, READING, &whole[..len]);
             let (place, why) = bad.expect("it is cut off");

@@ -22,49 +22,49 @@ const RECORDS_BETWEEN: u64 = 1 << 14;
 /// Mark by which a CSV reader recognizes UTF-8, and which it removes.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// How records are written.
+/// Format in which records are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// key,value with quotes where they are needed (RFC 4180)
+    /// `key,value`, quoted where necessary (RFC 4180)
     Csv,
-    /// Two lengths of 4 bytes, little-endian, then key and value
+    /// Two lengths of 4 bytes each, little-endian, then the key and the value
     Binary,
     /// An object with `key` and `value` on each line
     Json,
 }
 
-/// Which records, and how to write them.
+/// Arguments of the verb `scan`.
 ///
-/// The index is opened as by a program that writes: no other may have it open. What is printed is
-/// what was there at the beginning.
+/// The index is opened for reading only: other readers may have it open at the same time, but no
+/// writer. The scan prints the records as they were at its start.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index
     #[arg(value_name = "INDEX")]
     index: PathBuf,
-    /// Begin with this key, or the next one after it
+    /// Print only keys from this one on
     #[arg(long, value_name = "KEY")]
     from: Option<String>,
-    /// End before this key
+    /// Print only keys before this one
     #[arg(long, value_name = "KEY")]
     to: Option<String>,
-    /// Only keys that begin so
+    /// Print only keys with this prefix
     #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"])]
     prefix: Option<String>,
-    /// From the last key to the first
+    /// Print the keys in descending order
     #[arg(long)]
     reverse: bool,
-    /// At most so many records
+    /// Print at most this many records
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// How to write records
+    /// Format of the records
     #[arg(long, value_name = "FORMAT", default_value = "csv")]
     format: Format,
-    /// How to write keys, and how they are written in options; default: text if that is what they
-    /// are, else hex
+    /// Form of keys, in the output and in --from, --to and --prefix [default: text, but hex in the
+    /// output if the first or the last key is not text]
     #[arg(long, value_name = "FORM")]
     key: Option<Form>,
-    /// How to write values; default: text if that is what they are, else hex
+    /// Form of values [default: text, but hex if the first or the last value is not text]
     #[arg(long, value_name = "FORM")]
     value: Option<Form>,
     #[command(flatten)]
@@ -157,7 +157,7 @@ impl Bounds {
     }
 }
 
-/// Returns the first key after all keys that begin with `prefix`.
+/// Returns the upper bound of the keys that begin with `prefix`.
 fn behind(prefix: &[u8]) -> Bound<Vec<u8>> {
     let mut key = prefix.to_vec();
     while let Some(last) = key.pop() {
@@ -174,7 +174,7 @@ fn behind(prefix: &[u8]) -> Bound<Vec<u8>> {
 struct Looks {
     key: Form,
     value: Form,
-    /// Whether the first key begins with a mark that a CSV reader would remove.
+    /// Whether the first or the last key begins with a mark that a CSV reader would remove.
     has_mark: bool,
 }
 
@@ -218,7 +218,7 @@ impl Looks {
     }
 }
 
-/// Why a record was not written.
+/// Reason why a record was not written.
 enum Refused {
     Output(io::Error),
     Form(String),

@@ -1,4 +1,5 @@
-//! `bimetal index stats`.
+//! `bimetal index stats`: shows the space and the memory that an index uses. It must never write to
+//! the index.
 
 use std::io::{self, Write};
 use std::ops::Bound;
@@ -17,9 +18,10 @@ use bimetal_block::units::show_count;
 /// Number of keys between two updates of the bar.
 const KEYS_BETWEEN: u64 = 1 << 16;
 
-/// Which index.
+/// Arguments of the verb `stats`.
 ///
-/// The index is only read: others may read it at the same time, but none may have it open to write.
+/// The index is opened for reading only: other readers may have it open at the same time, but no
+/// writer.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index

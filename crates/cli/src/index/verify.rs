@@ -1,5 +1,5 @@
-//! `bimetal index verify`. The file is opened for reading only, alongside other readers. Damage is
-//! the result, for people and for programs, and not a failure of the verb.
+//! `bimetal index verify`: checks an index. It opens the index for reading only, alongside other
+//! readers. Damage is the result, for people and for programs, and not a failure of the verb.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::{failed, write_group};
 use bimetal_block::units::show_count;
 use bimetal_console::table::{Align, Table};
 
-/// Which index.
+/// Arguments of the verb `verify`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index

@@ -16,10 +16,11 @@ use super::unopened;
 use crate::config::Config;
 use bimetal_console::stderr::say;
 
-/// Where an index is.
+/// Location of an index.
 #[derive(clap::Args)]
 pub(super) struct WhereArgs {
-    /// INDEX is the name of a device in this configuration, which nobody may serve meanwhile
+    /// Take INDEX as the name of a device in this configuration; no server may use the device
+    /// meanwhile
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
 }

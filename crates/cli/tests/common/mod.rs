@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A mirror of two files, served at a socket beside its configuration. Its exposure is one that its
-/// logs of 4 MiB have room for.
+/// A mirror of two files, served at a socket beside its configuration. Its exposure bound is small
+/// enough for its logs of 4 MiB.
 pub const MIRROR: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n\
     [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"32MiB\"\n\
     [device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n\
@@ -19,7 +19,7 @@ pub const MIRROR: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = 
     [export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n\
     [server]\nlock_memory = false\nmemory = \"16MiB\"\n";
 
-/// A server that has said `ready`, killed at the end if it still runs.
+/// A server that has printed `ready`; it is killed on drop if it still runs.
 pub struct Served(Child);
 
 impl Served {
@@ -28,12 +28,12 @@ impl Served {
         Served::start_with(config, &[])
     }
 
-    /// The same with options.
+    /// Runs `bimetal serve CONFIG` with further options.
     pub fn start_with(config: &Path, options: &[&str]) -> Served {
         Served::run(&[&["serve", arg(config)], options].concat())
     }
 
-    /// Runs `bimetal` with a verb that says `ready`.
+    /// Runs `bimetal` with a verb that prints `ready`, and waits for that line.
     pub fn run(args: &[&str]) -> Served {
         let mut child = command(args)
             .stdout(Stdio::piped())
@@ -47,7 +47,7 @@ impl Served {
         Served(child)
     }
 
-    /// The names of its threads, as the kernel shows them.
+    /// Returns the names of the server's threads, as the kernel shows them.
     pub fn threads(&self) -> Vec<String> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
         let name = |task: std::io::Result<std::fs::DirEntry>| {
@@ -57,7 +57,8 @@ impl Served {
         tasks.map(name).collect()
     }
 
-    /// Sends a signal and gives the status and what was said on standard error.
+    /// Sends a signal and waits for the end of the server. Returns its exit status and its output
+    /// on standard error.
     pub fn end(mut self, signal: &str) -> (Option<i32>, String) {
         let pid = self.0.id().to_string();
         let kill = Command::new("kill").args(["-s", signal, &pid]).status();
@@ -72,7 +73,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It has ended already unless the test failed.
+        // The server has ended already, unless the test failed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -85,10 +86,10 @@ pub const WRITE: u16 = 1;
 /// `NBD_CMD_FLUSH`.
 pub const FLUSH: u16 = 3;
 
-/// A client of the export `vol`, by the bytes of the NBD protocol.
+/// A client of the export `vol`, which writes the bytes of the NBD protocol itself.
 pub struct Client {
     stream: UnixStream,
-    /// What it was told of the size.
+    /// Size of the export, as told by the server.
     pub size_bytes: u64,
 }
 
@@ -99,7 +100,8 @@ impl Client {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting).unwrap();
         assert_eq!(&greeting[..8], b"NBDMAGIC");
-        // Client flags: fixed newstyle and no zeroes. Then the option with 3 bytes.
+        // The client flags are fixed newstyle and no zeroes. The option with 3 bytes of data
+        // follows.
         stream.write_all(&[0, 0, 0, 3]).unwrap();
         let option = b"IHAVEOPT\0\0\0\x01\0\0\0\x03vol";
         stream.write_all(option).unwrap();
@@ -121,7 +123,8 @@ impl Client {
         self.stream.write_all(&request).unwrap();
     }
 
-    /// Waits for the answer to a request that asks for so many bytes: these, or an errno.
+    /// Waits for the answer to a request that returns `len` bytes; returns these bytes, or an
+    /// errno.
     pub fn answer(&mut self, len: usize) -> Result<Vec<u8>, u32> {
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply).unwrap();

@@ -23,26 +23,26 @@ fn name() -> &'static str {
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// An empty directory; `name` tells tests apart.
+    /// Creates an empty directory; `name` distinguishes the tests.
     pub fn new(name: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("bimetal-cli-{name}-{}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         Scratch(path)
     }
 
-    /// The path of a file in it.
+    /// Returns the path of a file in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Writes a text file.
+    /// Writes a text file and returns its path.
     pub fn text(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, text).unwrap();
         path
     }
 
-    /// Makes a file of zeroes.
+    /// Creates a file of zeroes and returns its path.
     pub fn zeroes(&self, name: &str, bytes: u64) -> PathBuf {
         let path = self.path(name);
         std::fs::File::create_new(&path)
@@ -52,7 +52,7 @@ impl Scratch {
         path
     }
 
-    /// The names in it, sorted.
+    /// Returns the names of the files in the directory, sorted.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).unwrap();
         let mut names: Vec<String> = entries
@@ -65,12 +65,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A directory left behind in the temporary directory fails no test.
+        // A failed removal leaves files in the temporary directory, and fails no test.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// The program with these arguments, not yet run.
+/// Returns a command that runs the program with these arguments.
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(args);
@@ -82,7 +82,8 @@ pub fn bimetal(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// What the program printed, which must have ended with status 0 and said nothing else.
+/// Returns the standard output of the program, which must exit with status 0 and print nothing on
+/// standard error.
 pub fn stdout_of(args: &[&str]) -> String {
     let output = bimetal(args);
     let (out, err) = texts(&output);
@@ -91,8 +92,8 @@ pub fn stdout_of(args: &[&str]) -> String {
     out
 }
 
-/// The program must refuse with this status and one line that contains all of `words`, behind which
-/// there may be a list of ranges.
+/// Asserts that the program refuses with this exit status and with one line that contains all of
+/// `words`. A list of ranges may follow the line.
 pub fn assert_refused(args: &[&str], status: i32, words: &[&str]) {
     let output = bimetal(args);
     let (out, err) = texts(&output);
@@ -114,7 +115,7 @@ fn texts(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// A path as an argument.
+/// Returns a path as an argument.
 pub fn arg(path: &Path) -> &str {
     path.to_str().unwrap()
 }

@@ -1,11 +1,11 @@
 //! Rounds of killing a BRP target with SIGKILL under a load that checks every answer, through the
 //! client crate, whose session outlives the target.
 //!
-//! The load submits many requests at a time, also several changes of the same blocks one behind the
-//! other. Every block that is written says which write it was, so that a read shows at once whether
-//! a write that had been answered is lost, or an older one has come after a newer. What a run does
-//! is determined by its seed; at which request the target dies is drawn, and what it had under way
-//! then is not.
+//! The load keeps many requests in flight, including several changes of the same blocks one after
+//! another. Every written block contains the number of its write, so a read shows at once whether
+//! an acknowledged write is lost, or an older write has overtaken a newer one. The seed determines
+//! the requests of a run, and the number of answers after which the target dies. It does not
+//! determine which requests are in flight then.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
@@ -18,33 +18,35 @@ use bimetal_client::{Answer, Call, Ended, Job, Op, Options, SessionThread};
 use bimetal_rt::net::Address;
 
 const BLOCK_BYTES: u64 = 4096;
-/// Few blocks, so that changes of the same ones meet.
+/// Number of blocks. It is small, so that changes of the same blocks meet.
 const BLOCKS: u64 = 256;
-/// Requests under way at the same time.
+/// Number of requests in flight.
 const DEPTH: usize = 48;
-/// Blocks of one write, at most: beyond one it travels alone.
+/// Maximum number of blocks of a request. A request of more than one block is never merged with
+/// others.
 const WRITE_BLOCKS_MAX: u64 = 6;
-/// Answers before the target dies, at most.
+/// Maximum number of answers before the target dies.
 const ANSWERS_MAX: u64 = 600;
-/// Threads for connections of a target, at most; how many it has, its seed says.
+/// Maximum number of connection threads of a target; the seed selects the number.
 const CONNECTION_THREADS_MAX: u64 = 2;
-/// How long the session waits for a target. Nothing here waits so long unless something is wrong.
+/// Time for which the session waits for a target. Only a bug makes it wait that long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is behind the export.
+/// Devices behind the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stack {
-    /// A file: what is answered outlives the process.
+    /// A file: acknowledged writes survive the death of the process.
     File,
-    /// A file behind a write-back cache: what is answered and not flushed dies with the process,
-    /// and the client sends it again.
+    /// A file behind a write-back cache: acknowledged writes that were not flushed are lost with
+    /// the process, and the client sends them again.
     Cache,
-    /// The same with a client that keeps nothing: a planted mistake, which must be found.
+    /// A file behind a write-back cache, with a client that keeps no copies: a planted bug, which
+    /// must be detected.
     Forgetful,
 }
 
 impl Stack {
-    /// The target's configuration, with so many threads for its connections.
+    /// Returns the configuration of the target, with this number of connection threads.
     fn config(self, connection_threads: u64) -> String {
         let device = match self {
             Stack::File => "disk",
@@ -67,22 +69,22 @@ impl Stack {
     }
 }
 
-/// What rounds met, to show that they met something.
+/// Counters of rounds, which show that the rounds tested something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Met {
-    /// Times the target was killed.
+    /// Number of times that the target was killed.
     pub rounds: u64,
-    /// Writes that were answered.
+    /// Number of acknowledged writes.
     pub writes: u64,
-    /// Blocks that were read and found right.
+    /// Number of blocks that were read and had the right content.
     pub blocks_read: u64,
-    /// Requests that had no answer when the target died.
+    /// Number of requests without an answer when the target was killed.
     pub under_way: u64,
-    /// Flushes that were answered.
+    /// Number of acknowledged flushes.
     pub flushes: u64,
 }
 
-/// Numbers from a seed (SplitMix64).
+/// Random numbers from a seed (SplitMix64).
 struct Draw(u64);
 
 impl Draw {
@@ -95,7 +97,7 @@ impl Draw {
     }
 }
 
-/// The target, killed when it is dropped.
+/// The target process, killed on drop.
 struct Target {
     process: Child,
 }
@@ -125,7 +127,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // It has ended already unless something went wrong.
+        // The process has ended already, unless an error occurred.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -139,7 +141,8 @@ enum Ask {
         count: u64,
         number: u64,
     },
-    /// The numbers that the blocks had by answered writes when it was submitted.
+    /// A read; `floors` has the number of the last acknowledged write of each block when the read
+    /// was submitted.
     Read {
         block: u64,
         floors: Vec<u64>,
@@ -147,7 +150,7 @@ enum Ask {
     Flush,
 }
 
-/// The bytes of a block: which one it is, of which write, and both over and over.
+/// Fills a block with its own number and the number of its write, repeated.
 fn fill(block: u64, number: u64, into: &mut [u8]) {
     for pair in into.chunks_exact_mut(16) {
         pair[..8].copy_from_slice(&block.to_le_bytes());
@@ -155,7 +158,7 @@ fn fill(block: u64, number: u64, into: &mut [u8]) {
     }
 }
 
-/// The write that a block is of; zeroes are the write 0.
+/// Returns the number of the write that the content of a block comes from; 0 for zeroes.
 fn number_of(block: u64, bytes: &[u8]) -> Result<u64, String> {
     let number = u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
     let mut expected = vec![0; bytes.len()];
@@ -192,15 +195,14 @@ impl Job for Ask {
     }
 }
 
-/// What is known of a block: the number of the last write that was answered, and of the last
-/// submitted.
+/// Numbers of the last acknowledged and of the last submitted write of a block.
 #[derive(Clone, Copy, Default)]
 struct Known {
     answered: u64,
     submitted: u64,
 }
 
-/// A request that was answered: with the bytes of a read, or none, or an error in words.
+/// A completed request, with the data of a read, with no data, or with an error message.
 type Answered = (Ask, Result<Option<Vec<u8>>, String>);
 
 struct Load {
@@ -231,7 +233,7 @@ impl Load {
                 Ok(Answer::Done | Answer::Runs(_)) => (ask, Ok(None)),
                 Err(error) => (ask, Err(error.to_string())),
             });
-            // Whoever stopped listening has found a mistake already.
+            // The receiver is gone once a check has failed.
             let _ = send.send(answered.collect());
         };
         let session = SessionThread::connect(options, deliver).map_err(|e| e.to_string())?;
@@ -242,7 +244,8 @@ impl Load {
             blocks: vec![Known::default(); BLOCKS as usize],
             next_number: 1,
             under_way: 0,
-            // A flush would report what is lost before a read can show it.
+            // No flushes for the planted bug: a flush would report the loss before a read can show
+            // it.
             flushes: stack != Stack::Forgetful,
             met: Met::default(),
         })
@@ -290,7 +293,8 @@ impl Load {
         self.session.submit(asks).map_err(|error| error.to_string())
     }
 
-    /// Fills up what is under way, several at a time, and some of them changes of one place.
+    /// Submits requests up to the queue depth, several at a time; some of them change the same
+    /// blocks.
     fn submit_more(&mut self) -> Result<(), String> {
         if self.under_way + 4 > DEPTH {
             return Ok(());
@@ -361,7 +365,7 @@ impl Load {
         Ok(())
     }
 
-    /// Load until so many answers have come.
+    /// Runs the load until this number of answers has arrived.
     fn run(&mut self, answers: u64) -> Result<(), String> {
         let mut left = answers;
         while left > 0 {
@@ -371,7 +375,7 @@ impl Load {
         Ok(())
     }
 
-    /// Waits for everything, and reads everything: each block holds the last write.
+    /// Waits for all requests, then reads all blocks: each block must hold its last write.
     fn settle(&mut self) -> Result<(), String> {
         while self.under_way > 0 {
             self.take_answers()?;
@@ -394,11 +398,11 @@ impl Load {
     }
 }
 
-/// Rounds on a fresh volume in `dir`, which exists and is empty: what they met, or what was
-/// breached.
+/// Runs `count` rounds on a fresh volume in `dir`, which must exist and be empty, and returns the
+/// counters.
 ///
 /// # Errors
-/// The first thing that is wrong, in words.
+/// A description of the first violation or failure.
 pub fn rounds(
     binary: &Path,
     dir: &Path,
@@ -423,7 +427,7 @@ pub fn rounds(
         target = Target::start(binary, &config)?;
         load.settle()?;
     }
-    // What is on the disk itself, when the last changes have been flushed and the target is gone.
+    // Check the disk itself, after a last flush and after the death of the target.
     load.submit(vec![Ask::Flush])?;
     load.take_answers()?;
     target.kill()?;

@@ -31,7 +31,7 @@ pub(crate) struct Bast {
     /// Free slots of `logs`.
     idle: Vec<u32>,
     used: Recency,
-    /// Slot of each logical block.
+    /// Slot of each logical block; NONE without a log block.
     log_of: Vec<u32>,
 }
 
@@ -39,7 +39,7 @@ impl Bast {
     /// Blocks needed besides data and log blocks: the new block of a merge.
     pub const EXTRA_BLOCKS: u32 = 1;
 
-    /// An empty layer. Errors: no log block, too few blocks.
+    /// Creates an empty layer. Errors: no log block, too few blocks.
     pub fn new(
         config: &DriveConfig,
         log_blocks: u32,

@@ -1,7 +1,8 @@
-//! A block-mapped layer without log blocks: what is not the next page rewrites its whole block.
+//! A block-mapped layer without log blocks: a write of any page except the next one rewrites the
+//! whole block.
 //!
-//! k pages of one block that are written together cost n - k reads, n programs and one erase, n
-//! being the pages of the block.
+//! k pages of one block that are written together cost n - k reads, n programs and one erase, where
+//! n is the number of pages of the block.
 
 use super::{DataBlocks, Needs};
 use crate::config::DriveConfig;
@@ -15,15 +16,15 @@ use crate::operation::{Purpose, Recorder};
 #[derive(Debug)]
 pub(crate) struct BlockMapped {
     data: DataBlocks,
-    /// The offsets that one call writes in one block; false between calls.
+    /// Offsets that the present call writes in one block; all false between calls.
     wanted: Vec<bool>,
 }
 
 impl BlockMapped {
-    /// Blocks beside data and log blocks: the new block of a rewrite.
+    /// Blocks needed besides data blocks: the new block of a rewrite.
     pub const EXTRA_BLOCKS: u32 = 1;
 
-    /// An empty layer. Errors: too few blocks.
+    /// Creates an empty layer. Errors: too few blocks.
     pub fn new(config: &DriveConfig, logical_pages: u32) -> Result<Self, FlashError> {
         let needs = Needs {
             ftl: "the block-mapped layer",

@@ -1,14 +1,15 @@
 //! FAST: all data blocks share the log blocks (Lee, Park, Chung, Lee, Park and Song, A log
 //! buffer-based flash translation layer using fully-associative sector translation, ACM TECS 2007).
 //!
-//! Random pages are appended to the newest of `log_blocks` blocks, whatever block they belong to.
-//! When all are full, the oldest is reclaimed: every data block with a newest version in it is
-//! merged fully, from all log blocks. A page at offset 0 opens the sequential log block, which
-//! takes the following pages of that data block and ends in a switch or a partial merge.
+//! Random pages are appended to the newest of `log_blocks` log blocks, whatever data block they
+//! belong to. When all log blocks are full, the oldest is reclaimed: every data block that has a
+//! newest version in it is fully merged, from all log blocks. A page at offset 0 opens the
+//! sequential log block, which takes the following pages of that data block and ends in a switch or
+//! a partial merge.
 //!
-//! Our reading: a page that does not continue the sequential log block goes to the random ones, and
-//! the sequential block is merged when the next stream needs it, fully if one of its pages is old
-//! by then. `log_blocks` does not count the sequential one.
+//! Interpretation of the paper: a page that does not continue the sequential log block goes to the
+//! random log blocks. The sequential log block is merged when the next stream needs it, fully if
+//! one of its pages is outdated by then. `log_blocks` does not count the sequential log block.
 
 use std::collections::VecDeque;
 
@@ -27,17 +28,19 @@ pub(crate) struct Fast {
     /// The log blocks of random writes, oldest first; never more than `log_blocks`.
     logs: VecDeque<u32>,
     log_blocks: usize,
-    /// The logical block of the sequential log block, and that block. NONE without one.
+    /// The logical block of the sequential stream, and its sequential log block. NONE without a
+    /// stream.
     stream: (u32, u32),
 }
 
 const NO_STREAM: (u32, u32) = (NONE, NONE);
 
 impl Fast {
-    /// Blocks beside data and log blocks: the sequential one and a merge's new block.
+    /// Blocks needed besides data and log blocks: the sequential log block and the new block of a
+    /// merge.
     pub const EXTRA_BLOCKS: u32 = 2;
 
-    /// An empty layer. Errors: no log block, too few blocks.
+    /// Creates an empty layer. Errors: no log block, too few blocks.
     pub fn new(
         config: &DriveConfig,
         log_blocks: u32,
@@ -109,7 +112,8 @@ impl Fast {
         self.data.program(block, lpn);
     }
 
-    /// Merges every data block that has a newest version in the oldest log block, and erases it.
+    /// Merges every data block that has a newest version in the oldest log block, and erases that
+    /// log block.
     fn reclaim(&mut self) {
         let Some(victim) = self.logs.pop_front() else {
             return;
@@ -124,7 +128,8 @@ impl Fast {
         self.data.erase(victim);
     }
 
-    /// A full merge; the sequential log block of the same data block is empty afterwards.
+    /// Merges a data block fully. If the sequential log block belongs to the same data block, it
+    /// holds no valid page afterwards, and is erased.
     fn merge(&mut self, lbn: u32) {
         self.data.full_merge(lbn);
         if self.stream.0 == lbn {

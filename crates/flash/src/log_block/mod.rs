@@ -1,13 +1,14 @@
-//! Layers whose data blocks are block-mapped: a page has one offset in its data block, and what
-//! cannot be written there goes to log blocks until a merge.
+//! Layers whose data blocks are block-mapped: a page has one offset in its data block. A page that
+//! cannot be written there goes to a log block until a merge.
 //!
-//! [`DataBlocks`] is what they share: where the newest version of each page is, and the three kinds
-//! of merge. A *switch* makes a log block the data block; a *partial* merge first completes it with
-//! the pages it lacks; a *full* merge gathers all newest versions in a new block (Kim and others,
-//! BAST, IEEE Trans. Consumer Electronics 2002; Lee and others, FAST, ACM TECS 2007).
+//! [`DataBlocks`] is the part that these layers share: the location of the newest version of each
+//! page, and the three kinds of merge. A *switch* makes a log block the data block; a *partial*
+//! merge first completes the log block with the pages it lacks; a *full* merge gathers all newest
+//! versions in a new block (Kim and others, BAST, IEEE Trans. Consumer Electronics 2002; Lee and
+//! others, FAST, ACM TECS 2007).
 //!
-//! A data block that is not full takes its next page directly, as long as pages come in order.
-//! A merge stops after the last page that was ever written, and pads the gaps before it.
+//! A data block that is not full takes its next page directly, as long as pages come in order. A
+//! merge stops after the last page that has content, and pads the gaps before it.
 
 mod bast;
 mod block_mapped;
@@ -23,16 +24,16 @@ use crate::geometry::{FlashError, NONE, check_page};
 use crate::nand::{BlockState, Inconsistent, Nand, require};
 use crate::operation::Purpose;
 
-/// Blocks that block-mapped data needs, with `extra_blocks` beside it.
+/// Returns the number of blocks needed for block-mapped data and `extra_blocks` more.
 pub(crate) fn blocks_needed(logical_pages: u32, pages_per_block: u32, extra_blocks: u32) -> u64 {
     u64::from(logical_pages.div_ceil(pages_per_block)) + u64::from(extra_blocks)
 }
 
-/// What a layer needs to be told about itself.
+/// Name and block requirement of a layer.
 struct Needs {
     ftl: &'static str,
     knob: &'static str,
-    /// Blocks beside the data blocks that may be in use at once.
+    /// Maximum number of blocks in use at once besides the data blocks.
     extra_blocks: u32,
 }
 
@@ -66,7 +67,7 @@ impl DataBlocks {
         }
         let nand = Nand::new(geometry)?;
         let (dies, die_blocks) = (geometry.total_dies(), geometry.die_blocks());
-        // Neighbouring blocks on different dies, so that merges of a stream can overlap.
+        // Successive blocks are on different dies, so that merges of a stream can overlap.
         let order = (0..die_blocks).flat_map(|n| (0..dies).map(move |die| die * die_blocks + n));
         Ok(DataBlocks {
             free: FreeBlocks::new(order, config.wear.least_worn_first, &nand),
@@ -86,7 +87,7 @@ impl DataBlocks {
             .try_for_each(|lpn| check_page(*lpn, self.logical_pages()))
     }
 
-    /// The logical block of a page, and its offset in it.
+    /// Returns the logical block of a page, and the offset of the page in that block.
     #[inline]
     fn place_of(&self, lpn: u32) -> (u32, u32) {
         (lpn / self.pages_per_block, lpn % self.pages_per_block)
@@ -125,7 +126,8 @@ impl DataBlocks {
         self.map[lpn as usize] = self.nand.program(block, lpn, Purpose::Host);
     }
 
-    /// Copies the newest version of `lpn`, which there is, to the next page of `block`.
+    /// Copies the newest version of `lpn` to the next page of `block`. The page must have a
+    /// version.
     fn copy(&mut self, block: u32, lpn: u32) {
         let from = self.map[lpn as usize];
         self.nand.read(from, Purpose::Copy);
@@ -144,7 +146,8 @@ impl DataBlocks {
         self.free.push(block, &self.nand);
     }
 
-    /// Writes a page straight into its data block, if that is where its next page goes.
+    /// Writes a page directly into its data block, if it is the next page of that block. Returns
+    /// true if it was written.
     fn write_in_order(&mut self, lpn: u32) -> bool {
         let (lbn, offset) = self.place_of(lpn);
         let mut block = self.data_of[lbn as usize];
@@ -159,7 +162,8 @@ impl DataBlocks {
         fits
     }
 
-    /// The offsets of a logical block that a merge has to write: up to the last page with content.
+    /// Returns the number of offsets of a logical block that a merge has to write: up to the last
+    /// page with content.
     fn used_offsets(&self, lbn: u32) -> u32 {
         let first = lbn as usize * self.pages_per_block as usize;
         let end = self.map.len().min(first + self.pages_per_block as usize);
@@ -182,7 +186,7 @@ impl DataBlocks {
         }
     }
 
-    /// Programs `block` from where it is up to `used` offsets with copies and padding.
+    /// Programs `block` from its next page up to `used` offsets with copies and padding.
     fn copy_offsets(&mut self, block: u32, lbn: u32, used: u32) {
         for offset in self.nand.block(block).programmed..used {
             let lpn = lbn * self.pages_per_block + offset;
@@ -194,8 +198,8 @@ impl DataBlocks {
         }
     }
 
-    /// Makes `block`, which holds the newest versions of the first offsets of `lbn` in order, its
-    /// data block: a switch if nothing is missing, else a partial merge.
+    /// Makes `block` the data block of `lbn`: a switch if no page is missing, else a partial merge.
+    /// `block` must hold the newest versions of the first offsets of `lbn`, in order.
     fn adopt(&mut self, lbn: u32, block: u32) {
         let used = self.used_offsets(lbn);
         if used > self.nand.block(block).programmed {
@@ -210,13 +214,13 @@ impl DataBlocks {
         }
     }
 
-    /// Whether every page of a block is the newest version.
+    /// Returns whether every programmed page of a block is the newest version.
     fn is_all_valid(&self, block: u32) -> bool {
         let entry = self.nand.block(block);
         entry.valid == entry.programmed
     }
 
-    /// Checks the data blocks against the array; `logs` are the blocks the layer holds beside them.
+    /// Checks the data blocks against the array. `logs` is the number of log blocks of the layer.
     fn verify(&self, logs: u32) -> Result<(), Inconsistent> {
         self.nand.verify(&self.map)?;
         let data = self.data_of.iter().filter(|block| **block != NONE);

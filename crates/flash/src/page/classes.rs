@@ -1,20 +1,21 @@
 //! Assignment of pages to write streams.
 //!
 //! Pages with the same rewrite rate should share blocks: such a block is either nearly empty when
-//! it is cleaned, or not cleaned at all. The caller gives the class of a page, or the drive
-//! measures it: a counter for each page, halved once in as many host writes as there are pages,
-//! separates pages written more than twice as often as the mean from the others.
+//! it is cleaned, or is not cleaned. The caller gives the class of a page, or the drive measures
+//! the class. For that, the drive keeps a write counter for each page, and halves all counters each
+//! time the host has written as many pages as the drive has. Pages written more than twice as often
+//! as the mean are hot.
 
 use crate::config::Streams;
 
-/// The classes of pages. See the module head.
+/// Source of the classes of pages. See the module head.
 #[derive(Debug)]
 pub(super) enum Classes {
     Given,
     Measured(Vec<u8>, Decay),
 }
 
-/// When the counters are halved next.
+/// Number of writes until the counters are halved, and the sum of the counters.
 #[derive(Debug)]
 pub(super) struct Decay {
     writes_left: u32,
@@ -38,7 +39,7 @@ impl Classes {
         }
     }
 
-    /// The class of a page the host writes; counts the write.
+    /// Returns the class of a page that the host writes, and counts the write.
     #[inline]
     pub fn of_write(&mut self, lpn: u32, given: u8) -> u8 {
         let Classes::Measured(counts, decay) = self else {
@@ -59,7 +60,7 @@ impl Classes {
         self.measured(lpn)
     }
 
-    /// The class of a page that cleaning moves out of a block of class `current`.
+    /// Returns the class of a page that cleaning moves out of a block of class `current`.
     #[inline]
     pub fn of_copy(&self, lpn: u32, current: u8) -> u8 {
         match self {

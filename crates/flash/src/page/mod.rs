@@ -1,13 +1,13 @@
 //! A page-mapped layer: any logical page can be on any physical page of its die.
 //!
-//! Logical pages are dealt out to the dies in turn (page n is on die n mod dies, as in a striped
-//! drive), and every die is a [`Space`] of its own with its share of the spare flash. So dies clean
-//! independently, and one die is exactly the device of the analytic models: an append point, full
-//! blocks, and one victim at a time.
+//! Logical pages are distributed over the dies in turn (page n is on die n mod dies, as in a
+//! striped drive), and every die is a separate [`Space`] with its share of the spare flash. So dies
+//! clean independently, and one die is exactly the device of the analytic models: an append point,
+//! full blocks, and one victim at a time.
 //!
-//! Write amplification depends on alpha = physical / logical pages without what can never hold
-//! data: the reserve of one free block for each write stream and die. Table pages, where there are
-//! any, have blocks of their own.
+//! Write amplification depends on alpha = physical / logical pages. The physical pages exclude the
+//! blocks that can never hold data: the reserve of one free block for each write stream and die.
+//! Table pages, if there are any, have separate blocks.
 
 mod classes;
 mod space;
@@ -25,7 +25,7 @@ use crate::geometry::{FlashError, Geometry, NONE, check_page, check_range};
 use crate::nand::{Inconsistent, Nand};
 use crate::operation::{Purpose, Recorder};
 
-/// Most blocks a random-choice cleaning may draw.
+/// Maximum number of blocks that a random-choice cleaning may draw.
 const CHOICES_MAX: u32 = 1024;
 
 /// A page-mapped layer. See the module head.
@@ -41,7 +41,7 @@ pub(crate) struct PageMapped {
 }
 
 impl PageMapped {
-    /// An empty layer. Errors: options out of range or in conflict, too few blocks.
+    /// Creates an empty layer. Errors: options out of range or in conflict, too few blocks.
     pub fn new(
         config: &DriveConfig,
         page: &PageConfig,
@@ -92,7 +92,8 @@ impl PageMapped {
         let class = self.classes.of_write(lpn, given_class);
         let space = &mut self.spaces[die];
         space.make_room(&mut self.core, &self.classes, &mut self.store, class);
-        // Only now, as cleaning may have moved the old version and saved the table.
+        // The look-up must follow `make_room`, because cleaning may move the old version and save
+        // the table.
         self.store.look_up(&mut self.core, lpn, true);
         let old = self.core.map[lpn as usize];
         if old != NONE {
@@ -102,7 +103,8 @@ impl PageMapped {
         self.core.clock += 1;
     }
 
-    /// Makes validity follow the map, after the map went back to what was saved.
+    /// Restores the validity of all pages from the map, after the map has reverted to its saved
+    /// state.
     fn restore_validity(&mut self) {
         self.core.nand.invalidate_everything();
         for (lpn, page) in self.core.map.iter().enumerate() {
@@ -223,13 +225,14 @@ impl Ftl for PageMapped {
     }
 }
 
-/// Pages of the table on flash; none for a table that memory holds.
+/// Returns the number of table pages on flash; 0 for a table that is only in memory.
 fn table_pages(geometry: &Geometry, page: &PageConfig, logical_pages: u32) -> u32 {
     let on_flash = page.cached_map_entries > 0 || page.volatile_map;
     u32::from(on_flash) * logical_pages.div_ceil(entries_per_page(geometry.page_bytes))
 }
 
-/// Blocks of each die for the table: twice what it fills, and what cleaning needs.
+/// Returns the number of blocks of each die for the table: twice the blocks that the table fills,
+/// and three more for cleaning.
 fn table_blocks(geometry: &Geometry, table_pages: u32) -> u32 {
     let die_pages = table_pages.div_ceil(geometry.total_dies());
     match die_pages.div_ceil(geometry.pages_per_block) {
@@ -238,7 +241,7 @@ fn table_blocks(geometry: &Geometry, table_pages: u32) -> u32 {
     }
 }
 
-/// Blocks that each die needs for its share of the pages.
+/// Returns the number of blocks that each die needs for its share of the pages.
 pub(crate) fn die_blocks_needed(geometry: &Geometry, page: &PageConfig, logical_pages: u32) -> u64 {
     let table_pages = table_pages(geometry, page, logical_pages);
     let die_pages = logical_pages.div_ceil(geometry.total_dies());
@@ -246,7 +249,7 @@ pub(crate) fn die_blocks_needed(geometry: &Geometry, page: &PageConfig, logical_
         + u64::from(table_blocks(geometry, table_pages))
 }
 
-/// How the blocks of a die are divided between data and table.
+/// Division of the blocks of a die between data and table.
 struct Plan {
     dies: u32,
     die_blocks: u32,

@@ -1,14 +1,14 @@
 //! An append-only log over the blocks of one die: open blocks, full blocks, free blocks, cleaning.
 //!
-//! A space places pages and never decides what they are. Each write stream (class) has an open
-//! block for the host and, if cleaning is kept apart, one for cleaning; the full blocks of a class
-//! are cleaned among themselves, and the class with the most invalid pages is cleaned first, so the
-//! spare flash is shared out equally between classes.
+//! A space places pages and never interprets them. Each write stream (class) has an open block for
+//! the host and, if cleaning is kept apart, one for cleaning. The full blocks of a class are
+//! cleaned among themselves, and the class with the most invalid pages is cleaned first, so the
+//! classes share the spare flash equally.
 //!
-//! Why cleaning always ends: between commands at least `reserve` = classes blocks are free. In m
-//! cleanings the classes open at most (moved pages) / (pages of a block) + classes new blocks, and
-//! every cleaning returns one, so the free list never runs empty; and `blocks_needed` leaves at
-//! least one invalid page in full blocks whenever cleaning starts.
+//! Why cleaning always ends: between commands, at least `reserve` blocks are free, one for each
+//! class. In m cleanings the classes open at most (moved pages) / (pages of a block) + classes new
+//! blocks, and every cleaning frees one, so the free list never runs empty. And `blocks_needed`
+//! leaves at least one invalid page in full blocks whenever cleaning starts.
 
 use super::classes::Classes;
 use super::victims::Victims;
@@ -18,22 +18,22 @@ use crate::geometry::NONE;
 use crate::nand::{BlockState, Inconsistent, Nand, require};
 use crate::operation::Purpose;
 
-/// The array and the table, which every space of a drive shares.
+/// The array and the map, which all spaces of a drive share.
 #[derive(Debug)]
 pub(super) struct Core {
     pub nand: Nand,
     /// Physical page of every logical page and of every table page behind them.
     pub map: Vec<u32>,
-    /// Host writes so far; the clock of everything that ages.
+    /// Number of host writes so far; the clock from which the age of blocks is computed.
     pub clock: u64,
 }
 
 /// An observer of the pages that cleaning moves.
 pub(super) trait MoveWatcher {
-    /// `lpn` was moved away from the physical page `from`; the map names the new one.
+    /// Notes that `lpn` was moved away from the physical page `from`; the map names the new page.
     fn moved(&mut self, core: &mut Core, lpn: u32, from: u32);
 
-    /// The block is about to be erased.
+    /// Prepares for the erase of the block, which follows this call.
     fn before_erase(&mut self, core: &mut Core, block: u32);
 }
 
@@ -49,17 +49,17 @@ impl MoveWatcher for Unwatched {
 /// State of a write stream.
 #[derive(Debug)]
 struct Pool {
-    /// The block the host's pages go to, NONE when the next page opens one.
+    /// The block that takes the host's pages; NONE when the next page opens a new one.
     host_block: u32,
-    /// The block that cleaning moves pages to, likewise.
+    /// The block to which cleaning moves pages; NONE when the next page opens a new one.
     copy_block: u32,
-    /// Full blocks, and the valid pages in them.
+    /// Number of full blocks, and number of valid pages in them.
     closed: u32,
     closed_valid: u64,
     victims: Victims,
 }
 
-/// How a space is cut out and run.
+/// Block range and options of a space.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SpaceConfig {
     pub first_block: u32,
@@ -71,7 +71,7 @@ pub(super) struct SpaceConfig {
     pub seed: u64,
 }
 
-/// Blocks that a static wear-levelling sweep looks at for each erase.
+/// Number of blocks that a static wear-levelling sweep examines after each cleaning.
 const SWEEP_BLOCKS: u32 = 8;
 
 /// A log over a range of blocks. See the module head.
@@ -90,7 +90,8 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Blocks that `pages` logical pages in `classes` streams need. See the module head.
+    /// Returns the number of blocks needed for `pages` logical pages in `classes` streams. See the
+    /// module head.
     pub fn blocks_needed(pages: u32, classes: u8, pages_per_block: u32) -> u64 {
         u64::from(pages / pages_per_block) + 3 * u64::from(classes)
     }
@@ -123,7 +124,7 @@ impl Space {
         }
     }
 
-    /// Cleans until the class can take one page of the host without touching the reserve.
+    /// Cleans until the class can take one page of the host without using the reserve.
     #[inline]
     pub fn make_room<W: MoveWatcher>(
         &mut self,
@@ -141,21 +142,21 @@ impl Space {
         }
     }
 
-    /// Whether the reserve is there after the class has taken a block, if it needs one. Cleaning
-    /// that writes into the host's blocks may have opened one.
+    /// Returns whether the reserve remains after the class has taken a block, if it needs one.
+    /// Cleaning that writes into the host's blocks may already have opened one.
     fn has_room(&self, class: u8) -> bool {
         let takes = u32::from(self.pools[usize::from(class)].host_block == NONE);
         self.free.len() >= self.reserve + takes
     }
 
-    /// Whether idle time is well spent on cleaning: fewer than `wanted` blocks beyond the reserve
-    /// are free, and there are invalid pages.
+    /// Returns whether cleaning in idle time is useful: fewer than `wanted` blocks beyond the
+    /// reserve are free, and there are invalid pages.
     pub fn wants_cleaning(&self, wanted: u32) -> bool {
         self.free.len() < self.reserve.saturating_add(wanted) && self.class_to_clean().is_some()
     }
 
-    /// Cleans a block in idle time, and more until the reserve is whole again. False when `wanted`
-    /// blocks beyond the reserve are free already, or nothing can be freed.
+    /// Cleans a block in idle time, and further blocks until the reserve is complete. Returns false
+    /// when `wanted` blocks beyond the reserve are already free, or no block can be freed.
     pub fn clean_in_background<W: MoveWatcher>(
         &mut self,
         core: &mut Core,
@@ -177,7 +178,8 @@ impl Space {
         cleaned
     }
 
-    /// Appends a page of the host or of the table, for which there is room.
+    /// Appends a page of the host, of the table or of cleaning to the open block of its class.
+    /// There must be room for it.
     #[inline]
     pub fn append(&mut self, core: &mut Core, lpn: u32, class: u8, purpose: Purpose) {
         let copies = purpose == Purpose::Copy && self.separate_copies;
@@ -206,7 +208,7 @@ impl Space {
         }
     }
 
-    /// The page's content is no longer needed.
+    /// Marks a page whose content is no longer needed as invalid.
     #[inline]
     pub fn invalidate(&mut self, nand: &mut Nand, page: u32) {
         let block = nand.invalidate(page);
@@ -219,7 +221,8 @@ impl Space {
         }
     }
 
-    /// Cleans one block. False when that cannot free anything.
+    /// Cleans one block, and one more if wear levelling requires it. Returns false when no page can
+    /// be freed.
     pub fn clean<W: MoveWatcher>(
         &mut self,
         core: &mut Core,
@@ -243,7 +246,8 @@ impl Space {
         true
     }
 
-    /// The class with the most invalid pages in full blocks, None when there are none.
+    /// Returns the class with the most invalid pages in full blocks; `None` when there are no such
+    /// pages.
     fn class_to_clean(&self) -> Option<usize> {
         let invalid = |pool: &Pool| {
             u64::from(pool.closed) * u64::from(self.pages_per_block) - pool.closed_valid
@@ -253,7 +257,8 @@ impl Space {
         (most.1 > 0).then_some(most.0)
     }
 
-    /// Moves the valid pages out of a full block that is on no list any more, and erases it.
+    /// Moves the valid pages out of a full block that has been removed from its victim list, and
+    /// erases the block.
     fn empty_block<W: MoveWatcher>(
         &mut self,
         core: &mut Core,
@@ -285,8 +290,8 @@ impl Space {
         self.free.push(block, &core.nand);
     }
 
-    /// Static wear levelling: a full block worn so much less than the most worn one that its
-    /// content, which never changes, has to make room.
+    /// Returns a full block that static wear levelling must empty: it has more than `spread_erases`
+    /// fewer erases than the most worn block, so its content is cold.
     fn overdue(&mut self, nand: &Nand) -> Option<u32> {
         if self.spread_erases == 0 {
             return None;
@@ -303,7 +308,8 @@ impl Space {
         None
     }
 
-    /// Counts everything anew from the array, after validity was restored as a whole.
+    /// Counts the valid pages of full blocks again from the array, after the validity of all pages
+    /// was restored.
     pub fn recount(&mut self, core: &Core) {
         for pool in &mut self.pools {
             pool.closed_valid = 0;
@@ -318,7 +324,7 @@ impl Space {
         }
     }
 
-    /// Checks the counts of the space against the array.
+    /// Checks the counters of the space against the array.
     pub fn verify(&self, nand: &Nand) -> Result<(), Inconsistent> {
         let range = self.first_block..self.first_block + self.blocks;
         let count = |state: BlockState| {

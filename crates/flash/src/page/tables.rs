@@ -1,16 +1,16 @@
 //! The translation table on flash: its cached form (DFTL) and its saved form (power cuts).
 //!
-//! Table pages have blocks of their own on every die, at most half full, so that writing the table
-//! while data is being cleaned never needs room among the data.
+//! Table pages have separate blocks on every die, at most half full, so that a table write during
+//! the cleaning of data never needs space from the data blocks.
 //!
-//! - [`CachedMap`]: the table lives on flash and a few entries of it in memory (Gupta, Kim and
-//!   Urgaonkar, DFTL, ASPLOS 2009). A miss reads a table page; an evicted entry that was changed
-//!   reads and programs one. Cleaning changes cached entries in memory and batches the others, one
-//!   read and program for each table page and cleaned block. Replacement is plain LRU (the paper:
-//!   segmented LRU), and an eviction writes back one entry, as in the paper.
-//! - [`SavedMap`]: the whole table is in volatile memory; what changed is appended to a ring of
-//!   table pages at a flush, and before an erase would destroy a page that the saved table names.
-//!   After a power cut the saved table holds.
+//! - [`CachedMap`]: the table is on flash, and a few entries of it are in memory (Gupta, Kim and
+//!   Urgaonkar, DFTL, ASPLOS 2009). A miss reads a table page; the eviction of a changed entry
+//!   reads and programs one. Cleaning changes cached entries in memory and batches the others: one
+//!   read and one program for each table page and cleaned block. Replacement is plain LRU (the
+//!   paper: segmented LRU), and an eviction writes back one entry, as in the paper.
+//! - [`SavedMap`]: the whole table is in volatile memory. Changed entries are appended to a ring of
+//!   table pages at a flush, after `CHANGES_MAX` changes, and before an erase would destroy a page
+//!   that the saved table names. After a power cut the saved table is used.
 
 use super::classes::Classes;
 use super::space::{Core, MoveWatcher, Space, Unwatched};
@@ -20,10 +20,10 @@ use crate::operation::Purpose;
 /// Bytes of a table entry (DFTL).
 const ENTRY_BYTES: u32 = 4;
 
-/// Changes after which a volatile table is saved without being asked.
+/// Number of changes after which a volatile table is saved without a flush.
 const CHANGES_MAX: usize = 65_536;
 
-/// Entries in a table page of `page_bytes`.
+/// Returns the number of entries in a table page of `page_bytes`.
 pub(super) fn entries_per_page(page_bytes: u32) -> u32 {
     (page_bytes / ENTRY_BYTES).max(1)
 }
@@ -31,7 +31,7 @@ pub(super) fn entries_per_page(page_bytes: u32) -> u32 {
 /// The pages of the table on flash, numbered behind the logical pages.
 #[derive(Debug)]
 pub(super) struct TablePages {
-    /// One on every die.
+    /// One space on every die.
     pub spaces: Vec<Space>,
     pub first: u32,
     pub entries: u32,
@@ -65,7 +65,8 @@ impl TablePages {
 /// Location of the translation table.
 #[derive(Debug)]
 pub(super) enum MapStore {
-    /// In memory that survives, or found again from the pages' spare areas.
+    /// The table is in memory that survives a power cut, or is reconstructed from the pages' spare
+    /// areas.
     InMemory,
     Cached(CachedMap),
     Saved(SavedMap),
@@ -138,7 +139,7 @@ pub(super) struct CachedMap {
     recency: crate::recency::Recency,
     cached: Vec<bool>,
     changed: Vec<bool>,
-    /// The cleaning in which a table page was last written.
+    /// Number of the cleaning in which each table page was last written.
     written_in: Vec<u64>,
     cleanings: u64,
 }
@@ -228,7 +229,7 @@ pub(super) struct SavedMap {
     /// Entries that differ from the saved table, each once; `change` holds the reason.
     changes: Vec<u32>,
     change: Vec<u8>,
-    /// For each block, its pages that the saved table names and the newest does not.
+    /// Number of pages of each block that the saved table names and the newest table does not.
     pinned: Vec<u32>,
     ring_at: u32,
 }

@@ -109,8 +109,8 @@ impl Victims {
     }
 }
 
-/// Benefit over cost of cleaning a block: reading it and writing its valid share u costs 2u, and
-/// frees 1 - u for as long as its age suggests.
+/// Returns the benefit over the cost of cleaning a block. Reading the block and writing its valid
+/// share u costs 2u, and frees 1 - u for a time that grows with the age of the block.
 fn worth(age: u64, valid: u32, pages_per_block: u32) -> f64 {
     let share = f64::from(valid) / f64::from(pages_per_block);
     if valid == 0 {
@@ -123,11 +123,11 @@ fn worth(age: u64, valid: u32, pages_per_block: u32) -> f64 {
 #[derive(Debug)]
 pub(super) struct Buckets {
     heads: Vec<u32>,
-    /// (towards the head, away from it); NONE at the ends.
+    /// Neighbours of each block: (towards the head, away from the head); NONE at the ends.
     links: Vec<(u32, u32)>,
-    /// The valid count under which the block is listed, NONE when it is not.
+    /// The valid count under which each block is listed; NONE for a block that is not listed.
     listed: Vec<u32>,
-    /// No list below this is occupied.
+    /// Lower bound of the valid counts whose lists are not empty.
     low: u32,
 }
 
@@ -181,7 +181,7 @@ impl Buckets {
     }
 }
 
-/// Blocks in no order, from which one can be drawn.
+/// Blocks in no particular order, from which random draws are made.
 #[derive(Debug)]
 pub(super) struct Members {
     list: Vec<u32>,
@@ -212,8 +212,8 @@ impl Members {
         }
     }
 
-    /// The emptiest of `choices` draws. If all of them are fully valid, cleaning frees nothing and
-    /// the next draw may do better.
+    /// Returns the block with the fewest valid pages among `choices` draws. If all drawn blocks are
+    /// fully valid, cleaning frees no page, and the next draw may do better.
     fn emptiest(&self, choices: u32, draw: &mut Draw, valid: impl Fn(u32) -> u32) -> Option<u32> {
         let count = self.list.len() as u32;
         if count == 0 {

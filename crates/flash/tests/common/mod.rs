@@ -21,18 +21,18 @@ impl Load {
         z ^ (z >> 31)
     }
 
-    /// Uniform below `limit`.
+    /// Returns a uniform number below `limit`.
     pub fn below(&mut self, limit: u32) -> u32 {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u32
     }
 
-    /// Uniform in [0, 1).
+    /// Returns a uniform number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// The x in (low, high) at which `f` changes its sign, by bisection.
+/// Returns the x in (low, high) at which `f` changes its sign, by bisection.
 fn root(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
     let rising = f(high) > f(low);
     for _ in 0..200 {
@@ -46,8 +46,8 @@ fn root(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
     (low + high) / 2.0
 }
 
-/// The harmonic number of a real x >= 0: digamma(x + 1) + Euler's constant, by recurrence up to an
-/// argument where the asymptotic series is exact to 1e-12.
+/// Returns the harmonic number of a real x >= 0: digamma(x + 1) + Euler's constant, by recurrence
+/// up to an argument at which the asymptotic series is exact to 1e-12.
 pub fn harmonic(x: f64) -> f64 {
     let mut sum = 0.0;
     let mut y = x + 1.0;
@@ -60,8 +60,8 @@ pub fn harmonic(x: f64) -> f64 {
     sum + series + 0.577_215_664_901_532_9
 }
 
-/// Write amplification of greedy cleaning under uniform random writes with alpha = physical /
-/// logical pages and b pages a block (Bux and Iliadis 2010, Desnoyers 2012; mean field):
+/// Returns the write amplification of greedy cleaning under uniform random writes with alpha =
+/// physical / logical pages and b pages a block (Bux and Iliadis 2010, Desnoyers 2012; mean field):
 /// (b - v) / (H(b) - H(v)) = b / alpha, WA = b / (b - v).
 pub fn greedy_wa(alpha: f64, pages_per_block: u32) -> f64 {
     let b = f64::from(pages_per_block);
@@ -71,15 +71,16 @@ pub fn greedy_wa(alpha: f64, pages_per_block: u32) -> f64 {
     b / (b - v)
 }
 
-/// Write amplification of FIFO cleaning under uniform random writes: -ln x / (1 - x) = alpha,
-/// WA = 1 / (1 - x).
+/// Returns the write amplification of FIFO cleaning under uniform random writes: -ln x / (1 - x) =
+/// alpha, WA = 1 / (1 - x).
 pub fn fifo_wa(alpha: f64) -> f64 {
     let x = root(1e-12, 1.0 - 1e-12, |x| -x.ln() / (1.0 - x) - alpha);
     1.0 / (1.0 - x)
 }
 
-/// Write amplification of FIFO cleaning when a share `pages` of the pages takes a share `writes`
-/// of the writes and all lie mixed: find t with t x sum(n l / (1 - e^(-l t))) = alpha.
+/// Returns the write amplification of FIFO cleaning when a share `pages` of the pages takes a share
+/// `writes` of the writes and both groups are mixed: WA = sum(n l / (1 - e^(-l t))), with the t for
+/// which t x WA = alpha.
 pub fn fifo_mixed_wa(alpha: f64, pages: f64, writes: f64) -> f64 {
     let groups = [
         (pages, writes / pages),
@@ -92,8 +93,8 @@ pub fn fifo_mixed_wa(alpha: f64, pages: f64, writes: f64) -> f64 {
     wa(root(1e-9, 1e4, |t| t * wa(t) - alpha))
 }
 
-/// Write amplification of greedy cleaning with the two groups in blocks of their own and the spare
-/// flash divided in the best way.
+/// Returns the write amplification of greedy cleaning with the two groups in separate blocks and
+/// the optimal division of the spare flash.
 pub fn separated_wa(alpha: f64, pages: f64, writes: f64, pages_per_block: u32) -> f64 {
     let spare = alpha - 1.0;
     let total = |hot: f64| {
@@ -105,7 +106,7 @@ pub fn separated_wa(alpha: f64, pages: f64, writes: f64, pages_per_block: u32) -
         .fold(f64::INFINITY, f64::min)
 }
 
-/// A page-mapped layer as the models have it.
+/// Returns the configuration of a page-mapped layer as the models assume it.
 pub fn page_mapped(cleaning: Cleaning, streams: Streams) -> FtlConfig {
     FtlConfig::Page(PageConfig {
         cleaning,
@@ -114,14 +115,15 @@ pub fn page_mapped(cleaning: Cleaning, streams: Streams) -> FtlConfig {
     })
 }
 
-/// A page-mapped drive of one die.
+/// Creates a drive of one die.
 pub fn drive(blocks: u32, pages_per_block: u32, spare: f64, ftl: FtlConfig) -> Drive {
     let geometry = Geometry::one_die(blocks, pages_per_block, 4096);
     let config = DriveConfig::new(geometry, Capacity::OverProvisioning(spare), ftl);
     Drive::new(&config).expect("a valid drive")
 }
 
-/// Physical / logical pages without the blocks that are always free: one for each write stream.
+/// Returns physical / logical pages without the blocks that are always free, one for each write
+/// stream.
 pub fn alpha(drive: &Drive, blocks: u32, pages_per_block: u32, classes: u32) -> f64 {
     f64::from((blocks - classes) * pages_per_block) / f64::from(drive.logical_pages())
 }
@@ -133,7 +135,7 @@ pub fn fill(drive: &mut Drive) {
     }
 }
 
-/// A share of the pages that takes a share of the writes. The hot ones are the first.
+/// A share of the pages that takes a share of the writes. The hot pages come first.
 #[derive(Clone, Copy)]
 pub struct Skew {
     pub pages: f64,
@@ -141,7 +143,7 @@ pub struct Skew {
 }
 
 impl Skew {
-    /// A page below `pages`, and whether it is a hot one.
+    /// Returns a random page below `pages`, and whether it is hot.
     pub fn draw(&self, load: &mut Load, pages: u32) -> (u32, bool) {
         let hot_pages = (f64::from(pages) * self.pages) as u32;
         if load.unit() < self.writes {
@@ -151,7 +153,7 @@ impl Skew {
         }
     }
 
-    /// Writes one page; with its class if `given`.
+    /// Writes one page, with its class if `given`.
     pub fn write(&self, drive: &mut Drive, load: &mut Load, given: bool) {
         let (lpn, hot) = self.draw(load, drive.logical_pages());
         let class = u8::from(given && !hot);
@@ -169,8 +171,8 @@ pub fn uniform(drive: &mut Drive, load: &mut Load, writes: u64) -> Counters {
     drive.counters() - before
 }
 
-/// Steady-state write amplification under uniform random writes: fill, `warm` x the capacity, then
-/// `measured` x the capacity.
+/// Returns the steady-state write amplification under uniform random writes. Fills the drive,
+/// writes `warm` x the capacity, and then measures over `measured` x the capacity.
 pub fn steady_wa(drive: &mut Drive, warm: u64, measured: u64) -> f64 {
     let pages = u64::from(drive.logical_pages());
     let mut load = Load(11);
@@ -179,8 +181,8 @@ pub fn steady_wa(drive: &mut Drive, warm: u64, measured: u64) -> f64 {
     uniform(drive, &mut load, measured * pages).write_amplification()
 }
 
-/// Steady-state write amplification under skewed writes. With `given` classes each group is filled
-/// in its own stream.
+/// Returns the steady-state write amplification under skewed writes. With `given` classes, each
+/// group is filled in its own stream.
 pub fn steady_skewed_wa(
     drive: &mut Drive,
     skew: Skew,
@@ -205,7 +207,7 @@ pub fn steady_skewed_wa(
     (drive.counters() - before).write_amplification()
 }
 
-/// A block-mapped layer with log blocks, aged: every page of `data_blocks` blocks is written.
+/// Creates an aged block-mapped drive: every page of `data_blocks` blocks is written.
 pub fn aged(data_blocks: u32, spare_blocks: u32, ftl: FtlConfig) -> Drive {
     let config = DriveConfig::holding(data_blocks * 64, spare_blocks, 64, 4096, ftl);
     let mut drive = Drive::new(&config.expect("valid")).expect("a valid drive");
@@ -213,8 +215,8 @@ pub fn aged(data_blocks: u32, spare_blocks: u32, ftl: FtlConfig) -> Drive {
     drive
 }
 
-/// Random single pages at any offset but the first of a block, which would open a sequential log
-/// block. Warms up with `warm` writes and returns what `measured` more cost.
+/// Writes random single pages at any offset but the first of a block, which would open a sequential
+/// log block. Warms up with `warm` writes, and returns the counters of `measured` more.
 pub fn random_pages(drive: &mut Drive, data_blocks: u32, warm: u64, measured: u64) -> Counters {
     let mut load = Load(5);
     let mut before = drive.counters();

@@ -1,7 +1,7 @@
-//! Bytes whose checksums are right and whose content is anything: from a bug elsewhere, or made on
-//! purpose.
+//! Indexes with valid checksums and arbitrary content, as a bug elsewhere or an attacker can
+//! produce them.
 //!
-//! Where things are is taken from docs/format/index.md and not from the code that reads them.
+//! Offsets of fields come from docs/format/index.md, and not from the code that reads the fields.
 
 use super::Input;
 use crate::layout::{LOG_OFFSET, Superblock};
@@ -15,13 +15,13 @@ use std::sync::{Arc, OnceLock};
 
 const RING_BLOCKS: u64 = 64;
 const FRAME_HEADER_BYTES: usize = 96;
-/// Up to version 4 of the format.
+/// Length of a frame's header up to version 4 of the format.
 const OLD_FRAME_HEADER_BYTES: usize = 64;
-/// Fields of a superblock.
+/// Offset of the log tail in a superblock. The next two offsets are in a superblock as well.
 const TAIL_AT: usize = 40;
 const CHECKPOINT_CRC_AT: usize = 72;
 const SUPERBLOCK_CRC_AT: usize = 4092;
-/// Rows of a scan that are looked at.
+/// Maximum number of rows that are read from a scan.
 const ROWS_MAX: usize = 1 << 14;
 
 fn options() -> Options {
@@ -36,7 +36,7 @@ fn options() -> Options {
     }
 }
 
-/// Something with a checksum of its own.
+/// A part of an index with its own checksum.
 #[derive(Clone, Debug)]
 enum Piece {
     Superblock(Range<usize>),
@@ -57,11 +57,11 @@ impl Piece {
     }
 }
 
-/// A small index with everything in it that there is.
+/// A small index with pieces of every kind.
 struct Example {
     content: Vec<u8>,
     pieces: Vec<Piece>,
-    /// The superblock that counts.
+    /// Offset of the newest superblock in bytes.
     newest_at: usize,
 }
 
@@ -85,7 +85,7 @@ impl Example {
         };
         write(&mut world, 150)?;
         world.db.write_back()?;
-        // Opened anew it has no leaf in memory, so that changes become patches.
+        // After it is opened again the index has no leaf in memory, so that changes become patches.
         let disk = world.disk.clone();
         world.reopen(disk)?;
         write(&mut world, 4)?;
@@ -139,11 +139,11 @@ impl Example {
     }
 }
 
-/// Changes a piece of the content somewhere, as the input says.
+/// Changes some bytes of a piece, as the input says.
 fn change(bytes: &mut [u8], input: &mut Input<'_>) {
     let choice = input.byte();
     let at = usize::from(input.number16());
-    // Most that can be wrong is at the start.
+    // Most fields that can be wrong are at the start.
     let limit = if choice & 0x80 == 0 { 96 } else { bytes.len() };
     let at = at % limit.min(bytes.len());
     let new = match choice % 5 {
@@ -171,7 +171,7 @@ fn seal_superblock(content: &mut [u8], at: usize) {
     put_crc(block, 0..SUPERBLOCK_CRC_AT, SUPERBLOCK_CRC_AT);
 }
 
-/// Makes the checksum of a piece right.
+/// Corrects the checksum of a piece.
 fn seal(content: &mut [u8], piece: &Piece, newest_at: usize) {
     let range = piece.range();
     match piece {
@@ -200,7 +200,7 @@ fn forged(data: &[u8], is_meant: fn(&Piece) -> bool) -> Vec<u8> {
     let pieces: Vec<&Piece> = example.pieces.iter().filter(|p| is_meant(p)).collect();
     let mut content = example.content.clone();
     let mut input = Input::new(data);
-    // A checkpoint is sealed by a superblock, whose own seal comes after.
+    // The checksum of a checkpoint is in a superblock, so superblocks are sealed last.
     let mut changed = vec![false; pieces.len()];
     while !input.is_empty() {
         let number = usize::from(input.number16()) % pieces.len();
@@ -215,18 +215,18 @@ fn forged(data: &[u8], is_meant: fn(&Piece) -> bool) -> Vec<u8> {
     content
 }
 
-/// Superblocks and the checkpoint of an index, changed anywhere, their checksums right.
+/// Uses an index whose superblocks and checkpoint are changed anywhere, with valid checksums.
 pub fn superblock(data: &[u8]) {
     let is_meant = |piece: &Piece| matches!(piece, Piece::Superblock(_) | Piece::Checkpoint(_));
     use_it(forged(data, is_meant), Trust::Nothing);
 }
 
-/// An index, changed anywhere, all checksums right.
+/// Uses an index that is changed anywhere, with valid checksums.
 pub fn content(data: &[u8]) {
     use_it(forged(data, |_| true), Trust::Nothing);
 }
 
-/// A log of any blocks and frames, without a tree below it.
+/// Uses an index whose log has arbitrary blocks and frames, and whose tree is empty.
 pub fn log(data: &[u8]) {
     static EMPTY: OnceLock<Vec<u8>> = OnceLock::new();
     let empty = EMPTY.get_or_init(|| {
@@ -257,14 +257,14 @@ pub fn log(data: &[u8]) {
     use_it(content, Trust::Tree);
 }
 
-/// What a frame that follows would say.
+/// Position and sequence number of the next frame.
 struct Frame {
     position: u64,
     seq: u64,
 }
 
 impl Frame {
-    /// Puts a frame where it belongs, or somewhere else.
+    /// Writes a frame at its proper position, or somewhere else.
     fn put(&mut self, content: &mut [u8], input: &mut Input<'_>) {
         let choice = input.byte();
         let any = |bit: u8, usual: u64, input: &mut Input<'_>| match choice & 1 << bit {
@@ -296,7 +296,7 @@ impl Frame {
         frame[56] = choice >> 6 & 1;
         frame[58..62].copy_from_slice(&(RING_BLOCKS as u32).to_le_bytes());
         if !is_old {
-            // Its ring is the front.
+            // The ring of the frame is the front.
             frame[72..76].fill(0xFF);
             frame[76..80].copy_from_slice(&(RING_BLOCKS as u32).to_le_bytes());
             frame[80..84].copy_from_slice(&(RING_BLOCKS as u32).to_le_bytes());
@@ -315,14 +315,14 @@ impl Frame {
     }
 }
 
-/// What of the bytes is as the index has made it.
+/// Part of the content that the index itself has written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trust {
     Nothing,
     Tree,
 }
 
-/// Everything in order, or the error in the way; nothing if there is very much.
+/// Returns all rows in order, or the error of the scan; `None` if there are too many rows.
 fn all(db: &Db, trust: Trust) -> Result<Option<Map>, Error> {
     let mut scan = db.scan((Bound::Unbounded, Bound::Unbounded));
     let mut map = Map::new();
@@ -339,7 +339,8 @@ fn all(db: &Db, trust: Trust) -> Result<Option<Map>, Error> {
     Ok(Some(map))
 }
 
-/// Opens and uses whatever the bytes are. Errors are as good as answers.
+/// Opens an index with this content and uses it. An error is as acceptable as an answer, unless the
+/// content was verified as intact.
 fn use_it(content: Vec<u8>, trust: Trust) {
     let disk = Arc::new(MemoryStorage::with_content(content));
     let verified = verify(&disk, &mut |_, _| {});

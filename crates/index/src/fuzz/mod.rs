@@ -1,10 +1,10 @@
-//! What the fuzzers of `fuzz/` give their bytes to: one function for each kind of bytes that the
-//! index reads, and one that makes a history of operations of them.
+//! Entry points of the fuzzers in `fuzz/`: one function for each kind of bytes that the index
+//! reads, and one that turns bytes into a history of operations.
 //!
-//! Built for the tests of this crate, which run the same functions over bytes from seeds, and with
-//! the feature `fuzzing`; no program has it. Each function returns whatever the bytes are, or
-//! panics because something is wrong: a panic of the engine, or an answer that is not what it
-//! should be. It must never make fewer inputs of what the fuzzer gives: every choice comes from the
+//! The module is built for the tests of this crate, which run the same functions over bytes from
+//! seeds, and with the feature `fuzzing`; no program contains it. Each function accepts any bytes,
+//! and panics only if something is wrong: the engine has panicked, or has given a wrong answer. A
+//! function must never reduce the inputs that the fuzzer can reach: every choice comes from the
 //! bytes.
 
 mod forge;
@@ -17,7 +17,7 @@ pub use forge::{content, log, superblock};
 pub use node::node;
 pub use operations::operations;
 
-/// Bytes that choices are made of, one after the other; zeroes when they are used up.
+/// Bytes that determine choices, one after the other; zeroes follow the last byte.
 struct Input<'a> {
     rest: &'a [u8],
 }
@@ -41,7 +41,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Below `limit`, which is at most 256.
+    /// Returns a number below `limit`, which is at most 256.
     fn below(&mut self, limit: usize) -> usize {
         usize::from(self.byte()) % limit
     }
@@ -54,7 +54,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
     }
 
-    /// A number that is small, about to overflow, or any.
+    /// Returns a number that is small, close to overflow, or arbitrary.
     fn any_number(&mut self) -> u64 {
         match self.below(4) {
             0 | 1 => u64::from(self.byte()),
@@ -63,7 +63,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// So many bytes, or as many as there are.
+    /// Takes `len` bytes, or the rest if there are fewer.
     fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.rest.split_at(len.min(self.rest.len()));
         self.rest = rest;

@@ -1,4 +1,5 @@
-//! Any bytes as the image of a node, a blob or a patch: refused, or read like one.
+//! Arbitrary bytes as the image of a node, a blob or a patch: they must be refused, or be readable
+//! like an image.
 
 use super::Input;
 use crate::node::{
@@ -19,8 +20,8 @@ const RESERVED_AT: usize = 52;
 const GRANULE_BYTES: usize = 64;
 const PATCH: u8 = 2;
 
-/// Bytes as they are, then the same behind a header and a checksum that are right for them, then,
-/// cut in two, as a leaf and a patch over it.
+/// Reads the bytes as they are; then with a valid header and checksum; then cut in two, as a leaf
+/// and a patch over it.
 pub fn node(data: &[u8]) {
     let _ = Image::peek(data);
     if let Ok(image) = Image::parse(data, 0) {
@@ -41,7 +42,8 @@ pub fn node(data: &[u8]) {
     merge(leaf, input.rest);
 }
 
-/// Bytes with what leads a reader to look at the rest of them.
+/// Returns the bytes with valid header fields and a valid checksum, so that the other bytes are
+/// parsed.
 fn sealed(bytes: &[u8], location: u64, sort: Option<u8>) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     bytes.resize(
@@ -70,7 +72,7 @@ fn keys(image: &Image) -> Vec<Vec<u8>> {
     (0..image.rows()).map(key).collect()
 }
 
-/// Everything that is asked of an image.
+/// Calls every read function of an image.
 fn look(image: &Image) {
     let keys = keys(image);
     assert!(keys.len() <= ROWS_MAX && image.len_bytes() <= IMAGE_BYTES_MAX);
@@ -132,7 +134,7 @@ fn viewed(image: &Image, delta: &Delta, is_reverse: bool) -> Vec<Seen> {
     seen
 }
 
-/// A scan sees the same from both ends.
+/// Checks that a scan returns the same rows in both directions.
 fn look_both_ways(image: &Image) {
     let mut delta = Delta::new();
     delta.insert(b"k", 5, Kind::Put, b"value", 0);
@@ -141,7 +143,7 @@ fn look_both_ways(image: &Image) {
     assert!(forward.iter().eq(backward.iter().rev()));
 }
 
-/// What was read can be written, and is the same then.
+/// Checks that an image that was read can be written again, and then has the same rows.
 fn write_anew(image: &Image) {
     let mut rows: Vec<(Vec<u8>, u64, Kind, Vec<u8>)> = Vec::new();
     let mut push = |row: Row<'_>| {
@@ -173,7 +175,7 @@ fn write_anew(image: &Image) {
     }
 }
 
-/// A leaf and a patch over it become one leaf, in which the patch counts.
+/// Merges a patch into the leaf below it, and checks that the result has the rows of the patch.
 fn merge(leaf: &[u8], patch: &[u8]) {
     let parse = |bytes, sort| Image::parse(&sealed(bytes, 1, sort), 1);
     let (Ok(leaf), Ok(patch)) = (parse(leaf, None), parse(patch, Some(PATCH))) else {
@@ -188,7 +190,8 @@ fn merge(leaf: &[u8], patch: &[u8]) {
         Location::NOWHERE,
         &mut |_| {},
     );
-    // A leaf has no version that is newer than itself; of one that says so anything may be read.
+    // A correct leaf has no version newer than its LSN. If this one has, reading it may return
+    // anything.
     if (0..leaf.rows()).any(|row| leaf.seq(row) > leaf.lsn()) {
         return;
     }

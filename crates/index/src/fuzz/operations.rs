@@ -1,8 +1,7 @@
-//! A history of operations on an index, beside an ordered map.
+//! A history of operations on an index, compared with an ordered map.
 //!
-//! Everything that a program can do and that can happen to it: batches, snapshots, transactions,
-//! upkeep, openings, power cuts also while it is opened, operations that fail, and a disk that is
-//! full.
+//! The history has all actions of a program and all failures: batches, snapshots, transactions,
+//! maintenance, openings, power cuts (also during opening), failed operations, and a full disk.
 
 use super::Input;
 use crate::storage::memory::Faults;
@@ -11,18 +10,18 @@ use crate::{Db, Durability, Error, Snapshot, Transaction};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Operations that are done, at most.
+/// Maximum number of operations.
 const OPERATIONS_MAX: usize = 400;
-/// Snapshots and transactions that are open, at most.
+/// Maximum number of open snapshots, and of open transactions.
 const OPEN_MAX: usize = 3;
 
-/// An open transaction and what it may expect.
+/// An open transaction and the state that its answers are compared with.
 struct Begun {
     transaction: Transaction,
-    /// Batches there were when it began.
+    /// Number of batches when the transaction began.
     at: usize,
     changes: Vec<Change>,
-    /// Keys that nobody else may write.
+    /// Keys that no other writer may change before the commit.
     keys: Vec<Vec<u8>>,
 }
 
@@ -32,7 +31,7 @@ struct Life {
     transactions: Vec<Begun>,
 }
 
-/// Does what the bytes say.
+/// Runs the operations that the bytes encode.
 pub fn operations(data: &[u8]) {
     let mut input = Input::new(data);
     let mut options = small_options(&mut Draw::new(u64::from(input.byte())));
@@ -167,14 +166,14 @@ impl Life {
         }
     }
 
-    /// Whether a snapshot of so many batches may end, because there are too many, or because
-    /// versions of one key fill a quarter of a segment.
+    /// Returns true if a snapshot that is `batches` batches old may have ended: because it is too
+    /// old, or because versions of one long key can fill a quarter of a segment.
     fn may_be_too_old(&self, batches: u64) -> bool {
         let keys = self.world.history.keys();
         batches > self.world.options.snapshot_batches_max || keys.iter().any(|key| key.len() > 400)
     }
 
-    /// A snapshot is what it was, or says that it is too old, which it may only if it is.
+    /// Checks that a snapshot has its original content, or says that it is too old when it may be.
     fn look_at_snapshot(&mut self, input: &mut Input<'_>) -> Result<(), Error> {
         if self.snapshots.is_empty() {
             return Ok(());
@@ -257,7 +256,7 @@ impl Life {
         let history = &self.world.history;
         let is_written = |key: &&Vec<u8>| history.has_changed(key, begun.at);
         let written: Vec<&Vec<u8>> = begun.keys.iter().filter(is_written).collect();
-        // A key that was not there and is not there is as nobody had written it.
+        // A key that did not exist at the beginning and does not exist now counts as unchanged.
         let (then, now) = (history.at(begun.at), self.world.now());
         let is_lost = written
             .iter()
@@ -265,8 +264,8 @@ impl Life {
         let batches = (history.given() - begun.at) as u64;
         let durability = durability(input);
         let mut transaction = begun.transaction;
-        // The number of the batch goes with it, as with every other, and nobody else is asked about
-        // it.
+        // The batch also puts its number, like every other batch. The number goes directly into the
+        // batch, so that it takes no part in the conflict check.
         let changes = history.numbered(&begun.changes);
         if let Some(Change::Put(key, number)) = changes.last() {
             transaction.batch.put(key, number);
@@ -321,7 +320,7 @@ impl Life {
         self.transactions.clear();
     }
 
-    /// The power goes, while it is opened perhaps a second time.
+    /// Cuts the power and opens the index; sometimes cuts the power once more during that opening.
     fn cut_power(&mut self, input: &mut Input<'_>) {
         self.forget_readers();
         let mut disk = cut(&self.world.disk, input);
@@ -340,8 +339,8 @@ impl Life {
         self.open(disk);
     }
 
-    /// The index is closed and opened. Nothing was cut, so nothing is lost, unless the index has
-    /// failed.
+    /// Closes the index and opens it again. Without a power cut no data may be lost. If the index
+    /// has failed, the power is cut instead.
     fn close(&mut self) {
         if self.world.db.sync().is_ok() {
             self.world.history.synced();
@@ -351,8 +350,8 @@ impl Life {
         }
     }
 
-    /// The program ends at once and is started again; the disk has noticed nothing, and what it has
-    /// not made durable it has in its cache.
+    /// Ends the program at once and starts it again. The disk keeps all its data, including its
+    /// volatile cache.
     fn kill(&mut self) {
         self.world.disk.set_faults(Faults::default());
         if self.world.disk.is_off() {
@@ -368,8 +367,9 @@ impl Life {
         self.world.reopen(disk).expect("it opens");
     }
 
-    /// A lack of space changes nothing. After a failure nothing more is written, until it is opened
-    /// again.
+    /// Continues after an error. A lack of space, like a batch or key that is too long, has changed
+    /// nothing. After any other failure the index accepts no writes until it is opened again, so
+    /// the power is cut.
     fn after_error(&mut self, error: &Error, input: &mut Input<'_>) {
         match error {
             Error::Full { .. } | Error::BatchTooLong { .. } | Error::KeyTooLong { .. } => {}

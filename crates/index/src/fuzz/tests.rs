@@ -1,10 +1,10 @@
-//! What the fuzzers run, over bytes from seeds, so that it runs wherever the tests do.
+//! Runs of the fuzz functions over bytes from seeds, as a part of the tests.
 
 use crate::world::Draw;
 
 fn random(draw: &mut Draw, len_max: u64) -> Vec<u8> {
     let len = draw.below(len_max);
-    // Bytes that are all alike, few and small, or any: each finds something else.
+    // The bytes are all equal, all small, or arbitrary: each kind finds different bugs.
     match draw.below(4) {
         0 => vec![draw.number() as u8; len as usize],
         1 => (0..len).map(|_| draw.below(4) as u8).collect(),
@@ -21,16 +21,16 @@ fn many(target: fn(&[u8]), seeds: std::ops::Range<u64>, len_max: u64) {
     }
 }
 
-/// What the fuzzers have found once.
+/// Each input once made a fuzzer find a bug.
 #[test]
 fn what_was_found_is_not_found_again() {
-    // A patch with the highest number over a leaf that has it, too.
+    // A patch and the leaf below it, both with the highest sequence number.
     let mut leaf = vec![0; 48];
     leaf[14..33].fill(0xFF);
     let mut patches = vec![46, 0, 0, 0, 0, 0, 0, 0, 7, 0];
     patches.extend([leaf.clone(), leaf].concat());
     super::node(&patches);
-    // A frame of an opening before the first, behind an empty one.
+    // A frame of an incarnation before the first one, behind an empty frame.
     let frames = [36, 0, 17, 0, 0, 0, 255, 208, 0, 0, 2, 0, 255, 0, 4, 252, 4];
     super::log(&frames);
     // A frame whose last batch has no end.

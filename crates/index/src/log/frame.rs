@@ -7,14 +7,14 @@ use crate::rings::{Place, Ring};
 use crate::storage::{BLOCK_BYTES, round_up};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"blo5");
-/// Up to version 4 of the format.
+/// Magic of a frame up to version 4 of the format.
 const OLD_MAGIC: u32 = u32::from_le_bytes(*b"blog");
-/// Bytes of a frame before its batches.
+/// Length of the header of a frame, in bytes.
 pub(crate) const HEADER_BYTES: usize = 96;
-/// Up to version 4 of the format.
+/// Length of the header up to version 4 of the format.
 const OLD_HEADER_BYTES: usize = 64;
 
-/// What a frame says of itself.
+/// Header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub position: u64,
@@ -24,17 +24,18 @@ pub(crate) struct Header {
     pub opening: u32,
     pub generation: u64,
     pub is_carried: bool,
-    /// When it was written nothing before this position was needed.
+    /// Position before which the log was not needed when the frame was written.
     pub tail: u64,
-    /// Where its ring is, and how many blocks that has.
+    /// Location of the frame's ring, whose length is `ring_blocks`.
     pub place: Place,
     pub ring_blocks: u64,
-    /// Its own length.
+    /// Length of the header itself, in bytes.
     pub bytes: usize,
 }
 
 impl Header {
-    /// Writes the header of a frame whose content is there, with the checksum of all of it.
+    /// Writes the header into a frame that already has its content, with a checksum of the whole
+    /// frame.
     pub(super) fn encode(&self, geometry: &Geometry, frame: &mut [u8]) {
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -46,7 +47,7 @@ impl Header {
         header[44..48].copy_from_slice(&self.opening.to_le_bytes());
         header[48..56].copy_from_slice(&self.generation.to_le_bytes());
         header[56] = u8::from(self.is_carried);
-        // Where a log is found and nothing else, this says what it is the log of.
+        // If only the log is found, these fields describe the index that it belongs to.
         header[57] = geometry.segment_bytes.ilog2() as u8;
         header[58..62].copy_from_slice(&(geometry.log_blocks as u32).to_le_bytes());
         header[64..72].copy_from_slice(&self.tail.to_le_bytes());
@@ -58,8 +59,8 @@ impl Header {
         frame[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The header of a block, if it looks like one of this index. Its checksum is over the whole
-    /// frame.
+    /// Decodes the header of a block, if it looks like that of a frame of this index. The checksum
+    /// is not verified, because it covers the whole frame.
     pub(crate) fn decode(id: u64, block: &[u8]) -> Option<Header> {
         let number32 = |at: usize| {
             let field = block.get(at..at + 4)?;
@@ -100,14 +101,14 @@ impl Header {
                 ..header
             },
         };
-        // So that counting on from them never overflows.
+        // Bound these numbers, so that incrementing them never overflows.
         let counts = [header.position, header.first_seq, header.tail];
         let is_counted = counts.iter().all(|count| *count < COUNTS_MAX);
         (is_counted && header.ring_blocks > 0).then_some(header)
     }
 
-    /// What the index is, if the block at this byte of the storage looks like the start of a frame,
-    /// and the frame.
+    /// Decodes the header of a frame and the geometry of its index, if the block at this byte of
+    /// the storage looks like the start of a frame.
     pub(crate) fn with_geometry(block: &[u8], offset: u64) -> Option<(Header, Geometry)> {
         let number32 = |at: usize| Some(u32::from_le_bytes(*block.get(at..)?.first_chunk()?));
         let id = u64::from_le_bytes(*block.get(8..)?.first_chunk()?);
@@ -126,7 +127,7 @@ impl Header {
         is_there.then_some((header, geometry))
     }
 
-    /// The ring that it is in, from its own position on.
+    /// Returns the ring of the frame, beginning with the frame's own position.
     pub(crate) fn ring(&self) -> Ring {
         Ring {
             from: self.position,
@@ -135,12 +136,13 @@ impl Header {
         }
     }
 
-    /// Where it says that it is, in bytes from the start of the storage.
+    /// Returns the location that the header gives for the frame, in bytes from the start of the
+    /// storage.
     pub(crate) fn offset(&self, geometry: &Geometry) -> u64 {
         self.ring().offset_of(geometry, self.position)
     }
 
-    /// The frame that this heads, of its whole content.
+    /// Returns the frame with this header. `bytes` is the whole frame.
     pub(crate) fn frame<'a>(&self, geometry: &Geometry, bytes: &'a [u8]) -> Frame<'a> {
         Frame {
             first_seq: self.first_seq,
@@ -153,7 +155,7 @@ impl Header {
         }
     }
 
-    /// Blocks that the frame takes.
+    /// Returns the number of blocks of the frame.
     pub(crate) fn blocks(&self) -> u64 {
         (round_up(self.bytes + self.payload_bytes as usize) / BLOCK_BYTES) as u64
     }
@@ -162,29 +164,30 @@ impl Header {
 /// A frame that was read.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
-    /// The number of its first batch; for carried records of the last before them.
+    /// Sequence number of the first batch; for relogged records, that of the last batch before
+    /// them.
     pub first_seq: u64,
-    /// Records that had stood in the log before.
+    /// True if the frame has relogged records.
     pub is_carried: bool,
-    /// Where it begins.
+    /// Position of the frame.
     pub position: u64,
-    /// Where the next one begins.
+    /// Position of the next frame.
     pub end: u64,
-    /// Everything before this was durable when the frame was written.
+    /// Position up to which the log was durable when the frame was written.
     pub durable_below: u64,
-    /// Its operations.
+    /// Operations of the frame.
     pub operations: &'a [u8],
-    /// Its first byte on the storage.
+    /// Location of the frame, in bytes from the start of the storage.
     offset: u64,
 }
 
 impl<'a> Frame<'a> {
-    /// Gives every operation with the number of its batch, in order. Returns the number of the last
-    /// batch.
+    /// Calls `take` with every operation and the sequence number of its batch, in order. Returns
+    /// the sequence number of the last batch.
     ///
     /// # Errors
     ///
-    /// As of [`each_batch`](Self::each_batch).
+    /// Those of [`each_batch`](Self::each_batch).
     pub(crate) fn each(
         &self,
         mut take: impl FnMut(u64, Operation<'a>) -> Result<(), Error>,
@@ -200,14 +203,14 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Gives the operations of every batch with its number, in order; those of carried records as
-    /// of one batch. Returns the number of the last batch.
+    /// Calls `take` with the sequence number and the operations of every batch, in order; relogged
+    /// records count as one batch. Returns the sequence number of the last batch.
     ///
     /// # Errors
     ///
-    /// Those of `take`, and [`Error::Damaged`] if these are no batches. A frame is written with all
-    /// of each batch that it has: one that goes on to the end of the frame, without an end of its
-    /// own, is a part of a batch, and of a batch there must not be a part.
+    /// Those of `take`, and [`Error::Damaged`] if the bytes are not whole batches. A frame is
+    /// written with all of each of its batches. So a last batch without an end is only a part of a
+    /// batch, and a part must never be applied.
     pub(crate) fn each_batch(
         &self,
         mut take: impl FnMut(u64, &'a [u8]) -> Result<(), Error>,
@@ -235,7 +238,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// What it says where a batch should be.
+    /// Returns the error for a frame with bytes that are not a batch.
     pub(crate) fn not_a_batch(&self) -> Error {
         Error::Damaged {
             what: "a batch in the log".to_owned(),

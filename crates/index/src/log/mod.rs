@@ -1,12 +1,14 @@
-//! The log: every change, in order, durable before it is acknowledged.
+//! The log: all changes in order. A change is appended to the log, and made durable there if its
+//! writer requests that, before it is acknowledged.
 //!
-//! A ring of blocks that is written round and round, so that a commit costs the file system nothing
-//! beside its blocks; it goes on in a longer ring when it has to ([`rings`](crate::rings)). Batches
-//! that are written together make a frame of whole blocks; its header has a checksum, the frame's
-//! own position, and how far the log was durable when it was written. Reading stops at the first
-//! frame that is not whole, and says so if a later frame proves that this one had been durable. It
-//! must never take a frame of an earlier lap, of an earlier opening or of another index for one of
-//! its own.
+//! The log is a ring of blocks that is overwritten again and again, so that a commit costs the file
+//! system no work besides writing its blocks. When the ring is too short, the log continues in a
+//! longer one ([`rings`](crate::rings)). Batches that are written together form a frame of whole
+//! blocks. The header of a frame has a checksum, the position of the frame, and the position up to
+//! which the log was durable when the frame was written. Reading stops at the first frame that is
+//! not intact, and reports damage if a later frame proves that this one was durable. Reading must
+//! never accept a leftover frame: one of an earlier lap, of an earlier incarnation of the log, or
+//! of another index.
 
 mod frame;
 mod reader;
@@ -90,7 +92,7 @@ mod tests {
             log.append(number, &operations, &[]);
             log.write_out(&storage, true).unwrap();
             expected.push((number, operations));
-            // Two blocks each: the last ten are needed.
+            // Each batch takes two blocks, and the last ten batches are needed.
             log.release(log.head().saturating_sub(20), rings(), 9);
         }
         let read = read_all(&storage, log.tail()).unwrap();
@@ -125,7 +127,7 @@ mod tests {
         assert_eq!(next(), (vec![7, 9, 9], Ok(9)));
         assert_eq!(next(), (vec![9], Ok(9)));
         let (seqs, last) = next();
-        // Of the batch without an end nothing is given.
+        // No operation of the batch without an end is returned.
         assert_eq!(seqs, [10]);
         let damaged = Error::Damaged {
             what: "a batch in the log".to_owned(),
@@ -142,7 +144,7 @@ mod tests {
             log.append(number, &batch(number, 10), &[]);
             log.write_out(&storage, false).unwrap();
         }
-        // A power cut that left block 3 unwritten; what follows it is not part of the log.
+        // A power cut left block 3 unwritten, so the frames behind it are not part of the log.
         let mut content = storage.content();
         let at = LOG_OFFSET as usize + 3 * BLOCK_BYTES;
         content[at..at + BLOCK_BYTES].fill(0);
@@ -173,7 +175,7 @@ mod tests {
                 "frame {lost}"
             );
         }
-        // Nobody knows of the last one whether it had been durable: it may have been torn.
+        // Whether the last frame was durable is unknown: its write may have been torn.
         let mut content = storage.content();
         content[LOG_OFFSET as usize + 4 * BLOCK_BYTES + 100] ^= 1;
         let torn = MemoryStorage::with_content(content);
@@ -189,8 +191,8 @@ mod tests {
             log.write_out(&storage, true).unwrap();
             log.release(log.head(), rings(), 2 + number);
         }
-        // The superblock of generation 9 said that the log is needed from block 7 on; the ring has
-        // come round since.
+        // The superblock of generation 9 says that the log is needed from block 7 on, but the ring
+        // has been overwritten since.
         assert!(matches!(read_all(&storage, 7), Err(Error::Damaged { .. })));
         let mut newest = Reader::new(&storage, &superblock(100, 102));
         assert!(
@@ -208,7 +210,7 @@ mod tests {
             log.write_out(&storage, false).unwrap();
         }
         storage.sync().unwrap();
-        // None of the frames says that one before it is durable.
+        // No frame says that an earlier frame is durable.
         storage.rot(LOG_OFFSET + BLOCK_BYTES as u64 + 70, 1);
         assert_eq!(read_all(&storage, 0).unwrap().len(), 1);
         for (durable, is_lost) in [(1, false), (2, true), (3, true)] {
@@ -237,12 +239,13 @@ mod tests {
         log.write_out(&storage, true).unwrap();
         assert_eq!((storage.counts().writes, storage.counts().flushes), (3, 2));
         assert_eq!(log.durable_below(), 3);
-        // Whatever a power cut leaves, all three are there.
+        // All three frames survive every outcome of a power cut.
         let after = storage.after_power_cut(&mut || 0);
         assert_eq!(read_all(&after, 0).unwrap().len(), 3);
     }
 
-    /// From the front into segments 2 to 9 and back, with a tail that is left behind for a while.
+    /// The log moves from the front to segments 2 to 9 and back, and its tail stays behind for a
+    /// while.
     #[test]
     fn what_was_written_is_read_from_one_ring_to_the_next() {
         let geometry = Geometry {
@@ -265,7 +268,8 @@ mod tests {
                 log.write_out(&storage, true).unwrap();
             }
         };
-        // Two blocks each: 30 of the front's 32, and more than once round the longer one.
+        // Each batch takes two blocks: 30 batches take 60 of the front's 64 blocks, and the next 80
+        // batches go around the longer ring more than once.
         write(&mut log, 30);
         assert_eq!((log.used_blocks(), log.free_blocks()), (60, 4));
         let in_both = log.rings().with(longer(log.head()));
@@ -294,14 +298,15 @@ mod tests {
         log.release(log.head(), front.clone(), 8);
         write(&mut log, 10);
         assert_eq!(read(220, &front, 220), Ok((111..=120).collect()));
-        // A frame that is lost just before a ring ends is noticed, though nothing follows it there.
+        // The loss of the last frame before the log moves to another ring is noticed, although no
+        // frame follows it in its own ring.
         storage.rot(Ring::front(&geometry, 0).offset_of(&geometry, 238), 1);
         assert_eq!(read(220, &front, 230), Ok((111..=119).collect()));
         assert!(read(220, &front, 240).is_err());
     }
 
-    /// What no file system has heard of yet is filled ahead of durable writes, so that most commits
-    /// are one write.
+    /// Blocks that the file system does not know as written are filled ahead of durable writes, so
+    /// that most commits are one write.
     #[test]
     fn blocks_that_were_never_written_are_filled_before_a_durable_write() {
         let geometry = Geometry {
@@ -325,7 +330,7 @@ mod tests {
         let flushes = storage.counts().flushes - before.flushes;
         assert_eq!((written, flushes), (2 * 512 * BLOCK_BYTES as u64, 512));
         assert_eq!(storage.counts().writes - before.writes, 512 + 2);
-        // A long frame pays for itself.
+        // A long frame is written without filling blocks first.
         let before = storage.counts().writes;
         log.append(513, &batch(513, 400_000), &[END]);
         log.write_out(&storage, true).unwrap();

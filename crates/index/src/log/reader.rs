@@ -1,4 +1,4 @@
-//! The reading end of the log.
+//! Reader of the log, for replay and verification.
 
 use super::frame::{Frame, Header};
 use crate::error::{At, Error};
@@ -7,26 +7,27 @@ use crate::planted::{Bug, is_planted};
 use crate::rings::Rings;
 use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 
-/// Bytes read at a time: as much as makes a device busy on all its channels.
+/// Number of bytes read at a time, enough to keep all channels of a device busy.
 const WINDOW_BYTES: usize = 4 << 20;
-/// How far beyond its end the log is searched for proof that something was lost.
+/// Maximum number of blocks behind the end of the log that are searched for proof of a loss.
 const PROOF_BLOCKS: u64 = 2048;
 
-/// The reading end, from the tail to the last whole frame.
+/// Reader of the frames from the tail to the last intact one.
 pub(crate) struct Reader<'a> {
     storage: &'a dyn Storage,
     geometry: Geometry,
     rings: Rings,
-    /// Where the next frame would be.
+    /// Position of the next frame, if there is one.
     position: u64,
     tail: u64,
-    /// Of the last frame read, or of the first one at least.
+    /// Incarnation of the last frame read; before that, the minimum incarnation of the first frame.
     opening: u32,
-    /// Of every frame from `durable` on, at least: the superblock was written before them.
+    /// Minimum incarnation of every frame at or behind `durable`: the superblock was written before
+    /// those frames.
     opening_beyond: u32,
-    /// Of the superblock that was found.
+    /// Generation of the superblock that was found.
     generation: u64,
-    /// The log is durable up to here, as the superblock says.
+    /// Position up to which the log is durable, according to the superblock.
     durable: u64,
     window: Aligned,
     window_at: u64,
@@ -34,7 +35,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads from the tail of a superblock on.
+    /// Creates a reader that begins at the tail in a superblock.
     pub(crate) fn new(storage: &'a dyn Storage, superblock: &Superblock) -> Reader<'a> {
         let Superblock {
             geometry,
@@ -66,8 +67,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Makes `blocks` blocks from `position` on, all of one ring, be in the window; returns where
-    /// they begin there.
+    /// Loads `blocks` blocks from `position` on, all in one ring, into the window if they are not
+    /// there. Returns their offset in the window.
     fn fill(&mut self, position: u64, blocks: u64) -> Result<usize, Error> {
         let has =
             self.window_at <= position && position + blocks <= self.window_at + self.window_blocks;
@@ -92,13 +93,14 @@ impl<'a> Reader<'a> {
         Ok((position - self.window_at) as usize * BLOCK_BYTES)
     }
 
-    /// True if the log may have got as far as this position.
+    /// Returns true if the log can have reached this position without overwriting needed blocks.
     fn may_be(&self, position: u64) -> bool {
         let ring = self.rings.at(position).0;
         position < self.tail.max(ring.from).saturating_add(ring.blocks)
     }
 
-    /// The header at `position`, if a whole frame of this index is there that may follow.
+    /// Returns the header at `position`, if an intact frame of this index is there that can be the
+    /// next one.
     fn whole(&mut self, position: u64) -> Result<Option<Header>, Error> {
         if !self.may_be(position) {
             return Ok(None);
@@ -108,9 +110,10 @@ impl<'a> Reader<'a> {
             let is_of_this_lap = header.position == position || is_planted(Bug::TakesOlderLaps);
             is_of_this_lap && header.opening >= opening && is_numbered
         };
-        // A frame that was not taken, because a part of it had gone, is whole again where a write
-        // that was cut has put the same there, zeroes for instance. It has not been heard of since
-        // an earlier opening.
+        // An earlier incarnation may have left a torn frame here that no opening accepted. A later
+        // torn write can make that frame intact again, if it has put the missing bytes there, for
+        // instance zeroes. So at and behind the durable position, frames of incarnations before the
+        // superblock's are not accepted.
         let opening = match position >= self.durable {
             true => self.opening.max(self.opening_beyond),
             false => self.opening,
@@ -124,7 +127,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What looks like the header of a frame of this index in the block of a position.
+    /// Returns the header in the block of a position, if it looks like that of a frame of this
+    /// index.
     fn header(&mut self, position: u64) -> Result<Option<Header>, Error> {
         let at = self.fill(position, 1)?;
         Ok(Header::decode(
@@ -133,7 +137,7 @@ impl<'a> Reader<'a> {
         ))
     }
 
-    /// Checks a frame that begins in the block of a position.
+    /// Returns true if the frame that begins in the block of a position is intact.
     fn is_whole(&mut self, position: u64, header: &Header) -> Result<bool, Error> {
         let blocks = header.blocks();
         let (ring, ring_end) = self.rings.at(position);
@@ -146,11 +150,12 @@ impl<'a> Reader<'a> {
         Ok(is_right || is_planted(Bug::BelievesFrames))
     }
 
-    /// The next frame; `None` at the end.
+    /// Returns the next frame; `None` at the end of the log.
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`] if what is missing had been durable.
+    /// [`Error::Damaged`] if a part of the log that was durable, or the newest superblock, is
+    /// missing.
     pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, Error> {
         let position = self.position;
         let Some(header) = self.whole(position)? else {
@@ -164,9 +169,9 @@ impl<'a> Reader<'a> {
         Ok(Some(header.frame(&self.geometry, frame)))
     }
 
-    /// The superblock proves that the device has lost what it had promised, if it says that more of
-    /// the log was durable. So does a whole frame near the end, if the end was durable already when
-    /// it was written, or if there was a newer superblock than the one that was found.
+    /// Searches for proof that the device has lost durable content. The superblock is a proof if it
+    /// says that the log was durable beyond the end that was found. An intact frame near the end is
+    /// a proof if it says the same, or if it knows a newer superblock than the one that was found.
     fn search_for_proof(&mut self) -> Result<(), Error> {
         let end = self.position;
         if end < self.durable {

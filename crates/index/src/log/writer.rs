@@ -1,4 +1,4 @@
-//! The writing end of the log.
+//! Writer of the log. It must never overwrite blocks that are still needed.
 
 use super::frame::{HEADER_BYTES, Header};
 use crate::error::{At, Error};
@@ -7,44 +7,46 @@ use crate::planted::{Bug, is_planted};
 use crate::rings::{Place, Rings};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up, sync};
 
-/// A frame that is this long takes no further batch.
+/// Number of bytes beyond which no further batch is added to a frame.
 const FRAME_BYTES: usize = 256 << 10;
-/// Blocks that are written again at a time.
+/// Maximum number of blocks that are rewritten at a time.
 const AGAIN_BLOCKS: u64 = 256;
-/// Blocks that were never written are filled with zeroes before a durable write, so many at a time.
-/// A file system notes that a block is in use when it is written first, which costs a durable write
-/// more than its blocks; this way it is paid once for many commits. A frame of a quarter of that
-/// pays for itself.
+/// Number of never-written blocks that are filled with zeroes at a time, before a durable write. A
+/// file system marks a block as used on its first write, which makes a durable write more
+/// expensive; filling ahead pays that cost once for many commits. A frame of at least a quarter of
+/// this number of blocks is written without filling, because it spreads the cost over its own
+/// blocks.
 const ZEROED_BLOCKS: u64 = 256;
 
-/// The writing end.
+/// Writer of the log.
 #[derive(Debug)]
 pub(crate) struct Log {
     geometry: Geometry,
     opening: u32,
     rings: Rings,
-    /// Blocks of the current ring from this position on, to the end of its first lap, were never
-    /// written.
+    /// Position from which blocks of the current ring were never written, up to the end of its
+    /// first lap.
     unwritten_from: u64,
-    /// Where the next frame goes, in blocks; it only grows.
+    /// Position of the next frame, in blocks. It only grows.
     head: u64,
-    /// The oldest block that is still needed, as the durable superblock has it.
+    /// Position of the oldest block that is still needed, as in the durable superblock.
     tail: u64,
-    /// Everything before this survives a power cut.
+    /// Position before which the whole log survives a power cut.
     durable_below: u64,
-    /// Everything before this was read, not written by this opening.
+    /// Position before which the log was read, and not written by this incarnation.
     read_below: u64,
     frame: Aligned,
-    /// End of the batches in `frame`; [`HEADER_BYTES`] without any.
+    /// End of the batches in `frame`; [`HEADER_BYTES`] if there are none.
     filled: usize,
     first_seq: u64,
-    /// Of the superblock that is valid.
+    /// Generation of the valid superblock.
     generation: u64,
     is_carried: bool,
 }
 
 impl Log {
-    /// A log in these rings that goes on at `head`; what is needed of it begins at `tail`.
+    /// Creates a writer of a log in these rings that continues at `head` and is needed from `tail`
+    /// on.
     pub(crate) fn new(geometry: Geometry, opening: u32, rings: Rings, tail: u64, head: u64) -> Log {
         Log {
             geometry,
@@ -63,23 +65,23 @@ impl Log {
         }
     }
 
-    /// Where the next frame goes.
+    /// Returns the position of the next frame.
     pub(crate) fn head(&self) -> u64 {
         self.head
     }
 
-    /// Where what is needed begins.
+    /// Returns the position from which the log is needed.
     pub(crate) fn tail(&self) -> u64 {
         self.tail
     }
 
-    /// Everything before this is durable.
+    /// Returns the position before which the whole log is durable.
     pub(crate) fn durable_below(&self) -> u64 {
         self.durable_below
     }
 
-    /// Everything before `head` stands in the log: it was read. Before `known_durable` it is
-    /// durable, and of the rest that is not known.
+    /// Notes that the log was read up to `head`. The log is durable up to `known_durable`; whether
+    /// the rest is durable is unknown.
     pub(crate) fn go_on_from(&mut self, head: u64, known_durable: u64) {
         assert!(
             self.head <= head && !self.has_pending(),
@@ -90,16 +92,16 @@ impl Log {
         self.durable_below = self.durable_below.max(known_durable.min(head));
     }
 
-    /// Nothing before `tail` is needed any more, and the log is in these rings; the superblock of
-    /// this generation says so durably.
+    /// Releases the log before `tail`, and continues in these rings. The superblock of this
+    /// generation must already say so durably.
     pub(crate) fn release(&mut self, tail: u64, rings: Rings, generation: u64) {
         assert!(self.tail <= tail && tail <= self.head, "a tail that exists");
         self.tail = tail;
         self.go_on_in(rings, generation);
     }
 
-    /// The log goes on in the last of these rings. Both superblocks say so durably, the later of
-    /// them of this generation.
+    /// Continues the log in the last of these rings. Both superblocks must already name that ring
+    /// durably; `generation` is that of the newer one.
     pub(crate) fn go_on_in(&mut self, rings: Rings, generation: u64) {
         let is_another = rings.current() != self.rings.current();
         if is_another {
@@ -110,27 +112,27 @@ impl Log {
         self.generation = generation;
     }
 
-    /// Where the log is.
+    /// Returns the rings that the log occupies.
     pub(crate) fn rings(&self) -> &Rings {
         &self.rings
     }
 
-    /// The first position of the current ring that is needed, or was not yet written.
+    /// Returns the first position of the current ring that is needed or not yet written.
     fn begins_at(&self) -> u64 {
         self.tail.max(self.rings.current().from)
     }
 
-    /// Blocks of the current ring that are needed.
+    /// Returns the number of needed blocks in the current ring.
     pub(crate) fn used_blocks(&self) -> u64 {
         self.head - self.begins_at()
     }
 
-    /// Blocks of the current ring.
+    /// Returns the number of blocks of the current ring.
     pub(crate) fn ring_blocks(&self) -> u64 {
         self.rings.current().blocks
     }
 
-    /// Blocks that frames may still take.
+    /// Returns the number of blocks that are free for frames after the pending one.
     pub(crate) fn free_blocks(&self) -> u64 {
         let pending = if self.has_pending() {
             self.pending_blocks()
@@ -141,12 +143,12 @@ impl Log {
             .saturating_sub(self.used_blocks() + pending)
     }
 
-    /// True if everything that was appended survives a power cut.
+    /// Returns true if everything that was appended survives a power cut.
     pub(crate) fn is_durable(&self) -> bool {
         !self.has_pending() && self.durable_below == self.head
     }
 
-    /// True if batches wait to be written.
+    /// Returns true if batches or relogged records wait to be written.
     pub(crate) fn has_pending(&self) -> bool {
         self.filled > HEADER_BYTES
     }
@@ -155,12 +157,12 @@ impl Log {
         (round_up(self.filled) / BLOCK_BYTES) as u64
     }
 
-    /// True if a batch of so many bytes should not go into the frame that waits.
+    /// Returns true if a batch of `bytes` bytes should not be added to the pending frame.
     pub(crate) fn is_full_for(&self, bytes: usize) -> bool {
         self.has_pending() && self.filled + bytes > FRAME_BYTES
     }
 
-    /// Adds a batch with its number, one above that of the batch before.
+    /// Appends a batch, whose sequence number must be one above that of the batch before.
     pub(crate) fn append(&mut self, seq: u64, operations: &[u8], end: &[u8]) {
         if !self.has_pending() {
             self.first_seq = seq;
@@ -171,8 +173,8 @@ impl Log {
         self.push(end);
     }
 
-    /// Adds records that stand in the log already and would be overwritten. `seq` is the number of
-    /// the last batch. Whatever waits must have been written.
+    /// Relogs records that are in the log already and would be overwritten. `seq` is the sequence
+    /// number of the last batch. All pending batches must have been written.
     pub(crate) fn carry(&mut self, seq: u64, operations: &[u8]) {
         if !self.has_pending() {
             self.first_seq = seq;
@@ -189,8 +191,8 @@ impl Log {
         self.filled = end;
     }
 
-    /// Writes what waits. After this, all that was appended is durable if `durable`; else it will
-    /// be with the next durable one.
+    /// Writes the pending frame. If `durable` is set, everything that was appended is durable after
+    /// the call; otherwise it becomes durable with the next durable call.
     pub(crate) fn write_out(&mut self, storage: &dyn Storage, durable: bool) -> Result<(), Error> {
         if self.has_pending() {
             let blocks = self.pending_blocks();
@@ -214,7 +216,7 @@ impl Log {
                 bytes: HEADER_BYTES,
             };
             header.encode(&self.geometry, &mut self.frame[..bytes]);
-            // A durable write says nothing of what was written before it.
+            // A durable write does not make earlier writes durable.
             let alone = durable && self.durable_below == self.head;
             if alone {
                 self.prepare(storage, blocks)?;
@@ -235,10 +237,10 @@ impl Log {
         Ok(())
     }
 
-    /// Writes what was read and may not be durable once more, as it is read. Where a sync had
-    /// failed, the system may have in its cache what is not on the device and take it for saved: a
-    /// sync alone would save nothing of it (fsync(2) of Linux reports a failed write-back once and
-    /// keeps the pages as clean ones).
+    /// Rewrites the part of the log that was read but may not be durable, with the content that was
+    /// read. After a failed sync the page cache may hold content that is not on the device and
+    /// count it as saved, so that another sync alone would not write it (fsync(2) of Linux reports
+    /// a failed write-back once and keeps the pages as clean ones).
     fn write_again(&self, storage: &dyn Storage) -> Result<(), Error> {
         if is_planted(Bug::BelievesTheCache) {
             return Ok(());
@@ -259,13 +261,13 @@ impl Log {
         Ok(())
     }
 
-    /// Makes sure that no frame begins at the end. One may have been written there by an opening
-    /// whose last write was cut, and not be whole; a write of this one that is cut as well could
-    /// make it whole, since parts of both are the same. Opening would know it by its number; a
-    /// rebuild without superblocks would not.
+    /// Fills the block at the end of the log with zeroes, so that no frame begins there. An earlier
+    /// incarnation may have left a torn frame in that block. A torn write of this incarnation could
+    /// make the old frame intact, because the two frames may have equal parts. Opening would reject
+    /// that frame by its incarnation; a rebuild without superblocks would not.
     pub(crate) fn end_here(&self, storage: &dyn Storage) -> Result<(), Error> {
         if self.free_blocks() == 0 {
-            // The ring is full: what stands there is its tail.
+            // The ring is full: the next block is that of the tail.
             return Ok(());
         }
         let offset = self.rings.offset_of(&self.geometry, self.head);
@@ -274,11 +276,10 @@ impl Log {
         written.at("writing the log", offset)
     }
 
-    /// Fills blocks behind a frame of so many blocks with zeroes, if the frame will be in blocks
-    /// that were never written.
+    /// Fills never-written blocks with zeroes, if the next frame, of `blocks` blocks, reaches them.
     fn prepare(&mut self, storage: &dyn Storage, blocks: u64) -> Result<(), Error> {
         let ring = self.rings.current();
-        // Where the first lap ends.
+        // The first lap ends here.
         let end = ring.from.saturating_add(ring.blocks);
         let is_reached = self.unwritten_from < (self.head + blocks).min(end);
         if !is_reached || blocks >= ZEROED_BLOCKS / 4 {
@@ -324,8 +325,8 @@ impl Log {
     }
 }
 
-/// From which position on blocks of the current ring may never have been written. The front was
-/// prepared when the index was made.
+/// Returns the position from which blocks of the current ring may never have been written. The
+/// blocks of the front were written when the index was created.
 fn first_unwritten(rings: &Rings, head: u64) -> u64 {
     match rings.current().place {
         Place::Front => u64::MAX,

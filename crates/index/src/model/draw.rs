@@ -1,20 +1,21 @@
-//! Numbers, keys, values, batches and options from a seed: always the same from the same seed.
+//! Random numbers, keys, values, batches and options from a seed: always the same for the same
+//! seed.
 
 use super::Change;
 use crate::options::Options;
 use crate::paper::{Clusters, PaperRules};
 
-/// Numbers from a seed (splitmix64).
+/// Random numbers from a seed (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Draw(u64);
 
 impl Draw {
-    /// The numbers of a seed.
+    /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Draw {
         Draw(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -23,44 +24,44 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// One below `limit`, which is not 0.
+    /// Returns a number below `limit`, which must not be 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.number() % limit
     }
 
-    /// True once in `n` times.
+    /// Returns true once in `n` times on average.
     pub fn once_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of several.
+    /// Returns one of several values.
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }
 
-    /// Below a limit that is even over the orders of magnitude: 1 to 2 to the power of
-    /// `bits_max` - 1.
+    /// Returns a number below a random power of two. The powers from 1 to 2 to the power of
+    /// `bits_max` - 1 are equally likely.
     pub fn magnitude(&mut self, bits_max: u64) -> u64 {
         let bits = self.below(bits_max);
         self.below(1 << bits)
     }
 }
 
-/// What kinds of keys and values there are.
+/// Kinds of keys and values, and range deletions or not.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// So many different keys.
+    /// Number of different keys.
     pub keys: u64,
-    /// Keys are integers of eight bytes; else text, some of it long.
+    /// True if keys are integers of eight bytes; otherwise they are text, some of it long.
     pub integers: bool,
-    /// Some values are longer than is kept beside a key.
+    /// True if some values are too long to be stored inline.
     pub long_values: bool,
-    /// Ranges are deleted.
+    /// True if there are range deletions.
     pub ranges: bool,
 }
 
 impl Shape {
-    /// A shape.
+    /// Returns a random shape.
     pub fn draw(draw: &mut Draw) -> Shape {
         Shape {
             keys: [20, 300, 3000][draw.below(3) as usize],
@@ -70,7 +71,7 @@ impl Shape {
         }
     }
 
-    /// A key.
+    /// Returns a random key.
     pub fn key(&self, draw: &mut Draw) -> Vec<u8> {
         let number = draw.below(self.keys);
         if self.integers {
@@ -84,7 +85,7 @@ impl Shape {
         key
     }
 
-    /// A value.
+    /// Returns a random value.
     pub fn value(&self, draw: &mut Draw) -> Vec<u8> {
         let len = match draw.below(20) {
             0 => 0,
@@ -100,7 +101,7 @@ impl Shape {
             .collect()
     }
 
-    /// The changes of a batch: mostly one, sometimes many.
+    /// Returns the changes of a batch: mostly one, sometimes many.
     pub fn batch(&self, draw: &mut Draw) -> Vec<Change> {
         let count = match draw.below(10) {
             0..=5 => 1,
@@ -123,7 +124,7 @@ impl Shape {
     }
 }
 
-/// The smallest index there can be, so that everything happens often.
+/// Returns options of a very small index, in which everything happens often.
 pub fn small_options(draw: &mut Draw) -> Options {
     let memory_bytes = [256 << 10, 1 << 20][draw.below(2) as usize];
     let buffer_bytes = [4 << 10, 64 << 10, 400 << 10][draw.below(3) as usize];
@@ -139,7 +140,7 @@ pub fn small_options(draw: &mut Draw) -> Options {
     }
 }
 
-/// The same with a log that begins shorter than it may be.
+/// Returns the same options, but for a log that begins shorter than its maximum length.
 pub fn small_growing_options(draw: &mut Draw) -> Options {
     Options {
         log_bytes: 4 << 20,
@@ -147,7 +148,7 @@ pub fn small_growing_options(draw: &mut Draw) -> Options {
     }
 }
 
-/// The same as [`small_options`] under the paper's rules.
+/// Returns the options of [`small_options`] with the paper's rules.
 pub fn small_paper_options(draw: &mut Draw) -> Options {
     let paper = Some(small_paper_rules(draw));
     Options {

@@ -1,28 +1,28 @@
-//! The history of an index: its batches in their order, how many of them readers see and how many
-//! are durable, and which of them can be what is found after a stop.
+//! History of an index: its batches in order, the number that readers see, the number that are
+//! durable, and the prefixes of the history that may be found after a stop.
 
 use super::{Change, Map};
 use crate::Durability;
 use crate::error::Error;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The key that a batch may put its own number under, so that no two moments look alike.
+/// Key under which a batch may put its own number, so that the content differs after every batch.
 pub const NUMBER_KEY: &[u8] = b"~number";
 
-/// What of a history may be there after a stop.
+/// Prefixes of a history that may be found after a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survivors {
-    /// All that was durable, and any number of batches after that.
+    /// All durable batches, and any number of the batches after them.
     Durable,
-    /// Any beginning: the end of the log, or the newest superblock, may be what the storage lost.
+    /// Any prefix: the storage may have lost the end of the log or the newest superblock.
     AnyBeginning,
 }
 
-/// What an index answered for every key when it was asked after a stop; `None` where it said that
-/// it cannot know.
+/// Answers of an index for every key after a stop. The outer `None` says that the index cannot know
+/// the value; the inner `None` says that the key has no value.
 pub type Found = BTreeMap<Vec<u8>, Option<Option<Vec<u8>>>>;
 
-/// Batches in their order. The first has the number 1.
+/// Batches in their order, numbered from 1.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     batches: Vec<Vec<Change>>,
@@ -32,32 +32,32 @@ pub struct History {
 }
 
 impl History {
-    /// Without a batch.
+    /// Creates a history without batches.
     pub fn new() -> History {
         History::default()
     }
 
-    /// What readers see.
+    /// Returns the content that readers see.
     pub fn now(&self) -> &Map {
         &self.now
     }
 
-    /// Number of the last batch that readers see.
+    /// Returns the number of the last batch that readers see.
     pub fn visible(&self) -> usize {
         self.visible
     }
 
-    /// Number of the last batch that survives a power cut for certain.
+    /// Returns the number of the last batch that must survive a power cut.
     pub fn durable(&self) -> usize {
         self.durable
     }
 
-    /// Number of the last batch that was given to the index.
+    /// Returns the number of the last batch that was given to the index.
     pub fn given(&self) -> usize {
         self.batches.len()
     }
 
-    /// What there was after a batch.
+    /// Returns the content after a batch.
     pub fn at(&self, number: usize) -> Map {
         let mut map = Map::new();
         for change in self.batches.iter().take(number).flatten() {
@@ -66,13 +66,14 @@ impl History {
         map
     }
 
-    /// True if a batch after number `since` that readers see has changed the key, or could have.
+    /// Returns true if a batch after number `since` that readers see puts or deletes the key, or
+    /// deletes a range with the key.
     pub fn has_changed(&self, key: &[u8], since: usize) -> bool {
         let batches = self.batches.iter().take(self.visible).skip(since);
         batches.flatten().any(|change| change.concerns(key))
     }
 
-    /// Every key that was ever given a value.
+    /// Returns every key that was ever given a value.
     pub fn keys(&self) -> BTreeSet<&[u8]> {
         let changes = self.batches.iter().flatten();
         let keys = changes.filter_map(|change| match change {
@@ -82,7 +83,8 @@ impl History {
         keys.collect()
     }
 
-    /// Bytes of values that were given to any one key after number `since`: the most.
+    /// Returns the bytes of keys and values that were put for any one key after number `since`: the
+    /// maximum over all keys.
     pub fn most_bytes_of_a_key(&self, since: usize) -> usize {
         let mut bytes: BTreeMap<&[u8], usize> = BTreeMap::new();
         for change in self.batches.iter().skip(since).flatten() {
@@ -93,7 +95,7 @@ impl History {
         bytes.into_values().max().unwrap_or(0)
     }
 
-    /// The changes of a batch with its number as one more.
+    /// Returns the changes of the next batch, with a put of its number added.
     pub fn numbered(&self, changes: &[Change]) -> Vec<Change> {
         let number = (self.given() as u64 + 1).to_le_bytes();
         let mut numbered = changes.to_vec();
@@ -101,9 +103,10 @@ impl History {
         numbered
     }
 
-    /// A batch was given to the index, and this was its answer. What was refused because it does
-    /// not fit or because others were faster has changed nothing. After any other error nobody
-    /// knows whether it will be there after the next opening; until then nobody sees it.
+    /// Records that a batch was given to the index, and the answer of the index. A refused batch
+    /// has changed nothing: it did not fit, it conflicted, its snapshot was too old, or the index
+    /// is read-only. After any other error the batch may or may not be there after the next
+    /// opening; until then no reader sees it.
     pub fn wrote(&mut self, changes: Vec<Change>, durability: Durability, answer: Option<&Error>) {
         match answer {
             None => {
@@ -129,17 +132,17 @@ impl History {
         }
     }
 
-    /// All that readers see survives a power cut from now on.
+    /// Records that all batches that readers see now survive a power cut.
     pub fn synced(&mut self) {
         self.durable = self.visible;
     }
 
-    /// Looks for the moment that fits what was found after a stop, the latest if there are several;
-    /// the history ends with it from now on, and all of it is durable.
+    /// Finds the last batch after which the content was as found after a stop. From then on the
+    /// history ends with that batch, and all of it is durable.
     ///
     /// # Errors
     ///
-    /// No moment fits: what was found is in words.
+    /// If no prefix of the history fits; the text describes the content found.
     pub fn reopened(&mut self, found: &Found, survivors: Survivors) -> Result<(), String> {
         let first = match survivors {
             Survivors::Durable => self.durable,
@@ -171,7 +174,7 @@ impl History {
         latest.map(|number| (number, self.at(number)))
     }
 
-    /// What was found in words, beside what was to be found at least.
+    /// Describes the content found after a stop, and the batches that could have been found last.
     fn misfit(&self, found: &Found, first: usize) -> String {
         let number_of = |value: Option<&Vec<u8>>| {
             let bytes = value.and_then(|value| <[u8; 8]>::try_from(&value[..]).ok());
@@ -198,7 +201,7 @@ impl History {
     }
 }
 
-/// Keys whose answer is not what a map has.
+/// Returns the keys whose answer differs from the content of a map.
 fn wrong_keys<'a>(found: &'a Found, map: &'a Map) -> impl Iterator<Item = Vec<u8>> + 'a {
     let unasked = map.keys().filter(|key| !found.contains_key(*key));
     let wrong = found.iter().filter(|(key, answer)| {
@@ -208,7 +211,7 @@ fn wrong_keys<'a>(found: &'a Found, map: &'a Map) -> impl Iterator<Item = Vec<u8
     unasked.chain(wrong.map(|(key, _)| key)).cloned()
 }
 
-/// Of the keys that a change concerns, so many have another answer than in the map.
+/// Returns the number of keys that a change concerns and whose answer differs from the map.
 fn concerned(found: &Found, map: &Map, change: &Change) -> usize {
     let is_wrong = |key: &Vec<u8>| match found.get(key) {
         None => map.contains_key(key),

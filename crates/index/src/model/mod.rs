@@ -1,9 +1,9 @@
-//! What an index is held against: an ordered map, the history of its batches, and changes drawn
-//! from a seed.
+//! Reference model of an index: an ordered map, the history of its batches, and changes drawn from
+//! a seed.
 //!
-//! The tests of this crate and the simulation use one and the same, as they use one disk
-//! ([`MemoryStorage`](crate::storage::memory::MemoryStorage)); a program has no need of it. It must
-//! never ask the index how things are: it only knows what was written and what was answered.
+//! The tests of this crate and the simulation use the same model, as they use the same disk
+//! ([`MemoryStorage`](crate::storage::memory::MemoryStorage)); a program has no need of it. The
+//! model must never ask the index for its state: it knows only the writes and their answers.
 
 mod draw;
 mod history;
@@ -16,7 +16,7 @@ use crate::scan::{Scan, ScanBounds};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Content as a map.
+/// Content of an index as a map.
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Keys and values in the order of a scan.
@@ -25,16 +25,17 @@ pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A key has a value from now on.
+    /// Sets the value of a key.
     Put(Vec<u8>, Vec<u8>),
-    /// A key is gone.
+    /// Deletes a key.
     Delete(Vec<u8>),
-    /// All keys from one to before another are gone; without an end, all from the first on.
+    /// Deletes all keys from the first one to before the second one; without an end, all from the
+    /// first one on.
     DeleteRange(Vec<u8>, Option<Vec<u8>>),
 }
 
 impl Change {
-    /// Makes the change in a map.
+    /// Applies the change to a map.
     pub fn make(&self, map: &mut Map) {
         match self {
             Change::Put(key, value) => {
@@ -47,7 +48,7 @@ impl Change {
         }
     }
 
-    /// True if it changes this key, or could.
+    /// Returns true if the change puts or deletes this key, or deletes a range with it.
     pub fn concerns(&self, key: &[u8]) -> bool {
         match self {
             Change::Put(own, _) | Change::Delete(own) => own == key,
@@ -58,7 +59,7 @@ impl Change {
     }
 }
 
-/// The batch of some changes.
+/// Returns a batch of these changes.
 pub fn batch_of(changes: &[Change]) -> crate::Batch {
     let mut batch = crate::Batch::new();
     for change in changes {
@@ -71,7 +72,7 @@ pub fn batch_of(changes: &[Change]) -> crate::Batch {
     batch
 }
 
-/// True if a key is between two bounds.
+/// Returns true if a key is within two bounds.
 pub fn is_within(key: &[u8], bounds: ScanBounds<'_>) -> bool {
     let is_above = match bounds.0 {
         Bound::Unbounded => true,
@@ -86,7 +87,7 @@ pub fn is_within(key: &[u8], bounds: ScanBounds<'_>) -> bool {
     is_above && is_below
 }
 
-/// What a scan should give.
+/// Returns the rows that a scan should return.
 pub fn rows_within(map: &Map, bounds: ScanBounds<'_>, is_reverse: bool) -> Pairs {
     let within = map.iter().filter(|(key, _)| is_within(key, bounds));
     let mut rows: Pairs = within
@@ -98,7 +99,7 @@ pub fn rows_within(map: &Map, bounds: ScanBounds<'_>, is_reverse: bool) -> Pairs
     rows
 }
 
-/// All that a scan still gives.
+/// Returns all remaining rows of a scan.
 ///
 /// # Errors
 ///

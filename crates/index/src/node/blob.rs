@@ -1,4 +1,4 @@
-//! Content out of line: one value in an image of its own.
+//! Content that is stored out of line: a value, or a part of one, in an image of its own.
 
 use super::header::{ColumnHead, Form, Header, Seal, Sort};
 use super::{BLOB_BYTES_MAX, GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, ImageError, NodeId};
@@ -8,13 +8,13 @@ use super::{BLOB_BYTES_MAX, GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, ImageE
 pub struct Blob<'a> {
     /// Number of the blob.
     pub node: NodeId,
-    /// The position in the log that it was written at.
+    /// LSN at which the blob was written.
     pub lsn: u64,
     /// The content.
     pub content: &'a [u8],
 }
 
-/// The image of a blob, to be sealed with [`seal`](super::seal).
+/// Returns the image of a blob, to be sealed with [`seal`](super::seal).
 ///
 /// # Panics
 /// If `content` is longer than [`BLOB_BYTES_MAX`].
@@ -52,11 +52,11 @@ pub fn blob_image(node: NodeId, lsn: u64, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Checks the image of a blob that was read from where it is `meant` to be. Bytes behind the image
-/// are ignored.
+/// Checks the image of a blob that was read from the place `meant`. Bytes behind the image are
+/// ignored.
 ///
 /// # Errors
-/// If the bytes are not, whole and unchanged, a blob sealed for that.
+/// If the bytes are not a complete, unchanged image of a blob that was sealed for `meant`.
 pub fn parse_blob(bytes: &[u8], meant: impl Into<Seal>) -> Result<Blob<'_>, ImageError> {
     let header = Header::open(bytes, meant.into(), IMAGE_BYTES_MAX)?;
     if header.sort != Sort::Blob {

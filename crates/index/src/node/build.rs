@@ -1,4 +1,4 @@
-//! Writing images: rows in order in, packed bytes out.
+//! Packs rows, added in order, into the bytes of an image.
 
 use super::column::{number, width};
 use super::header::{ColumnHead, Form, Header, Seal, Sort};
@@ -56,7 +56,7 @@ impl Strings {
     }
 }
 
-/// Lengths of strings that are to share a column.
+/// Lengths of the strings of one column.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lengths {
     count: usize,
@@ -76,20 +76,21 @@ impl Lengths {
         self
     }
 
-    /// The length of all of them.
+    /// Returns the length of each string if all have the same length.
     fn common(&self) -> Option<usize> {
         (!self.differ).then_some(self.first)
     }
 }
 
-/// What the lengths of the columns depend on, besides the first and the last key.
+/// Properties of the rows that determine the lengths of the columns, besides the first and the last
+/// key.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     keys: Lengths,
     values: Lengths,
     value_min: u64,
     value_max: u64,
-    /// Lowest number but 0.
+    /// Lowest sequence number other than 0.
     seq_min: Seq,
     seq_max: Seq,
     has_kinds: bool,
@@ -113,7 +114,7 @@ impl Shape {
     fn with(mut self, row: &Row<'_>) -> Self {
         self.keys = self.keys.with(row.key.len());
         self.values = self.values.with(row.value.len());
-        // Of longer values the numbers are not used.
+        // For longer values these numbers are not used.
         let value = little_endian(row.value);
         self.value_min = self.value_min.min(value);
         self.value_max = self.value_max.max(value);
@@ -129,13 +130,14 @@ impl Shape {
         self.keys.count
     }
 
-    /// What the offsets of sequence numbers are counted from: 0 stays free for the number 0.
+    /// Returns the base of the offsets of sequence numbers. The offset 0 is reserved for the
+    /// number 0.
     fn seq_base(&self) -> Seq {
         self.seq_min.saturating_sub(1)
     }
 
-    /// The header of the image, and its length before it is rounded up. Of the fields that the
-    /// packing does not depend on, it has zeroes.
+    /// Returns the header of the image, and the length of the image before it is rounded up. Header
+    /// fields that do not affect the packing are 0.
     fn header(&self, plain: bool, first: &[u8], last: &[u8]) -> (Header, usize) {
         let rows = self.rows();
         let short = self.keys.common().is_some_and(|len| len <= 8);
@@ -177,7 +179,7 @@ impl Shape {
         (header, bytes)
     }
 
-    /// The column of keys without their prefix, its base and its bytes.
+    /// Returns the column of keys without their prefix, its base, and its length in bytes.
     fn key_column(&self, plain: bool, first: &[u8], last: &[u8]) -> (ColumnHead, u64, usize) {
         let rows = self.rows();
         match self.keys.common() {
@@ -188,7 +190,7 @@ impl Shape {
             }
             Some(_) => (fixed(first.len()), 0, rows * first.len()),
             None => {
-                // What was cut off is as long in every key, and the first key has shown it.
+                // The cut prefix has the same length in every key, so the first key shows it.
                 let cut = self.keys.first - first.len();
                 let (head, bytes) = var(rows, self.keys.total - rows * cut);
                 (head, 0, bytes)
@@ -242,7 +244,7 @@ fn var(rows: usize, total: usize) -> (ColumnHead, usize) {
     (head, (rows + 1) * usize::from(width) + total)
 }
 
-/// The first 8 bytes as a little-endian number.
+/// Returns the first bytes, at most 8, as a little-endian number.
 fn little_endian(bytes: &[u8]) -> u64 {
     number(bytes).swap_bytes() >> (64 - 8 * bytes.len().clamp(1, 8))
 }
@@ -253,8 +255,8 @@ fn append_offset(out: &mut Vec<u8>, offset: u64, width: u8) {
 }
 
 impl Builder {
-    /// An empty builder. With `plain`, keys and values are laid out without packing: no common
-    /// prefix is cut and no column of numbers is made.
+    /// Creates an empty builder. With `plain`, keys and values are not packed: no common prefix is
+    /// cut, and no column of numbers is made.
     pub fn new(plain: bool) -> Self {
         Self {
             plain,
@@ -262,7 +264,7 @@ impl Builder {
         }
     }
 
-    /// From now on, rows are laid out plain or packed, those that are here already too.
+    /// Selects the plain or the packed layout, also for rows that were added before.
     pub fn set_plain(&mut self, plain: bool) {
         self.plain = plain;
     }
@@ -270,9 +272,9 @@ impl Builder {
     /// Adds a row behind all others.
     ///
     /// # Panics
-    /// If it does not belong behind the row before it (keys ascend, and the versions of a key go
-    /// from the newest to the oldest), or if it is beyond a limit: [`KEY_BYTES_MAX`],
-    /// [`VALUE_BYTES_MAX`], [`ROWS_MAX`].
+    /// If the row does not belong behind the row before it (keys ascend, and the versions of a key
+    /// go from newest to oldest), or if it exceeds a limit: [`KEY_BYTES_MAX`], [`VALUE_BYTES_MAX`],
+    /// [`ROWS_MAX`].
     pub fn push(&mut self, row: Row<'_>) {
         assert!(row.key.len() <= KEY_BYTES_MAX, "a key is at most 4 KiB");
         assert!(
@@ -291,19 +293,19 @@ impl Builder {
         self.kinds.push(row.kind);
     }
 
-    /// Number of rows so far.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.seqs.len()
     }
 
-    /// True if there is no row.
+    /// Returns true if there are no rows.
     pub fn is_empty(&self) -> bool {
         self.seqs.is_empty()
     }
 
-    /// Says which keys the leaf is for, until the rows are removed.
+    /// Sets the range of keys that the leaf covers. [`Builder::clear`] removes it.
     ///
-    /// Rows that are not inside make [`Builder::finish`] give an image that nobody takes.
+    /// If a row is outside the range, [`Builder::finish`] returns an image that no reader accepts.
     pub fn set_range(&mut self, range: KeyRange) {
         self.range = Some(range);
     }
@@ -316,7 +318,8 @@ impl Builder {
         self.header_of(&self.shape, self.ends())
     }
 
-    /// The header of rows that begin and end with these keys, with the range behind them.
+    /// Returns the header of rows that begin and end with the keys `ends`, and the length of the
+    /// image before it is rounded up. Both include the range.
     fn header_of(&self, shape: &Shape, ends: Ends<'_>) -> (Header, usize) {
         let (first, last) = ends.unwrap_or_default();
         let (mut header, mut bytes) = shape.header(self.plain, first, last);
@@ -328,13 +331,13 @@ impl Builder {
         (header, bytes)
     }
 
-    /// Length in bytes of the image that [`Builder::finish`] would give. It is exact, and costs
-    /// the comparison of two keys.
+    /// Returns the exact length in bytes of the image that [`Builder::finish`] would return. This
+    /// costs one comparison of two keys.
     pub fn estimated_bytes(&self) -> usize {
         self.header().0.len_bytes as usize
     }
 
-    /// Length in bytes that the image would have with `row` behind the others. It is exact.
+    /// Returns the exact length in bytes that the image would have with `row` added.
     pub fn estimated_bytes_with(&self, row: &Row<'_>) -> usize {
         let first = self.keys.first().unwrap_or(row.key);
         let shape = self.shape.with(row);
@@ -342,25 +345,27 @@ impl Builder {
         header.len_bytes as usize
     }
 
-    /// The image of the rows, to be sealed with [`seal`](super::seal). The rows stay; see
-    /// [`Builder::clear`].
+    /// Returns the image of the rows, to be sealed with [`seal`](super::seal). The builder keeps
+    /// the rows; see [`Builder::clear`].
     ///
     /// # Panics
-    /// If it would be longer than [`IMAGE_BYTES_MAX`], or if `level` is above 0 and a row is a
-    /// version or its value is not the 4 bytes of a node's number.
+    /// If the image would be longer than [`IMAGE_BYTES_MAX`]. If `level` is above 0, also if a row
+    /// has a sequence number, is not a [`Kind::Put`], or has a value other than the 4 bytes of a
+    /// node number.
     pub fn finish(&mut self, node: NodeId, level: u8, lsn: u64, interval: u8) -> Vec<u8> {
         self.image(Sort::Node, node, level, lsn, interval, 0, IMAGE_BYTES_MAX)
     }
 
-    /// The image of a leaf that is never written: it may be as long as it needs to be.
+    /// Returns the image of a leaf that stays in memory. It may be longer than [`IMAGE_BYTES_MAX`].
     ///
     /// # Panics
-    /// If it would be longer than 4 GiB.
+    /// If the image would be longer than 4 GiB.
     pub(crate) fn finish_for_memory(&mut self, node: NodeId, lsn: u64, interval: u8) -> Vec<u8> {
         self.image(Sort::Node, node, 0, lsn, interval, 0, u32::MAX as usize)
     }
 
-    /// The same, with zeroes behind it up to `least_bytes`: an image of a fixed length.
+    /// Returns the image of the rows like [`Builder::finish`], padded with zeroes to at least
+    /// `least_bytes`: an image of a fixed length.
     ///
     /// # Panics
     /// As [`Builder::finish`].
@@ -383,10 +388,12 @@ impl Builder {
         )
     }
 
-    /// The image of the rows as changes of a leaf; as [`finish`](Self::finish) otherwise.
+    /// Returns the image of the rows as a patch: the changes of a leaf. Otherwise it works like
+    /// [`finish`](Self::finish).
     ///
     /// # Panics
-    /// Also if a row has a number, or a value out of line.
+    /// As [`finish`](Self::finish), and if a row has a sequence number or a value that is stored
+    /// out of line.
     pub fn finish_patch(&mut self, node: NodeId, lsn: u64, interval: u8) -> Vec<u8> {
         assert!(
             self.shape.seq_max == 0 && !self.kinds.contains(&Kind::Blob),
@@ -473,7 +480,7 @@ impl Builder {
             let base = self.shape.seq_base();
             out.extend_from_slice(&base.to_le_bytes());
             for &seq in &self.seqs {
-                // The number 0 is below the base, and has the offset 0.
+                // The number 0 is not above the base, so its offset is 0.
                 append_offset(out, seq.saturating_sub(base), header.seq_width);
             }
         }
@@ -499,7 +506,7 @@ impl Builder {
     }
 }
 
-/// The boundaries of the strings, then the strings.
+/// Appends the boundaries of the strings, then the strings.
 fn append_var<'a>(strings: impl Iterator<Item = &'a [u8]> + Clone, width: u8, out: &mut Vec<u8>) {
     let mut end = 0;
     append_offset(out, 0, width);

@@ -1,8 +1,8 @@
-//! Columns: the cells of one field of all rows, one after the other.
+//! Columns: the cells of one field of all rows, stored one after the other.
 //!
-//! A column only knows where it stands; the bytes are passed in. [`Ints::new`] and
+//! A column holds only its position; callers pass in the bytes. [`Ints::parse`] and
 //! [`Column::parse`] check that every load of every row stays inside the image and the padding
-//! behind it, so the loads themselves only assert it.
+//! behind it, so the loads themselves only assert this.
 
 use super::header::{ColumnHead, Form};
 use super::search::partition;
@@ -11,7 +11,7 @@ use super::{ImageError, PADDING_BYTES};
 use std::cmp::Ordering;
 use std::ops::Range;
 
-/// Takes consecutive pieces of an image, from the front.
+/// Cursor that takes consecutive sections of an image, from the front.
 pub(super) struct Sections<'a> {
     pub bytes: &'a [u8],
     pub at: usize,
@@ -19,7 +19,7 @@ pub(super) struct Sections<'a> {
 }
 
 impl Sections<'_> {
-    /// Where the next piece begins, of `count` cells of `each` bytes.
+    /// Takes the next section, of `count` cells of `each` bytes, and returns its offset.
     pub fn take(&mut self, count: usize, each: usize) -> Result<usize, ImageError> {
         let at = self.at;
         let len = count.saturating_mul(each);
@@ -30,15 +30,15 @@ impl Sections<'_> {
         Ok(at)
     }
 
-    /// The next 8 bytes as a number.
+    /// Takes the next 8 bytes as a little-endian number.
     pub fn take_u64(&mut self) -> Result<u64, ImageError> {
         let at = self.take(1, 8)?;
         Ok(le_u64(self.bytes, at))
     }
 }
 
-/// Eight bytes from `at` as a little-endian number. Every place in an image has that many behind
-/// it, with the padding.
+/// Returns the eight bytes from `at` as a little-endian number. With the padding, eight bytes
+/// follow every position in an image.
 #[inline(always)]
 fn le_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(eight(bytes, at))
@@ -51,14 +51,14 @@ fn eight(bytes: &[u8], at: usize) -> [u8; 8] {
     *bytes.first_chunk().expect("the slice has 8 bytes")
 }
 
-/// Up to 8 bytes as a big-endian number.
+/// Returns the first bytes, at most 8, as a big-endian number.
 #[inline(always)]
 pub(super) fn number(bytes: &[u8]) -> u64 {
     let ends = |first: u64, last: u64, width: usize| first << (8 * (bytes.len() - width)) | last;
     if let Some(all) = bytes.first_chunk::<8>() {
         return u64::from_be_bytes(*all);
     }
-    // Two loads that overlap: what both hold is the same bits.
+    // The two loads overlap: a byte that is in both of them sets the same bits twice.
     if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
         let (first, last) = (u32::from_be_bytes(*first), u32::from_be_bytes(*last));
         return ends(first.into(), last.into(), 4);
@@ -70,8 +70,8 @@ pub(super) fn number(bytes: &[u8]) -> u64 {
     bytes.first().copied().unwrap_or(0).into()
 }
 
-/// The first 8 bytes as a big-endian number, with zeroes behind a shorter string. Where the heads
-/// of two strings differ, their order is that of the strings.
+/// Returns the first 8 bytes as a big-endian number; a shorter string is padded with zeroes. If the
+/// heads of two strings differ, the strings are in the order of their heads.
 #[inline(always)]
 pub(crate) fn head(bytes: &[u8]) -> u64 {
     match bytes.len() {
@@ -81,8 +81,9 @@ pub(crate) fn head(bytes: &[u8]) -> u64 {
     }
 }
 
-/// What the start of a prefix is, kept beside what else a search begins with: the prefix itself is
-/// in a cache line of its own, which is needed only if it is longer than this.
+/// Head and length of a prefix, kept beside the other fields that a search reads first. The prefix
+/// itself is in a cache line of its own. A search reads it only if the prefix or the key does not
+/// fit the head: if the prefix is longer than 8 bytes or the key is shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Start {
     /// The [head] of the prefix.
@@ -92,7 +93,7 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Of a prefix.
+    /// Returns the start of `prefix`.
     pub fn of(prefix: &[u8]) -> Start {
         let len = u16::try_from(prefix.len());
         Start {
@@ -101,14 +102,14 @@ impl Start {
         }
     }
 
-    /// Length of the prefix in bytes.
+    /// Returns the length of the prefix in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.len.into()
     }
 
-    /// How the start of `key` compares with `prefix`: `Equal` if it is there, and only then. A key
-    /// that ends inside the prefix comes before it.
+    /// Compares the beginning of `key` with `prefix`. The result is `Equal` exactly if `key` begins
+    /// with `prefix`. A key that ends inside the prefix is less.
     #[inline(always)]
     pub fn compare<'a>(&self, key: &[u8], prefix: impl FnOnce() -> &'a [u8]) -> Ordering {
         match (key.first_chunk::<8>(), self.len()) {
@@ -122,12 +123,12 @@ impl Start {
     }
 }
 
-/// Bytes that the number takes, 0 to 8.
+/// Returns the number of bytes that `number` needs, 0 to 8.
 pub(super) fn width(number: u64) -> u8 {
     u8::try_from(8 - number.leading_zeros() / 8).expect("at most 8")
 }
 
-/// Packed offsets, `width` bytes each, over a base.
+/// Packed offsets of `width` bytes each, relative to a base.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ints {
     base: u64,
@@ -136,7 +137,7 @@ pub(super) struct Ints {
 }
 
 impl Ints {
-    /// Takes the offsets of `count` rows.
+    /// Takes the section with the offsets of `count` rows.
     pub fn parse(
         sections: &mut Sections<'_>,
         count: usize,
@@ -151,21 +152,21 @@ impl Ints {
         })
     }
 
-    /// The offset of a row.
+    /// Returns the offset of a row.
     #[inline(always)]
     pub fn offset(&self, bytes: &[u8], row: usize) -> u64 {
         let at = row.wrapping_mul(self.width.into());
         le_u64(bytes, at.wrapping_add(self.at as usize)) & mask(self.width)
     }
 
-    /// The number of a row.
+    /// Returns the number of a row.
     #[inline(always)]
     pub fn number(&self, bytes: &[u8], row: usize) -> u64 {
         self.base.wrapping_add(self.offset(bytes, row))
     }
 
-    /// The string of `len` bytes that a row stands for as a key, with zeroes behind it: eight bytes
-    /// at once, so that nobody has to copy an unknown length.
+    /// Returns the string of `len` bytes that the number of a row encodes, padded with zeroes to
+    /// eight bytes. The fixed length spares the caller a copy of variable length.
     #[inline(always)]
     pub fn key(&self, bytes: &[u8], row: usize, len: u8) -> [u8; 8] {
         let shift = 64 - 8 * u32::from(len);
@@ -173,13 +174,13 @@ impl Ints {
         number.unwrap_or(0).to_be_bytes()
     }
 
-    /// The offset that stands for `number`, if it is not below all.
+    /// Returns the offset that encodes `number`; `None` if `number` is below the base.
     #[inline(always)]
     pub fn offset_of(&self, number: u64) -> Option<u64> {
         number.checked_sub(self.base)
     }
 
-    /// The first of ascending rows with an offset that is not less than `offset`.
+    /// Returns the first of ascending rows whose offset is not less than `offset`.
     #[inline]
     pub fn lower_bound(&self, rows: Sorted<'_>, offset: u64) -> usize {
         let bytes = &rows.bytes[self.at as usize..];
@@ -198,13 +199,13 @@ impl Ints {
     }
 }
 
-/// The lowest `width` bytes.
+/// Returns a mask of the lowest `width` bytes.
 #[inline(always)]
 fn mask(width: u8) -> u64 {
     !u64::MAX.unbounded_shl(8 * u32::from(width))
 }
 
-/// `bytes` begin with the offsets.
+/// Returns the first row whose offset is not less than `offset`. `bytes` begins with the offsets.
 fn search<const WIDTH: usize>(bytes: &[u8], rows: Sorted<'_>, offset: u64) -> usize {
     let mask = const { u64::MAX >> (64 - 8 * WIDTH) };
     rows.spread.partition(rows.count, offset, |row| {
@@ -212,20 +213,21 @@ fn search<const WIDTH: usize>(bytes: &[u8], rows: Sorted<'_>, offset: u64) -> us
     })
 }
 
-/// The cells of one field.
+/// Layout and position of the cells of one field.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Column {
-    /// Numbers that stand for strings of `len` bytes.
+    /// Numbers that encode strings of `len` bytes.
     Ints { ints: Ints, len: u8 },
     /// Strings of one length.
     Fixed { at: u32, len: u32 },
-    /// Strings of any length: row `i` from boundary `i` to boundary `i + 1`.
+    /// Strings of any length: row `i` lies between boundary `i` and boundary `i + 1`.
     Var { bounds: Ints, at: u32 },
 }
 
 impl Column {
-    /// Takes a column of `rows` cells of at most `max` bytes, as `head` describes it. Offsets are
-    /// over `base`, or, without one, over a base that stands before them.
+    /// Takes a column of `rows` cells of at most `max` bytes, in the layout that `head` describes.
+    /// Offsets are relative to `base`, or, if it is `None`, to a base that is stored in front of
+    /// them.
     pub fn parse(
         sections: &mut Sections<'_>,
         head: &ColumnHead,
@@ -255,7 +257,7 @@ impl Column {
         }
     }
 
-    /// The cell of a row of strings; `None` in a column of numbers.
+    /// Returns the cell of a row in a column of strings; `None` in a column of numbers.
     #[inline(always)]
     pub fn string<'a>(&self, bytes: &'a [u8], row: usize) -> Option<&'a [u8]> {
         let range = match *self {
@@ -266,7 +268,7 @@ impl Column {
         Some(&bytes[range])
     }
 
-    /// How the cell of a row compares with `key`.
+    /// Compares the cell of a row with `key`.
     pub fn compare(&self, bytes: &[u8], row: usize, key: &[u8]) -> Ordering {
         match *self {
             Self::Ints { ints, len } => {
@@ -278,7 +280,8 @@ impl Column {
         }
     }
 
-    /// How the ascending cells of `rows` rows are spread: by what [`locate`](Self::locate) goes by.
+    /// Returns the spread of `rows` ascending cells. It is computed from the numbers that
+    /// [`locate`](Self::locate) searches by.
     pub fn spread(&self, bytes: &[u8], rows: usize) -> Spread {
         match *self {
             Self::Ints { ints, .. } => Spread::of(rows, |row| ints.offset(bytes, row)),
@@ -287,7 +290,8 @@ impl Column {
         }
     }
 
-    /// The first of ascending rows that is not less than `key`, and whether it is equal.
+    /// Returns the first of ascending rows that is not less than `key`, and whether it is equal to
+    /// `key`.
     #[inline]
     pub fn locate(&self, rows: Sorted<'_>, key: &[u8]) -> (usize, bool) {
         let bytes = rows.bytes;
@@ -305,7 +309,7 @@ impl Column {
     }
 }
 
-/// Ascending rows, to be searched.
+/// Ascending rows to search.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sorted<'a> {
     /// The image and the padding.
@@ -314,17 +318,17 @@ pub(super) struct Sorted<'a> {
     pub spread: &'a Spread,
 }
 
-/// The [head](head) of a cell of `len` bytes.
+/// Returns the [head](head) of a cell of `len` bytes.
 #[inline(always)]
 fn fixed_head(at: u32, len: u32, bytes: &[u8], row: usize) -> u64 {
     let shift = 64 - 8 * len.clamp(1, 8);
-    // A string of no bytes would be shifted out as a whole.
+    // An empty cell would need a shift of 64 bits, which overflows, so its head is masked to 0.
     let keep = if len == 0 { 0 } else { u64::MAX };
     let at = row.wrapping_mul(len as usize).wrapping_add(at as usize);
     u64::from_be_bytes(eight(bytes, at)) >> shift << shift & keep
 }
 
-/// The [head](head) of a cell of any length.
+/// Returns the [head](head) of a cell of variable length.
 #[inline(always)]
 fn var_head(bounds: &Ints, at: u32, bytes: &[u8], row: usize) -> u64 {
     let range = var(bounds, at, bytes, row);
@@ -345,7 +349,7 @@ fn var(bounds: &Ints, at: u32, bytes: &[u8], row: usize) -> Range<usize> {
     bound(row)..bound(row.wrapping_add(1))
 }
 
-/// Checks the boundaries of `rows` strings and returns the length of all.
+/// Checks the boundaries of `rows` strings and returns the total length of the strings.
 fn ascending(bytes: &[u8], bounds: &Ints, rows: usize, max: u64) -> Result<u64, ImageError> {
     let mut last = bounds.offset(bytes, 0);
     let mut fine = last == 0;
@@ -367,10 +371,10 @@ fn locate_number(rows: Sorted<'_>, ints: &Ints, len: u8, key: &[u8]) -> (usize, 
     let (target, same_len) = if key.len() == len {
         (Some(number(key)), true)
     } else if key.len() < len {
-        // Of the strings that begin with the key, the one that goes on with zeroes is the first.
+        // The first string that begins with the key is the key followed by zeroes.
         (Some(head(key) >> (64 - 8 * len)), false)
     } else {
-        // A string that the key goes on from is before it.
+        // A string that is a proper prefix of the key comes before the key.
         (number(&key[..len]).checked_add(1), false)
     };
     let Some(target) = target else {

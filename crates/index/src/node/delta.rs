@@ -1,8 +1,8 @@
-//! What has changed in a leaf since its image was written.
+//! Changes to a leaf since its image was written.
 //!
-//! Slots of one size are kept sorted, so that a lookup is a binary search over the first bytes of
-//! the keys; what does not fit a slot stands in a heap beside them. Range deletions are rare and
-//! stand in a list of their own.
+//! Slots of one size are kept sorted, so a lookup is a binary search over the first bytes of the
+//! keys. The rest of each key and the value are in a heap beside the slots. Range deletions are
+//! rare and are kept in a separate list.
 
 use super::column::head;
 use super::filter::Filter;
@@ -10,35 +10,35 @@ use super::{KEY_BYTES_MAX, Kind, Row, Seq};
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 
-/// What a delta says about a key.
+/// Result of a lookup in a delta.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found<'a> {
-    /// It has this value.
+    /// The key has this value.
     Put(&'a [u8]),
-    /// It has been deleted.
+    /// The key has been deleted.
     Deleted,
-    /// Nothing: ask the image.
+    /// The delta has no change of the key: the image has the answer.
     Nothing,
 }
 
 /// The deletion of all keys between two bounds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RangeDeletion {
-    /// The batch that deleted.
+    /// Sequence number of the batch that deleted the range.
     pub seq: Seq,
-    /// Where the range starts.
+    /// Start of the range.
     pub start: Bound<Box<[u8]>>,
-    /// Where the range ends.
+    /// End of the range.
     pub end: Bound<Box<[u8]>>,
 }
 
 impl RangeDeletion {
-    /// True if `key` is in the range.
+    /// Returns true if `key` is in the range.
     pub fn contains(&self, key: &[u8]) -> bool {
         begins(bound(&self.start), key) && ends(bound(&self.end), key)
     }
 
-    /// Bytes of its bounds.
+    /// Returns the length of the keys in the bounds, in bytes.
     fn heap_bytes(&self) -> usize {
         let len = |b: &Bound<Box<[u8]>>| match b {
             Bound::Included(key) | Bound::Excluded(key) => key.len(),
@@ -52,7 +52,7 @@ fn bound(bound: &Bound<Box<[u8]>>) -> Bound<&[u8]> {
     bound.as_ref().map(|key| &**key)
 }
 
-/// True if a range from `start` on begins at or before `key`.
+/// Returns true if a range with this start begins at or before `key`.
 fn begins(start: Bound<&[u8]>, key: &[u8]) -> bool {
     match start {
         Bound::Included(start) => start <= key,
@@ -61,7 +61,7 @@ fn begins(start: Bound<&[u8]>, key: &[u8]) -> bool {
     }
 }
 
-/// True if a range up to `end` ends at or behind `key`.
+/// Returns true if a range with this end ends at or behind `key`.
 fn ends(end: Bound<&[u8]>, key: &[u8]) -> bool {
     match end {
         Bound::Included(end) => key <= end,
@@ -70,7 +70,7 @@ fn ends(end: Bound<&[u8]>, key: &[u8]) -> bool {
     }
 }
 
-/// True if no key is in the range, as far as the bounds tell.
+/// Returns true if the bounds alone show that no key is in the range.
 fn is_empty_range(start: Bound<&[u8]>, end: Bound<&[u8]>) -> bool {
     match (start, end) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
@@ -82,7 +82,7 @@ fn is_empty_range(start: Bound<&[u8]>, end: Bound<&[u8]>) -> bool {
     }
 }
 
-/// True if what begins at `inner` is inside what begins at `outer`.
+/// Returns true if a range that begins at `inner` does not begin before one that begins at `outer`.
 fn starts_inside(outer: Bound<&[u8]>, inner: Bound<&[u8]>) -> bool {
     match (outer, inner) {
         (Bound::Unbounded, _) => true,
@@ -94,7 +94,7 @@ fn starts_inside(outer: Bound<&[u8]>, inner: Bound<&[u8]>) -> bool {
     }
 }
 
-/// True if what ends at `inner` is inside what ends at `outer`.
+/// Returns true if a range that ends at `inner` does not end behind one that ends at `outer`.
 fn ends_inside(outer: Bound<&[u8]>, inner: Bound<&[u8]>) -> bool {
     match (outer, inner) {
         (Bound::Unbounded, _) => true,
@@ -106,10 +106,10 @@ fn ends_inside(outer: Bound<&[u8]>, inner: Bound<&[u8]>) -> bool {
     }
 }
 
-/// One version. The heap has the key beyond its first 8 bytes, then the value.
+/// One version. The heap holds the key beyond its first 8 bytes, then the value.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// The first 8 bytes of the key, big-endian, with zeroes behind a shorter key.
+    /// First 8 bytes of the key, big-endian, padded with zeroes if the key is shorter.
     head: u64,
     seq: Seq,
     at: u32,
@@ -130,34 +130,34 @@ impl Slot {
     }
 }
 
-/// Recent versions of a leaf's keys. An empty one owns no memory but itself.
+/// Recent versions of a leaf's keys. An empty delta owns no heap memory.
 #[derive(Clone, Debug, Default)]
 #[repr(C)]
 pub struct Delta {
-    // What a get looks at when the delta has nothing of its key: 64 bytes.
-    /// Of the keys of all slots, and of some that are gone.
+    // Fields that a get reads if the delta has no change of its key: 64 bytes.
+    /// Filter over the keys of all slots, and of some slots that were removed.
     filter: Filter,
     floor: Seq,
-    /// By number.
+    /// Range deletions in the order of their sequence numbers.
     ranges: Vec<RangeDeletion>,
-    /// By key, then from the newest version to the oldest.
+    /// Slots in the order of their keys; for each key from the newest version to the oldest.
     slots: Vec<Slot>,
     heap: Vec<u8>,
-    /// Bytes of the heap that slots refer to.
+    /// Number of heap bytes that slots refer to.
     live_bytes: usize,
 }
 
 impl Delta {
-    /// An empty delta.
+    /// Creates an empty delta.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A delta of the newest versions of some keys, in the order of the keys, with no memory to
-    /// spare.
+    /// Creates a delta of the newest versions of some keys, given in key order. It has no spare
+    /// capacity.
     ///
     /// # Panics
-    /// If the keys do not ascend, and as [`insert`](Self::insert) does.
+    /// If the keys do not ascend, and in the cases of [`insert`](Self::insert).
     pub fn of_newest(rows: &[Row<'_>]) -> Self {
         let is_ascending = rows.is_sorted_by(|one, next| one.key < next.key);
         assert!(is_ascending, "each key is there once, in order");
@@ -179,13 +179,13 @@ impl Delta {
         delta
     }
 
-    /// Adds a version of `key`, or replaces the one with the same `seq`, which an earlier change of
-    /// the same batch has left. Versions of this key that no reader at `prune_at` or above can see
-    /// are dropped, and [`Delta::floor`] rises to the number of what hides them.
+    /// Adds a version of `key`, or replaces the version with the same `seq`, which an earlier
+    /// change of the same batch left. Drops versions of `key` that no reader at `prune_at` or above
+    /// can see, and raises [`Delta::floor`] to the sequence number of the change that hides them.
     ///
     /// # Panics
-    /// If `kind` is [`Kind::Blob`] (content moves out of line when a leaf is folded), if the key is
-    /// longer than [`KEY_BYTES_MAX`], or if the delta would pass 4 GiB.
+    /// If `kind` is [`Kind::Blob`] (values move out of line only when a leaf is consolidated), if
+    /// the key is longer than [`KEY_BYTES_MAX`], or if the delta would exceed 4 GiB.
     pub fn insert(&mut self, key: &[u8], seq: Seq, kind: Kind, value: &[u8], prune_at: Seq) {
         assert!(kind != Kind::Blob, "a delta holds values, not references");
         assert!(key.len() <= KEY_BYTES_MAX, "a key is at most 4 KiB");
@@ -193,7 +193,7 @@ impl Delta {
         let run = self.run_around(at, key);
         let hiding = self.hiding(key, run.clone(), seq, prune_at);
         let is_hidden = |old: Seq| hiding.is_some_and(|hiding| old < hiding);
-        // What is hidden is the oldest of the run.
+        // The hidden versions are the oldest of the run.
         let shown = self.slots[run.clone()].partition_point(|slot| !is_hidden(slot.seq));
         let hidden = run.start + shown..run.end;
         if let Some(hiding) = hiding
@@ -220,14 +220,15 @@ impl Delta {
         self.compact();
     }
 
-    /// Removes slots, if `range` has any.
+    /// Removes a range of slots, which may be empty.
     fn remove(&mut self, range: Range<usize>) {
         let range = range.start..range.end.max(range.start);
         let removed = self.slots.drain(range);
         self.live_bytes -= removed.map(|slot| slot.heap_bytes()).sum::<usize>();
     }
 
-    /// Appends what a slot refers to.
+    /// Appends the bytes of a key and a value to the heap, and returns the slot that refers to
+    /// them.
     fn store(&mut self, key: &[u8], seq: Seq, kind: Kind, value: &[u8]) -> Slot {
         let rest = &key[key.len().min(8)..];
         let slot = Slot {
@@ -247,17 +248,18 @@ impl Delta {
         slot
     }
 
-    /// Of the versions in `run`, one at `seq` and the range deletions, the newest that a reader at
-    /// `prune_at` sees: nobody sees what is older.
+    /// Returns the sequence number of the newest change of `key` that a reader at `prune_at` sees:
+    /// of the versions in `run`, a version at `seq`, and the range deletions. No reader sees an
+    /// older version.
     fn hiding(&self, key: &[u8], run: Range<usize>, seq: Seq, prune_at: Seq) -> Option<Seq> {
         let new = (seq <= prune_at).then_some(seq);
         let old = self.visible(run, prune_at).map(|slot| self.slots[slot].seq);
         new.max(old).max(self.deleted_at(key, prune_at))
     }
 
-    /// Adds the deletion of all keys between `start` and `end`, with the batch `seq`. Versions and
-    /// range deletions that no reader at `prune_at` or above can see any more are dropped, and
-    /// those of the same batch, which come before it.
+    /// Adds the deletion of all keys between `start` and `end` by the batch `seq`. Drops the
+    /// versions and range deletions inside it that no reader at `prune_at` or above can see any
+    /// more, and those of the same batch, which precede it.
     pub fn insert_range(
         &mut self,
         start: Bound<&[u8]>,
@@ -270,9 +272,10 @@ impl Delta {
         });
     }
 
-    /// The same for a deletion that comes after changes of its own batch and of later ones were
-    /// added: those of its own batch stay, since a batch deletes ranges before it does anything
-    /// else. Adds nothing if it is here already.
+    /// Adds a range deletion after changes of its own batch and of later ones were added. Changes
+    /// of its own batch stay, because a batch deletes ranges before it makes other changes. Adds
+    /// nothing if the delta already has the deletion. Otherwise this works like
+    /// [`insert_range`](Self::insert_range).
     pub fn insert_range_late(
         &mut self,
         start: Bound<&[u8]>,
@@ -288,8 +291,9 @@ impl Delta {
         }
     }
 
-    /// Drops the versions of keys between two bounds that are older than the batch `seq`, which has
-    /// deleted them: for an image that has that deletion and may have newer versions.
+    /// Drops the versions of keys between two bounds that are older than the batch `seq`, which
+    /// deleted these keys. It serves an image that already contains the deletion and may contain
+    /// newer versions.
     pub fn remove_older(&mut self, start: Bound<&[u8]>, end: Bound<&[u8]>, seq: Seq) {
         if self.remove_hidden(start, end, &|old| old < seq) < Seq::MAX {
             self.floor = self.floor.max(seq);
@@ -297,8 +301,8 @@ impl Delta {
         self.compact();
     }
 
-    /// Drops the versions of keys between two bounds that `is_hidden` names. Returns the least of
-    /// their numbers.
+    /// Drops the versions of keys between two bounds for which `is_hidden` is true. Returns the
+    /// lowest dropped sequence number, or `Seq::MAX` if no version was dropped.
     fn remove_hidden(
         &mut self,
         start: Bound<&[u8]>,
@@ -324,7 +328,8 @@ impl Delta {
         oldest
     }
 
-    /// Adds a deletion, and drops the versions and range deletions in it that `is_hidden` names.
+    /// Adds a deletion, and drops the versions and range deletions inside it for which `is_hidden`
+    /// is true.
     fn add_range(
         &mut self,
         start: Bound<&[u8]>,
@@ -359,8 +364,8 @@ impl Delta {
         self.compact();
     }
 
-    /// What a reader at `seq` is told about `key`: by the newest version or range deletion that is
-    /// not newer than `seq`.
+    /// Looks up `key` for a reader at `seq`. The newest version or range deletion that is not newer
+    /// than `seq` decides.
     pub fn find(&self, key: &[u8], seq: Seq) -> Found<'_> {
         let slot = match self.filter.may_have(key) {
             true => self.slots.get(self.position(key, seq)),
@@ -369,7 +374,8 @@ impl Delta {
         let slot = slot.filter(|slot| self.compare(slot, key).is_eq());
         let deleted = self.deleted_at(key, seq);
         match slot {
-            // A version with the number of a range deletion is of the same batch, and later.
+            // A version with the sequence number of a range deletion is a later change of the same
+            // batch.
             Some(slot) if deleted.is_none_or(|deleted| deleted <= slot.seq) => match slot.kind {
                 Kind::Delete => Found::Deleted,
                 _ => Found::Put(self.value(slot)),
@@ -379,8 +385,8 @@ impl Delta {
         }
     }
 
-    /// The batch of the newest version of `key` or range deletion with it that is not newer than
-    /// `seq`, if there is one here: what [`find`](Self::find) answers by.
+    /// Returns the sequence number of the newest version of `key`, or range deletion of it, that is
+    /// not newer than `seq`. This is the change that decides the result of [`find`](Self::find).
     pub fn seq_of(&self, key: &[u8], seq: Seq) -> Option<Seq> {
         let slot = match self.filter.may_have(key) {
             true => self.slots.get(self.position(key, seq)),
@@ -390,32 +396,34 @@ impl Delta {
         slot.map(|slot| slot.seq).max(self.deleted_at(key, seq))
     }
 
-    /// The newest batch that has changed `key` or deleted a range with it, if it is here.
+    /// Returns the newest batch in the delta that changed `key` or deleted a range that contains
+    /// it.
     pub fn newest_seq(&self, key: &[u8]) -> Option<Seq> {
         self.seq_of(key, Seq::MAX)
     }
 
-    /// Answers for readers below this may be wrong: versions that they would see were dropped.
+    /// Returns the lowest sequence number of a reader that gets right answers. Versions that
+    /// readers below it would see may have been dropped.
     pub fn floor(&self) -> Seq {
         self.floor
     }
 
-    /// True if there are versions of keys between two bounds.
+    /// Returns true if there are versions of keys between two bounds.
     pub fn has_between(&self, start: Bound<&[u8]>, end: Bound<&[u8]>) -> bool {
         !is_empty_range(start, end) && !self.between(start, end).is_empty()
     }
 
-    /// True if there is neither a version nor a range deletion.
+    /// Returns true if there is neither a version nor a range deletion.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.ranges.is_empty()
     }
 
-    /// Number of versions, without the range deletions.
+    /// Returns the number of versions, without the range deletions.
     pub fn rows(&self) -> usize {
         self.slots.len()
     }
 
-    /// Memory that it takes in bytes, unused capacity and this struct included.
+    /// Returns the memory of the delta in bytes, including unused capacity and this struct.
     pub fn memory_bytes(&self) -> usize {
         let bounds: usize = self.ranges.iter().map(RangeDeletion::heap_bytes).sum();
         size_of::<Self>()
@@ -425,9 +433,9 @@ impl Delta {
             + bounds
     }
 
-    /// Calls `visit` with the newest version of each key, keys ascending, without those that a
-    /// range deletion hides. With the range deletions inserted first, these make an equal delta
-    /// for readers that are as new as all of it.
+    /// Calls `visit` with the newest version of each key, keys ascending, without keys that a range
+    /// deletion hides. If the range deletions are inserted into an empty delta, then these
+    /// versions, it is equal to this one for readers that are newer than all changes.
     pub fn newest(&self, visit: &mut dyn FnMut(Row<'_>)) {
         let mut key = Vec::new();
         let mut at = 0;
@@ -442,12 +450,13 @@ impl Delta {
         }
     }
 
-    /// The range deletions, in the order of their batches.
+    /// Returns the range deletions, in the order of their batches.
     pub fn ranges(&self) -> &[RangeDeletion] {
         &self.ranges
     }
 
-    /// The newest range deletion of `key` that is not newer than `seq`.
+    /// Returns the sequence number of the newest range deletion of `key` that is not newer than
+    /// `seq`.
     pub(super) fn deleted_at(&self, key: &[u8], seq: Seq) -> Option<Seq> {
         let range = |r: &&RangeDeletion| r.seq <= seq && r.contains(key);
         self.ranges.iter().rev().find(range).map(|range| range.seq)
@@ -461,7 +470,8 @@ impl Delta {
             .then_with(|| usize::from(slot.key_len).cmp(&key.len()))
     }
 
-    /// The first slot behind all of smaller keys and of newer versions of this one.
+    /// Returns the first slot behind all smaller keys and behind all versions of `key` newer than
+    /// `seq`.
     fn position(&self, key: &[u8], seq: Seq) -> usize {
         let head = head(key);
         let first = self.slots.partition_point(|slot| slot.head < head);
@@ -478,7 +488,7 @@ impl Delta {
         }
     }
 
-    /// The versions of `key`, one of which would stand at `at`.
+    /// Returns the slots with versions of `key`; `at` is a position where one of them would stand.
     fn run_around(&self, at: usize, key: &[u8]) -> Range<usize> {
         let same = |slot: &&Slot| self.compare(slot, key).is_eq();
         let newer = self.slots[..at].iter().rev().take_while(same).count();
@@ -486,7 +496,7 @@ impl Delta {
         at - newer..at + older
     }
 
-    /// The slots of the keys between two bounds.
+    /// Returns the slots of the keys between two bounds.
     pub(super) fn between(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Range<usize> {
         let before = |key: &[u8]| self.position(key, Seq::MAX);
         let behind = |key: &[u8]| {
@@ -512,19 +522,20 @@ impl Delta {
         fields(one) == fields(other) && self.rest(one) == self.rest(other)
     }
 
-    /// Behind the last version of the key in slot `at`.
+    /// Returns the slot behind the last version of the key in slot `at`.
     pub(super) fn run_end(&self, at: usize) -> usize {
         let same = |other: &usize| self.is_same_key(at, *other);
         at + (at..self.slots.len()).take_while(same).count()
     }
 
-    /// The first version of the key in slot `at`.
+    /// Returns the slot of the first version of the key in slot `at`.
     pub(super) fn run_start(&self, at: usize) -> usize {
         let same = |other: &usize| self.is_same_key(at, *other);
         at - (0..at).rev().take_while(same).count()
     }
 
-    /// Of versions of one key, the newest that is not newer than `seq`.
+    /// Returns the slot of the newest version that is not newer than `seq`. All versions in `run`
+    /// are of one key.
     pub(super) fn visible(&self, run: Range<usize>, seq: Seq) -> Option<usize> {
         let newer = self.slots[run.clone()].partition_point(|slot| slot.seq > seq);
         let at = run.start + newer;
@@ -540,7 +551,7 @@ impl Delta {
         out.extend_from_slice(self.rest(slot));
     }
 
-    /// The version in a slot, whose key is `key`.
+    /// Returns the version in a slot, whose key is `key`.
     pub(super) fn row<'a>(&'a self, at: usize, key: &'a [u8]) -> Row<'a> {
         let slot = &self.slots[at];
         Row {
@@ -559,8 +570,8 @@ impl Delta {
         &self.heap[slot.at as usize + slot.rest_len()..][..slot.value_len as usize]
     }
 
-    /// Gives memory back: of the heap when more than half of it is dead, of the slots when more
-    /// than half of them are unused.
+    /// Frees memory: of the heap when more than half of it is dead, of the slots when more than
+    /// half of them are unused.
     fn compact(&mut self) {
         let slots = self.slots.len();
         if self.slots.capacity() > 2 * slots + 8 {
@@ -579,8 +590,9 @@ impl Delta {
     }
 }
 
-/// Makes room for `more`, with `spare` beyond it if that needs new memory: less than the half that
-/// a `Vec` would leave unused, as there are as many deltas as dirty leaves.
+/// Makes room for `more` elements. If this needs new memory, reserves `spare` more. There are as
+/// many deltas as dirty leaves, so the spare capacity is less than the half that a `Vec` would
+/// leave unused.
 fn grow<T>(list: &mut Vec<T>, more: usize, spare: usize) {
     if list.capacity() - list.len() < more {
         list.reserve_exact(more + spare);

@@ -1,19 +1,19 @@
-//! Whether a delta may have a key: most gets ask for one that it does not have, and this says so
-//! from one cache line, where a search would touch several.
+//! Filter that says whether a delta may contain a key. Most gets ask for a key that the delta does
+//! not contain. The filter answers them from one cache line, where a search would touch several.
 //!
-//! A Bloom filter (Bloom, CACM 13(7), 1970) of 256 bits and two hashes, which is wrong for one key
-//! in thirty beside 24 changes and for one in eight beside 58. It may say that a key is there that
-//! is not, never the other way round.
+//! It is a Bloom filter (Bloom, CACM 13(7), 1970) of 256 bits and two hashes. Its false positive
+//! rate is about one in thirty with 24 changes and one in eight with 58. It must never give a false
+//! negative.
 
 use super::column::head;
 
 const WORDS: usize = 4;
 
-/// The filter.
+/// Bloom filter over the keys of a delta.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Filter([u64; WORDS]);
 
-/// Two places among the bits, by all bytes of a key.
+/// Returns the positions of the two bits of a key, computed from all its bytes.
 #[inline]
 fn places(key: &[u8]) -> [usize; 2] {
     let mix = |hash: u64, word: u64| {
@@ -34,7 +34,7 @@ impl Filter {
         }
     }
 
-    /// False if the key has not been added.
+    /// Returns false only if the key has not been added.
     #[inline]
     pub fn may_have(&self, key: &[u8]) -> bool {
         let [one, other] = places(key).map(|place| self.0[place / 64] >> (place % 64));
@@ -57,7 +57,8 @@ mod tests {
         }
     }
 
-    /// With n keys, k hashes and m bits it should be (1 - e^(-kn/m))^k: 0.029 for 24, 0.133 for 58.
+    /// With n keys, k hashes and m bits the false positive rate should be (1 - e^(-kn/m))^k: 0.029
+    /// for 24 keys, 0.133 for 58.
     #[test]
     fn it_is_wrong_as_seldom_as_it_says() {
         let shapes: [fn(u64) -> Vec<u8>; 3] = [

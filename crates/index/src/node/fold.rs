@@ -5,11 +5,12 @@ use super::{Delta, Image, Kind, Row, Seq};
 use std::cmp::Reverse;
 use std::ops::{Bound, Range};
 
-/// Gives the rows of `base` and `delta` to `sink`, in the order of an image, without what no reader
-/// at `oldest` or above can see: of each key all versions above `oldest`, and the newest at or
-/// below it with the number 0. A range deletion counts as a deletion of each key that there is in
-/// it. A deletion with no older version behind it says nothing and is dropped. `freed` is given the
-/// values of the dropped rows of kind [`Blob`](Kind::Blob).
+/// Passes the rows of `base` and `delta` to `sink` in the order of an image, without the versions
+/// that no reader at `oldest` or above can see. Of each key it keeps all versions above `oldest`,
+/// and the newest version at or below `oldest` with its sequence number set to 0. A range deletion
+/// counts as a deletion of each existing key in the range. A deletion with no older version behind
+/// it has no effect and is dropped. `freed` receives the values of the dropped rows of kind
+/// [`Blob`](Kind::Blob).
 pub fn fold(
     base: Option<&Image>,
     delta: &Delta,
@@ -44,7 +45,7 @@ struct Fold<'a> {
     oldest: Seq,
     sink: &'a mut dyn FnMut(Row<'_>),
     freed: &'a mut dyn FnMut(&[u8]),
-    /// Of one key.
+    /// Versions of the current key.
     versions: Vec<Version>,
 }
 
@@ -63,7 +64,7 @@ enum Source {
 }
 
 impl Fold<'_> {
-    /// Rows whose keys the delta has no version of.
+    /// Handles rows of the image whose keys have no version in the delta.
     fn rows(&mut self, image: &Image, rows: Range<usize>, key: &mut Vec<u8>) {
         let as_they_are = !image.is_versioned() && self.delta.ranges().is_empty();
         let mut row = rows.start;
@@ -85,7 +86,7 @@ impl Fold<'_> {
         }
     }
 
-    /// All versions of one key.
+    /// Handles all versions of one key.
     fn key(&mut self, key: &[u8], slots: Range<usize>, rows: Range<usize>) {
         self.collect(key, slots, rows);
         let mut versions = std::mem::take(&mut self.versions);
@@ -103,8 +104,8 @@ impl Fold<'_> {
         self.versions = versions;
     }
 
-    /// Lists the versions from the newest to the oldest. Of one batch, a version in the delta is
-    /// later than a range deletion, and what an image has is older than both.
+    /// Lists the versions from newest to oldest. Within one batch, a version in the delta is newer
+    /// than a range deletion, and both are newer than a row of the image.
     fn collect(&mut self, key: &[u8], slots: Range<usize>, rows: Range<usize>) {
         let Self { base, delta, .. } = *self;
         self.versions.clear();
@@ -132,7 +133,7 @@ impl Fold<'_> {
         self.versions.sort_by_key(|version| Reverse(version.seq));
     }
 
-    /// Moves the versions that are kept to the front, in their order, and returns how many.
+    /// Moves the versions to keep to the front, in their order, and returns their number.
     fn keep(&self, versions: &mut [Version]) -> usize {
         let mut kept = 0;
         let mut last = None;

@@ -1,5 +1,5 @@
-//! The fixed header of an image, and the seal over the whole: the one place that knows where its
-//! fields stand. Page: docs/format/index-node.md.
+//! The fixed header of an image, and the seal over the whole image. Only this module knows the
+//! positions of the header fields. Format: docs/format/index-node.md.
 
 use super::{
     BLOB_BYTES_MAX, GRANULE_BYTES, HEADER_BYTES, IMAGE_BYTES_MAX, ImageError, KEY_BYTES_MAX,
@@ -14,26 +14,26 @@ const HAS_SEQS: u8 = 1;
 const HAS_KINDS: u8 = 2;
 const HAS_RANGE: u8 = 4;
 
-/// Where the checksum ends and what it covers begins.
+/// Offset at which the checksum ends and the bytes that it covers begin.
 const COVERED_FROM: usize = 4;
 const LENGTH_AT: usize = 12;
 const LOCATION_AT: usize = 16;
 const FILLING_AT: usize = 52;
 
-/// What an image is sealed for: a place, and which content of that place it is.
+/// Place that an image is sealed for: its location, and the generation of the segment there.
 ///
-/// With the location alone, what is left of an older image of the same node in the same place would
-/// pass for the one that belongs there, if the write of that was lost.
+/// The location alone is not enough. If the write of an image is lost, an older image of the same
+/// node at the same location would pass for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Seal {
-    /// Where it is.
+    /// Location of the image.
     pub location: u64,
-    /// Names the filling of the segment; 0 in images that were written before this was kept.
+    /// Tag of the segment's generation; 0 in images that were written before this field existed.
     pub filling: u32,
 }
 
 impl From<u64> for Seal {
-    /// A location, of no filling.
+    /// Returns the seal of a location, with the generation tag 0.
     fn from(location: u64) -> Seal {
         Seal {
             location,
@@ -42,35 +42,35 @@ impl From<u64> for Seal {
     }
 }
 
-/// How a column lays out its cells.
+/// Layout of the cells of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
     /// Numbers: a base, and an offset of 0 to 8 bytes for each row.
     Ints,
     /// Byte strings of one length, one after the other.
     Fixed,
-    /// Byte strings of any length behind the list of where they begin and end.
+    /// Byte strings of any length, behind a list of their boundaries.
     Var,
 }
 
-/// A column as the header describes it.
+/// Description of a column in the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ColumnHead {
     pub form: Form,
-    /// Bytes of an offset ([`Form::Ints`]) or of a boundary ([`Form::Var`]), else 0.
+    /// Bytes of an offset ([`Form::Ints`]) or of a boundary ([`Form::Var`]), otherwise 0.
     pub width: u8,
-    /// Bytes of every cell; 0 for [`Form::Var`].
+    /// Length of every cell in bytes; 0 for [`Form::Var`].
     pub len: u32,
 }
 
-/// What an image is of.
+/// Kind of content that an image holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sort {
     /// All rows of a node.
     Node = 0,
-    /// A value out of line, or a part of one.
+    /// A value that is stored out of line, or a part of one.
     Blob = 1,
-    /// Changes of a leaf: the newest version of some of its keys, over what older images say.
+    /// Changes of a leaf: the newest version of some of its keys, which override older images.
     Patch = 2,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Header {
     pub level: u8,
     pub has_seqs: bool,
     pub has_kinds: bool,
-    /// Behind the columns it says which keys the leaf is for.
+    /// True if the key range of the leaf follows the columns.
     pub has_range: bool,
     pub len_bytes: u32,
     pub seal: Seal,
@@ -91,14 +91,14 @@ pub(super) struct Header {
     pub prefix_len: u16,
     pub interval: u8,
     pub keys: ColumnHead,
-    /// Of a blob, `len` is the length of its content.
+    /// Column of values. In the header of a blob, `len` is the length of its content.
     pub values: ColumnHead,
     pub seq_width: u8,
     pub key_base: u64,
 }
 
 impl Header {
-    /// The header as it stands on flash, without a checksum.
+    /// Encodes the header as it is stored on flash, with zeroes in place of the checksum.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -126,7 +126,7 @@ impl Header {
         out
     }
 
-    /// Reads a header and checks what can be checked without the rest of the image.
+    /// Parses a header and makes all checks that need no other part of the image.
     pub fn decode(bytes: &[u8]) -> Result<Self, ImageError> {
         Self::decode_within(bytes, IMAGE_BYTES_MAX)
     }
@@ -206,10 +206,11 @@ impl Header {
         Ok(())
     }
 
-    /// Reads a header and checks that the image it heads is here, whole, and unchanged since it
-    /// was sealed for what it is `meant` for.
+    /// Parses a header and checks that the image is complete, unchanged since it was sealed, and
+    /// sealed for `meant`.
     ///
-    /// One that was written is not longer than [`IMAGE_BYTES_MAX`]; one for memory may be.
+    /// An image on the storage is not longer than [`IMAGE_BYTES_MAX`]; one that stays in memory may
+    /// be.
     pub fn open(bytes: &[u8], meant: Seal, bytes_max: usize) -> Result<Self, ImageError> {
         let header = Self::decode_within(bytes, bytes_max)?;
         let image = bytes
@@ -249,10 +250,10 @@ fn array<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
     *bytes[at..].first_chunk().expect("inside the header")
 }
 
-/// Writes what it is sealed for and the checksum into an image, new or moved.
+/// Writes the seal and the checksum into an image that is new or was moved.
 ///
 /// # Panics
-/// If `bytes` is not as long as the image says that it is.
+/// If the length of `bytes` is not the length in the header.
 pub fn seal(bytes: &mut [u8], seal: impl Into<Seal>) {
     let seal = seal.into();
     let header: &[u8; HEADER_BYTES] = bytes.first_chunk().expect("an image has a header");

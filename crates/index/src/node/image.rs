@@ -12,26 +12,26 @@ use super::{
 use std::cmp::Ordering;
 use std::ops::{Bound, Deref, Range};
 
-/// What a header says, unchecked: enough to walk through a segment.
+/// Header fields of an image whose checksum was not verified: enough to walk through a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peek {
     /// Number of the node or blob.
     pub node: NodeId,
-    /// The position in the log that it was written at.
+    /// LSN at which the image was written.
     pub lsn: u64,
     /// Length of the image in bytes: a multiple of [`GRANULE_BYTES`](super::GRANULE_BYTES).
     pub len_bytes: usize,
-    /// What it was sealed for.
+    /// Place that the image was sealed for.
     pub seal: Seal,
-    /// What it is of.
+    /// Kind of content.
     pub sort: Sort,
     /// Level of the node; 0 for a leaf and for a blob.
     pub level: u8,
-    /// Class of its update interval, as it was given.
+    /// Class of the update interval, as the writer gave it.
     pub interval: u8,
 }
 
-/// A value in an image: a slice of it, or up to 8 bytes that were unpacked.
+/// Value in an image: a slice of the image, or up to 8 unpacked bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Value<'a>(Cell<'a>);
 
@@ -42,7 +42,7 @@ enum Cell<'a> {
 }
 
 impl Value<'_> {
-    /// The bytes.
+    /// Returns the bytes of the value.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
@@ -61,16 +61,16 @@ impl Deref for Value<'_> {
     }
 }
 
-/// Where a row is unpacked.
+/// Buffer into which a row is unpacked.
 #[derive(Debug, Default)]
 pub(super) struct RowMemory {
-    /// Begins with what all keys of the image begin with.
+    /// Begins with the common prefix of all keys of the image.
     key: Vec<u8>,
     value: [u8; 8],
 }
 
 impl RowMemory {
-    /// Memory that is not ready yet.
+    /// Creates a buffer that is not yet prepared for an image.
     pub const fn new() -> Self {
         Self {
             key: Vec::new(),
@@ -79,37 +79,40 @@ impl RowMemory {
     }
 }
 
-/// A packed node whose bytes have been checked. Clones share it.
+/// A packed node whose bytes have been checked. Clones share the bytes.
 #[derive(Clone, Debug)]
 pub struct Image(Shared<Parsed>);
 
-/// What is known of an image without looking at its bytes. What a get needs stands first.
+/// Decoded header and columns of an image. The fields that a get needs come first.
 #[derive(Debug)]
 #[repr(C)]
 struct Parsed {
     keys: Column,
     spread: Spread,
-    /// Of what all keys begin with.
+    /// Start of the common prefix of all keys.
     start: Start,
     rows: u32,
-    /// Where two bits a row say what it is.
+    /// Position of the kinds of the rows, two bits each.
     kinds_at: Option<u32>,
     values: Column,
-    /// Few images have any, so that what all have stands closer together without them.
+    /// Sequence numbers of the rows. Few images have any, so they are boxed to keep the other
+    /// fields close together.
     seqs: Option<Box<Ints>>,
     lsn: u64,
-    /// That of the image on the storage, where this is made of it and of changes.
+    /// LSN of the image on the storage, if this image was merged in memory from that image and
+    /// changes. Otherwise it equals `lsn`.
     stored_lsn: u64,
     node: NodeId,
     level: u8,
     interval: u8,
     is_patch: bool,
-    /// Where it says which keys it is for.
+    /// Position of the range of keys that the leaf covers.
     range_at: Option<u32>,
 }
 
 impl Parsed {
-    /// Finds the columns, each of which has to be inside. Nothing is known of their content yet.
+    /// Finds the columns and checks that each is inside the image. The content of the columns is
+    /// not checked yet.
     fn divide(padded: &[u8], header: &Header, stored_lsn: u64) -> Result<Parsed, ImageError> {
         let rows = usize::from(header.rows);
         let prefix_len = usize::from(header.prefix_len);
@@ -134,7 +137,7 @@ impl Parsed {
             let at = sections.take(rows.div_ceil(4), 1)?;
             kinds_at = Some(u32::try_from(at).expect("an image is shorter than 4 MiB"));
         }
-        // Its length is known once the keys can be read.
+        // The length of the range is known only once the keys can be read.
         let range_at = header.has_range.then_some(sections.at as u32);
         Ok(Parsed {
             keys,
@@ -156,20 +159,18 @@ impl Parsed {
 }
 
 impl Image {
-    /// Checks the image of a node that was read from where it is `meant` to be. Bytes behind it are
-    /// cut off.
-    ///
-    /// They are copied to memory for images.
+    /// Checks the image of a node that was read from the place `meant`, and copies it into memory
+    /// for images. Bytes behind the image are ignored.
     ///
     /// # Errors
-    /// If the bytes are not, whole and unchanged, an image of a node sealed for that.
+    /// If the bytes are not a complete, unchanged image of a node that was sealed for `meant`.
     pub fn parse(bytes: &[u8], meant: impl Into<Seal>) -> Result<Self, ImageError> {
         let header = Header::open(bytes, meant.into(), IMAGE_BYTES_MAX)?;
         Self::of(bytes, &header, header.lsn)
     }
 
-    /// The same for one that was made for memory of one with the LSN `stored_lsn` and changes, and
-    /// may be longer than one that is written.
+    /// Checks an image that was merged in memory from changes and an image with the LSN
+    /// `stored_lsn`. It may be longer than an image on the storage.
     pub(crate) fn parse_for_memory(
         bytes: &[u8],
         location: u64,
@@ -179,7 +180,7 @@ impl Image {
         Self::of(bytes, &header, stored_lsn)
     }
 
-    /// The image of `bytes` whose header was opened.
+    /// Returns the image in `bytes`, whose header [`Header::open`] has checked.
     fn of(bytes: &[u8], header: &Header, stored_lsn: u64) -> Result<Self, ImageError> {
         if header.sort == Sort::Blob {
             return Err(ImageError::Malformed("a blob where a node belongs"));
@@ -191,13 +192,13 @@ impl Image {
         Ok(image)
     }
 
-    /// The image and the padding.
+    /// Returns the image and the padding.
     #[inline(always)]
     fn padded(&self) -> &[u8] {
         self.0.tail()
     }
 
-    /// Checks what the accessors and the search rely on.
+    /// Checks the properties that the accessors and the search rely on.
     fn check(&self, header: &Header) -> Result<(), ImageError> {
         let malformed = |what| Err(ImageError::Malformed(what));
         if self.0.kinds_at.is_some() && (0..self.rows()).any(|row| self.kind_bits(row) > 2) {
@@ -248,13 +249,13 @@ impl Image {
         KeyRange::parse(&self.bytes()[at as usize..], ends).map(Some)
     }
 
-    /// Which keys the leaf is for, if the image says it: those of leaves do since version 4 of the
-    /// format of an index, but for those that were put together in memory.
+    /// Returns the range of keys that the leaf covers, if the image has it. Images of leaves have
+    /// it since version 4 of the index format, except for images that were merged in memory.
     pub fn range(&self) -> Option<KeyRange> {
         self.read_range().expect("it was read before")
     }
 
-    /// True if `row` comes after the one before it in the order of rows.
+    /// Returns true if `row` comes after the row before it in the order of rows.
     fn is_behind_previous(&self, row: usize) -> bool {
         match self.compare_rows(row - 1, row) {
             Ordering::Less => true,
@@ -263,7 +264,7 @@ impl Image {
         }
     }
 
-    /// How the keys of two rows compare.
+    /// Compares the keys of two rows.
     #[inline]
     fn compare_rows(&self, one: usize, other: usize) -> Ordering {
         if let Column::Ints { ints, .. } = &self.0.keys {
@@ -274,8 +275,8 @@ impl Image {
         string(one).cmp(&string(other))
     }
 
-    /// What the header at the start of `bytes` says, if it looks like one; [`HEADER_BYTES`] are
-    /// enough. Nothing is checked beyond that: the checksum is not.
+    /// Returns the header fields at the start of `bytes`, if they look like a header.
+    /// [`HEADER_BYTES`] bytes are enough. The checksum is not verified.
     pub fn peek(bytes: &[u8]) -> Option<Peek> {
         let header = Header::decode(bytes).ok()?;
         Some(Peek {
@@ -289,70 +290,71 @@ impl Image {
         })
     }
 
-    /// The bytes as they are on flash, for moving the image: [`seal`](super::seal) a copy.
+    /// Returns the bytes as they are on flash. To move the image, [`seal`](super::seal) a copy of
+    /// them.
     pub fn bytes(&self) -> &[u8] {
         &self.padded()[..self.len_bytes()]
     }
 
-    /// Number of the node.
+    /// Returns the number of the node.
     pub fn node(&self) -> NodeId {
         self.0.node
     }
 
-    /// Level of the node: 0 for a leaf.
+    /// Returns the level of the node: 0 for a leaf.
     pub fn level(&self) -> u8 {
         self.0.level
     }
 
-    /// True if it says only what has changed of a leaf.
+    /// Returns true if the image holds only changes of a leaf.
     pub fn is_patch(&self) -> bool {
         self.0.is_patch
     }
 
-    /// The position in the log that it was written at.
+    /// Returns the LSN at which the image was written.
     pub fn lsn(&self) -> u64 {
         self.0.lsn
     }
 
-    /// The position in the log that the image on the storage was written at: its own, unless it was
-    /// put together in memory.
+    /// Returns the LSN of the image on the storage: that of this image, unless it was merged in
+    /// memory.
     pub(crate) fn stored_lsn(&self) -> u64 {
         self.0.stored_lsn
     }
 
-    /// Class of its update interval, as it was given.
+    /// Returns the class of the update interval, as the writer gave it.
     pub fn interval(&self) -> u8 {
         self.0.interval
     }
 
-    /// Length on flash in bytes.
+    /// Returns the length on flash in bytes.
     pub fn len_bytes(&self) -> usize {
         self.padded().len() - PADDING_BYTES
     }
 
-    /// Memory that it takes in bytes, unused capacity and this struct included.
+    /// Returns the memory of the image in bytes, including unused capacity and this struct.
     pub fn memory_bytes(&self) -> usize {
         self.0.memory_bytes()
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     #[inline]
     pub fn rows(&self) -> usize {
         self.0.rows as usize
     }
 
-    /// True if any row has a sequence number other than 0.
+    /// Returns true if any row has a sequence number other than 0.
     pub fn is_versioned(&self) -> bool {
         self.0.seqs.is_some()
     }
 
-    /// What all keys begin with.
+    /// Returns the common prefix of all keys.
     #[inline]
     fn prefix(&self) -> &[u8] {
         &self.padded()[HEADER_BYTES..][..self.0.start.len()]
     }
 
-    /// The first row whose key is not less than `key`, and whether it is equal.
+    /// Returns the first row whose key is not less than `key`, and whether its key is equal.
     #[inline]
     fn locate(&self, key: &[u8]) -> (usize, bool) {
         let suffix = match self.0.start.compare(key, || self.prefix()) {
@@ -368,8 +370,8 @@ impl Image {
         self.0.keys.locate(rows, suffix)
     }
 
-    /// The first row whose key is not less than `key` (of several versions the newest), or the
-    /// number of rows.
+    /// Returns the first row whose key is not less than `key` (of several versions the newest), or
+    /// the number of rows.
     #[inline]
     pub fn lower_bound(&self, key: &[u8]) -> usize {
         self.locate(key).0
@@ -378,7 +380,7 @@ impl Image {
     /// Replaces `out` with the key of a row.
     ///
     /// # Panics
-    /// If there is no such row; so do the other functions that take one.
+    /// If there is no such row. The other functions that take a row panic in this case, too.
     pub fn key(&self, row: usize, out: &mut Vec<u8>) {
         out.clear();
         self.append_key(row, out);
@@ -402,7 +404,7 @@ impl Image {
         }
     }
 
-    /// How the key of a row compares with `key`.
+    /// Compares the key of a row with `key`.
     ///
     /// # Panics
     /// If there is no such row.
@@ -414,7 +416,7 @@ impl Image {
         prefix.cmp(&key[..common]).then_with(suffix)
     }
 
-    /// The value of a row.
+    /// Returns the value of a row.
     ///
     /// # Panics
     /// If there is no such row.
@@ -429,19 +431,19 @@ impl Image {
         Value(Cell::Slice(bytes.expect("this is a column of strings")))
     }
 
-    /// True if all rows are values themselves: neither deletions nor references.
+    /// Returns true if all rows hold values: no row is a deletion or a reference to a blob.
     pub(super) fn says_values(&self) -> bool {
         self.0.kinds_at.is_none()
     }
 
-    /// Makes `memory` ready for [`unpack`](Self::unpack).
+    /// Prepares `memory` for [`unpack`](Self::unpack).
     pub(super) fn prepare(&self, memory: &mut RowMemory) {
         memory.key.clear();
         memory.key.extend_from_slice(self.prefix());
         memory.key.extend_from_slice(&[0; 8]);
     }
 
-    /// Key and value of a row, from the image itself, or from `memory`, which was
+    /// Returns key and value of a row, as slices of the image or of `memory`, which was
     /// [prepared](Self::prepare) for this image.
     ///
     /// # Panics
@@ -483,7 +485,7 @@ impl Image {
         (key, value)
     }
 
-    /// The sequence number of a row.
+    /// Returns the sequence number of a row.
     ///
     /// # Panics
     /// If there is no such row.
@@ -492,7 +494,8 @@ impl Image {
         self.seq_of(row)
     }
 
-    /// The column counts from the one before the lowest number, and has 0 for 0.
+    /// Returns the sequence number of a row. The base of the column is one below the lowest number
+    /// other than 0, and the offset 0 encodes the number 0.
     #[inline]
     fn seq_of(&self, row: usize) -> Seq {
         self.0
@@ -504,7 +507,7 @@ impl Image {
             })
     }
 
-    /// The kind of a row.
+    /// Returns the kind of a row.
     ///
     /// # Panics
     /// If there is no such row.
@@ -525,7 +528,7 @@ impl Image {
         })
     }
 
-    /// The child that a row of an inner node refers to.
+    /// Returns the child that a row of an inner node refers to.
     ///
     /// # Panics
     /// If the node is a leaf.
@@ -537,7 +540,7 @@ impl Image {
         NodeId::from_le_bytes(*number)
     }
 
-    /// The rows of the keys between two bounds.
+    /// Returns the rows of the keys between two bounds.
     pub(super) fn between(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Range<usize> {
         let start = match from {
             Bound::Included(key) => self.lower_bound(key),
@@ -552,13 +555,14 @@ impl Image {
         start..end.max(start)
     }
 
-    /// The rows of `key`; where they would be, if there are none.
+    /// Returns the rows of `key`; if there are none, an empty range at the position where they
+    /// would be.
     pub(super) fn rows_of(&self, key: &[u8]) -> Range<usize> {
         let (first, equal) = self.locate(key);
         first..if equal { self.run_end(first) } else { first }
     }
 
-    /// Behind the last version of the key in row `row`.
+    /// Returns the row behind the last version of the key in row `row`.
     pub(super) fn run_end(&self, row: usize) -> usize {
         let mut end = row + 1;
         if self.0.seqs.is_some() {
@@ -569,7 +573,7 @@ impl Image {
         end
     }
 
-    /// The first version of the key in row `row`.
+    /// Returns the first row of the key in row `row`: its newest version.
     pub(super) fn run_start(&self, row: usize) -> usize {
         let mut start = row;
         if self.0.seqs.is_some() {
@@ -580,7 +584,8 @@ impl Image {
         start
     }
 
-    /// The newest version of `key` that is not newer than `seq`, a deletion included.
+    /// Returns the newest version of `key` that is not newer than `seq`. The version may be a
+    /// deletion.
     #[inline]
     pub fn find(&self, key: &[u8], seq: Seq) -> Option<(Kind, Value<'_>)> {
         self.0.fetch_ahead();
@@ -592,8 +597,8 @@ impl Image {
         Some((self.kind(row), self.value(row)))
     }
 
-    /// Of the versions of a key, the newest in row `first`, the newest that is not newer than
-    /// `seq`.
+    /// Returns the row of the newest version that is not newer than `seq`, among the versions of
+    /// the key whose newest version is in row `first`.
     #[inline]
     pub(super) fn visible(&self, first: usize, seq: Seq) -> Option<usize> {
         if self.0.seqs.is_none() {

@@ -1,41 +1,41 @@
-//! Image and delta of a leaf walked together, keys ascending or descending.
+//! Walks the image and the delta of a leaf together, keys ascending or descending.
 //!
-//! A delta is small beside its image, so that the image is searched for each key of the delta, and
-//! the rows between two of them are handed out as one run that nothing needs to be compared with.
+//! A delta is small beside its image. So the image is searched once for each key of the delta, and
+//! the rows between two of these keys are returned as one run without further comparisons.
 
 use super::{Delta, Image};
 use std::ops::{Bound, Range};
 
-/// A run of rows, then, in the direction of the walk, one key of the delta.
+/// One step of the walk: a run of rows, then, in the direction of the walk, one key of the delta.
 #[derive(Debug)]
 pub(super) struct Step {
-    /// Rows of the image whose keys the delta has no version of.
+    /// Rows of the image whose keys have no version in the delta.
     pub alone: Range<usize>,
-    /// The slots of the next key of the delta and the rows with the same key; its bytes are in
-    /// [`Merge::key`]. `None` if the delta has no more.
+    /// Slots of the next key of the delta, and the rows with the same key. The bytes of the key are
+    /// in [`Merge::key`]. `None` if the delta has no more keys.
     pub shared: Option<Shared>,
 }
 
-/// The versions of one key, from the newest to the oldest in both.
+/// Versions of one key in the delta and in the image, each from newest to oldest.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub slots: Range<usize>,
     pub rows: Range<usize>,
 }
 
-/// The walk.
+/// Walk over the image and the delta of a leaf.
 pub(super) struct Merge<'a> {
     base: Option<&'a Image>,
     delta: Option<&'a Delta>,
     rows: Range<usize>,
     slots: Range<usize>,
     reverse: bool,
-    /// The key of the last [`Shared`].
+    /// Key of the last [`Shared`].
     pub key: Vec<u8>,
 }
 
 impl<'a> Merge<'a> {
-    /// The walk over what is between two bounds. The memory of `key` is reused.
+    /// Starts a walk over the keys between two bounds. The memory of `key` is reused.
     pub fn new(
         base: Option<&'a Image>,
         delta: Option<&'a Delta>,
@@ -54,7 +54,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// The next step, until all has been handed out.
+    /// Returns the next step; `None` at the end of the walk.
     pub fn next(&mut self) -> Option<Step> {
         let Some(slots) = self.next_slots() else {
             let alone = self.rows.clone();

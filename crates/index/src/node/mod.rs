@@ -1,16 +1,17 @@
-//! One node of the tree, without I/O: bytes in, bytes out.
+//! One node of the tree as bytes in memory, without I/O.
 //!
-//! A node on flash is an immutable, packed *image*; what has changed in a leaf since its image was
-//! written is a *delta* in memory. Lookups ask the delta, then the image; scans see both as one
-//! ([`view`]); writing a leaf back merges both into the rows of its next image ([`fold`]). The
-//! bytes of an image are in docs/format/index-node.md.
+//! A node on flash is an immutable, packed *image*. The changes to a leaf since its image was
+//! written are kept in memory as a *delta*. A lookup searches the delta, then the image. A scan
+//! merges both ([`view`]). [`fold`] merges both into the rows of the next image when a leaf is
+//! written again. The format of an image is in docs/format/index-node.md.
 //!
-//! Every row is a version: it has the number of the batch that wrote it ([`Seq`]), and a reader
-//! with the number `s` sees of each key the newest version that is not newer than `s`.
+//! Every row is a version: it has the sequence number ([`Seq`]) of the batch that wrote it. A
+//! reader at sequence number `s` sees, of each key, the newest version that is not newer than `s`.
 //!
-//! The module does no I/O, takes no lock and reads no clock. Bytes that come from a device are
-//! checked once, in [`Image::parse`] and [`parse_blob`]; whatever they are, nothing here panics
-//! because of them, and no answer is given from bytes that were not checked.
+//! The module does no I/O and reads no clock, and its only lock is that of the image allocator
+//! (`arena`). Bytes from a device are checked once, in [`Image::parse`] and [`parse_blob`]. No
+//! input bytes may make the module panic, and it must never answer from bytes that were not
+//! checked.
 
 #[allow(unsafe_code, reason = "owns raw memory")]
 mod arena;
@@ -41,16 +42,16 @@ pub use range::KeyRange;
 pub(crate) use spread::Spread;
 pub use view::{Rows, View, view};
 
-/// Number of a batch of changes. 0 is older than every reader.
+/// Sequence number of a batch of changes. 0 is older than every reader.
 pub type Seq = u64;
 
-/// Number of a node of the tree, or of a blob. It stays the same when the node is written anew.
+/// Number of a node of the tree or of a blob. A node keeps its number when it is written again.
 pub type NodeId = u32;
 
 /// Longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 4 << 10;
 
-/// Longest value in a row, in bytes. Longer ones are kept out of line, as blobs.
+/// Longest value in a row, in bytes. Longer values are stored out of line, as blobs.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
 
 /// Most rows of an image.
@@ -62,23 +63,24 @@ pub const GRANULE_BYTES: usize = 64;
 /// Longest image in bytes.
 pub const IMAGE_BYTES_MAX: usize = (4 << 20) - GRANULE_BYTES;
 
-/// Length of the header of an image, in bytes: as much as [`Image::peek`] needs.
+/// Length of the header of an image, in bytes. [`Image::peek`] needs no more.
 pub const HEADER_BYTES: usize = 64;
 
 /// Longest content of a blob, in bytes.
 pub const BLOB_BYTES_MAX: usize = IMAGE_BYTES_MAX - HEADER_BYTES;
 
-/// Bytes behind an image in memory, so that an unaligned load of 8 bytes stays inside.
+/// Number of padding bytes behind an image in memory, so that an unaligned load of 8 bytes stays
+/// inside the memory of the image.
 pub const PADDING_BYTES: usize = 8;
 
-/// What a version says about its key.
+/// Kind of change that a version makes to its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The key has this value.
     Put = 0,
     /// The key has no value.
     Delete = 1,
-    /// The key has a value that is kept out of line; the row's value refers to it.
+    /// The key has a value that is stored out of line; the value of the row is a reference to it.
     Blob = 2,
 }
 
@@ -87,10 +89,10 @@ pub enum Kind {
 pub struct Row<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// The batch that wrote it; 0 if every reader is newer.
+    /// Sequence number of the batch that wrote the row; 0 if every reader is newer.
     pub seq: Seq,
-    /// What the version says.
+    /// Kind of the version.
     pub kind: Kind,
-    /// The value, or the reference to it. Empty for [`Kind::Delete`].
+    /// The value or the reference to it. Empty for [`Kind::Delete`].
     pub value: &'a [u8],
 }

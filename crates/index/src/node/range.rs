@@ -1,31 +1,33 @@
-//! Which keys a leaf is for, as its image says it: so an image is right by itself for all of them,
-//! also for those between its rows and beyond, and needs nobody who lists it.
+//! Range of keys that a leaf covers, stored in the leaf's image. The image alone is then
+//! authoritative for every key of the range, including keys between and beyond its rows. No parent
+//! node has to list the leaf.
 //!
-//! A range ends near the keys of its leaf, so both ends are written as what they share with the
-//! first and the last of them, and what follows. It must never be believed to leave out a row of
-//! its own image.
+//! The ends of a range are near the keys of the leaf. So each end is stored as the length of the
+//! prefix that it shares with the first or last key, and the remaining bytes. A range that excludes
+//! a row of its own image must never be accepted.
 
 use super::{ImageError, KEY_BYTES_MAX};
 
-/// Bytes before those of the keys.
+/// Length in bytes of the fixed fields in front of the key bytes.
 const FIXED_BYTES: usize = 8;
-/// Instead of a length: the range has no end.
+/// Value in place of the length of `to` if the range has no end.
 const NO_END: u16 = u16::MAX;
 
-/// Keys from one on to before another; without an end, all from there on.
+/// Range of keys from `from` up to, but not including, `to`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyRange {
-    /// The first key.
+    /// First key of the range.
     pub from: Box<[u8]>,
-    /// The first key that is not of the range any more.
+    /// First key behind the range; `None` if the range has no end.
     pub to: Option<Box<[u8]>>,
 }
 
-/// The first and the last key of an image; none without rows.
+/// First and last key of an image; `None` if the image has no rows.
 pub(super) type Ends<'a> = Option<(&'a [u8], &'a [u8])>;
 
 impl KeyRange {
-    /// What either end shares with the keys of its image.
+    /// Returns the lengths of the prefixes that `from` shares with the first key and `to` with the
+    /// last key.
     fn shared_with(&self, ends: Ends<'_>) -> (usize, usize) {
         let Some((first, last)) = ends else {
             return (0, 0);
@@ -34,14 +36,14 @@ impl KeyRange {
         (common_prefix(&self.from, first), common_prefix(to, last))
     }
 
-    /// Bytes that it takes in an image.
+    /// Returns the length of the range in an image, in bytes.
     pub(super) fn packed_bytes(&self, ends: Ends<'_>) -> usize {
         let (of_from, of_to) = self.shared_with(ends);
         let to_len = self.to.as_ref().map_or(0, |to| to.len());
         FIXED_BYTES + self.from.len() - of_from + to_len - of_to
     }
 
-    /// Writes it behind the columns of an image.
+    /// Appends the encoded range to `out`, behind the columns of an image.
     pub(super) fn append(&self, ends: Ends<'_>, out: &mut Vec<u8>) {
         let (of_from, of_to) = self.shared_with(ends);
         let from = &self.from[of_from..];
@@ -55,7 +57,7 @@ impl KeyRange {
         out.extend_from_slice(to.unwrap_or_default());
     }
 
-    /// Reads one from the start of `bytes`, and checks that all rows are inside.
+    /// Parses a range from the start of `bytes` and checks that it contains all rows.
     pub(super) fn parse(bytes: &[u8], ends: Ends<'_>) -> Result<KeyRange, ImageError> {
         let malformed = ImageError::Malformed("a range that cannot be");
         let (fixed, rest) = bytes.split_first_chunk::<FIXED_BYTES>().ok_or(malformed)?;
@@ -88,7 +90,7 @@ impl KeyRange {
     }
 }
 
-/// How many bytes two keys begin with together.
+/// Returns the length of the longest common prefix of two keys.
 pub(super) fn common_prefix(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(a, b)| a == b).count()
 }
@@ -107,7 +109,7 @@ mod tests {
     #[test]
     fn a_range_is_read_as_it_was_written_and_shares_what_it_can() {
         let ends: Ends<'_> = Some((b"cab", b"cod"));
-        // Eight bytes of lengths; then what is not shared.
+        // Eight bytes of lengths, then the bytes that are not shared.
         for (range, bytes) in [
             (range("cab", Some("code")), 8 + 1),
             (range("ca", Some("cog")), 8 + 1),

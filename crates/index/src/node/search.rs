@@ -2,16 +2,17 @@
 
 use std::hint::select_unpredictable;
 
-/// The first of `rows` rows that is not `less`; those that are stand before those that are not.
+/// Returns the first of `rows` rows for which `less` is false. Rows for which `less` is true must
+/// come before all others.
 ///
-/// The outcomes cannot be predicted, so no branch depends on them. Three rows are asked at once:
-/// their loads do not wait for each other, which counts when they miss the caches.
+/// The outcomes are unpredictable, so no branch depends on them. Each step probes three rows: their
+/// loads do not wait for each other, which matters when they miss the caches.
 #[inline(always)]
 pub(crate) fn partition(rows: usize, less: impl Fn(usize) -> bool) -> usize {
     if rows == 0 {
         return 0;
     }
-    // The answer is in first..=first + len, and is not `first` unless that is row 0.
+    // The answer is in first..=first + len. It is not `first` unless `first` is row 0.
     let (mut first, mut len) = (0_usize, rows);
     while len > 3 {
         let part = len / 4;

@@ -1,30 +1,32 @@
-//! Where a key stands among sorted ones, judged by its number: keys are often spread evenly enough
-//! over a node that a straight line leads to within a few rows of the place, and so into the cache
-//! line that the answer is in.
+//! Estimates the position of a key among sorted rows by interpolation. Keys are often spread so
+//! evenly over a node that a straight line leads to within a few rows of the position, and so to
+//! the cache line that has the answer.
 //!
-//! The line is measured when the node is made: how far any row is off it, either way. What is
-//! searched is that much around the guess, so the answer is never missed, whatever the keys, and
-//! where they lie badly all rows are searched as they would be without a line.
+//! When the node is made, the largest distance of a row from the line is measured in both
+//! directions. A search covers that distance around the estimate, so it never misses the answer,
+//! whatever the keys. If the keys fit no line, the search covers all rows, as it would without a
+//! line.
 
 use super::search::partition;
 use std::ops::Range;
 
-/// A line through the rows of a node, and how far they are off it.
+/// Line through the rows of a node, and the largest distances of the rows from it.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Spread {
-    /// The number of the first row.
+    /// Number of the first row, which is the lowest.
     least: u64,
-    /// Rows to a number, on average; of half numbers, which are signed and so converted at once.
+    /// Average number of rows for each distance of 2 between numbers. Distances are halved so that
+    /// they fit a signed integer, which the processor converts to a float at once.
     rows_per_half: f32,
-    /// Rows that may stand below where the line leads.
+    /// Largest distance of a row below its estimate.
     below: u16,
-    /// Rows that may stand above it.
+    /// Largest distance of a row above its estimate.
     above: u16,
 }
 
 impl Spread {
-    /// The line through `rows` rows, at most [`ROWS_MAX`](super::ROWS_MAX), whose numbers do not
-    /// descend.
+    /// Returns the line through `rows` rows, at most [`ROWS_MAX`](super::ROWS_MAX), whose numbers
+    /// do not descend.
     pub fn of(rows: usize, number: impl Fn(usize) -> u64) -> Spread {
         let Some(last) = rows.checked_sub(1) else {
             return Spread::default();
@@ -44,23 +46,23 @@ impl Spread {
             below = below.max(guess.saturating_sub(row));
             above = above.max(row.saturating_sub(guess));
         }
-        // Only rows that are not in order are further off than there can be rows, and those of no
-        // order are not found by any line.
+        // Only unsorted rows can be further from the line than `ROWS_MAX`, and no line helps to
+        // find those.
         spread.below = u16::try_from(below).unwrap_or(u16::MAX);
         spread.above = u16::try_from(above).unwrap_or(u16::MAX);
         spread
     }
 
-    /// Where the line leads. It never leads a greater number to a lower row: the conversion and the
-    /// multiplication round in one direction for all.
+    /// Returns the estimated row of a number. A greater number never has a lower estimate: neither
+    /// the conversion nor the multiplication changes the order when it rounds.
     #[inline(always)]
     fn guess(&self, number: u64) -> usize {
         let halves = (number.saturating_sub(self.least) >> 1) as i64;
         (halves as f32 * self.rows_per_half) as i64 as usize
     }
 
-    /// The rows that the first with this number or a greater one is among, or which it stands
-    /// behind.
+    /// Returns the rows to search for the first row whose number is not less than `number`. That
+    /// row is among them or directly behind them.
     #[inline(always)]
     fn around(&self, number: u64, rows: usize) -> Range<usize> {
         let guess = self.guess(number);
@@ -69,8 +71,8 @@ impl Spread {
         start..end
     }
 
-    /// The first of the `rows` rows that is not `less`, which says whether the number of a row is
-    /// less than `number`.
+    /// Returns the first of the `rows` rows for which `less` is false. `less` says whether the
+    /// number of a row is less than `number`.
     #[inline(always)]
     pub fn partition(&self, rows: usize, number: u64, less: impl Fn(usize) -> bool) -> usize {
         let around = self.around(number, rows);
@@ -113,7 +115,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_what_a_walk_over_all_finds(
-            // Ranges of very unlike size, so that no line fits.
+            // Numbers of very different magnitudes, so that no line fits.
             mut numbers in vec((any::<u64>(), 0..64_u32).prop_map(|(n, shift)| n >> shift), 0..400),
             others in vec((any::<u64>(), 0..64_u32).prop_map(|(n, shift)| n >> shift), 20),
         ) {

@@ -1,30 +1,30 @@
-//! Scans: what one reader sees of a leaf.
+//! Scans: the rows of a leaf that one reader sees.
 //!
-//! An image never changes, so a scan holds the image and takes runs of its rows as numbers; they
-//! are unpacked one at a time, when they are asked for. Only what the delta says is copied, because
-//! that changes as soon as the leaf's lock is given back.
+//! An image never changes, so a scan holds the image and records runs of its rows as row numbers. A
+//! row is unpacked when it is read. Only rows of the delta are copied, because the delta may change
+//! as soon as the lock of the leaf is released.
 
 use super::image::RowMemory;
 use super::merge::{Merge, Shared};
 use super::{Delta, Image, Kind, Seq};
 use std::ops::{Bound, Range};
 
-/// What a reader sees of a leaf, to be read once from the first row to the last: runs of rows of
-/// its image, and rows of its delta, which are copied. The memory can be used again.
+/// Rows of a leaf that a reader sees, to be read once from first to last: runs of rows of the
+/// image, and copied rows of the delta. The memory can be reused.
 #[derive(Debug, Default)]
 pub struct Rows {
     image: Option<Image>,
     is_reverse: bool,
     pieces: Vec<Piece>,
-    /// Keys and values that were copied.
+    /// Keys and values of the copied rows.
     bytes: Vec<u8>,
-    /// Pieces that were begun.
+    /// Number of pieces that reading has begun.
     begun: usize,
-    /// What is left of the run that was begun last.
+    /// Unread rows of the run that was begun last.
     run: Range<usize>,
     at: At,
     memory: RowMemory,
-    /// Memory for the keys of a walk.
+    /// Buffer for a key.
     key: Vec<u8>,
 }
 
@@ -35,7 +35,7 @@ enum Piece {
     Copied(Copied),
 }
 
-/// Where in the bytes a row is that was copied.
+/// Position of a copied row in the copied bytes.
 #[derive(Clone, Copy, Debug)]
 struct Copied {
     at: usize,
@@ -43,7 +43,7 @@ struct Copied {
     value_len: usize,
 }
 
-/// Where the reading of [`Rows`] is.
+/// Reading position in [`Rows`].
 #[derive(Clone, Copy, Debug, Default)]
 enum At {
     #[default]
@@ -53,7 +53,7 @@ enum At {
 }
 
 impl Rows {
-    /// No rows, and no memory yet.
+    /// Creates an empty list of rows that owns no memory.
     pub const fn new() -> Self {
         Self {
             image: None,
@@ -68,7 +68,7 @@ impl Rows {
         }
     }
 
-    /// The same memory without rows.
+    /// Removes all rows and returns the list with its memory.
     pub fn emptied(mut self) -> Self {
         self.clear();
         self
@@ -84,7 +84,7 @@ impl Rows {
         self.at = At::Start;
     }
 
-    /// Goes to the next row. False if there is none.
+    /// Moves to the next row. Returns false if there is none.
     #[inline]
     pub fn advance(&mut self) -> bool {
         loop {
@@ -110,10 +110,11 @@ impl Rows {
         }
     }
 
-    /// What the row says that [`advance`](Self::advance) has gone to: never a deletion.
+    /// Returns the kind of the current row, to which [`advance`](Self::advance) has moved. The kind
+    /// is never a deletion.
     ///
     /// # Panics
-    /// If it has gone to none.
+    /// If there is no current row.
     #[inline]
     pub fn kind(&self) -> Kind {
         match (self.at, &self.image) {
@@ -123,10 +124,10 @@ impl Rows {
         }
     }
 
-    /// Key and value of the row that [`advance`](Self::advance) has gone to.
+    /// Returns key and value of the current row, to which [`advance`](Self::advance) has moved.
     ///
     /// # Panics
-    /// If it has gone to none.
+    /// If there is no current row.
     #[inline]
     pub fn row(&mut self) -> (&[u8], &[u8]) {
         match (self.at, &self.image) {
@@ -146,17 +147,18 @@ impl Rows {
         }
     }
 
-    /// Bytes that were copied.
+    /// Returns the number of copied bytes.
     pub fn copied_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Runs and rows that were copied.
+    /// Returns the number of runs and copied rows.
     pub fn pieces(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Puts the last key, whatever has been read so far, into `out`. False if there are no rows.
+    /// Writes the key of the last row to `out`, whatever the reading position. Returns false if
+    /// there are no rows.
     pub fn last_key(&self, out: &mut Vec<u8>) -> bool {
         out.clear();
         match (self.pieces.last(), &self.image) {
@@ -177,25 +179,25 @@ impl Rows {
     }
 }
 
-/// What a reader wants to see of a leaf.
+/// Request of a reader for the rows of a leaf.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// The reader.
+    /// Sequence number of the reader.
     pub seq: Seq,
-    /// The lower bound of the keys.
+    /// Lower bound of the keys.
     pub from: Bound<&'a [u8]>,
-    /// The upper bound.
+    /// Upper bound of the keys.
     pub to: Bound<&'a [u8]>,
-    /// From the upper bound down.
+    /// True to read downwards from the upper bound.
     pub is_reverse: bool,
-    /// Runs and copied rows, at most.
+    /// Limit on the number of runs and copied rows.
     pub pieces_max: usize,
-    /// Bytes that are copied, at most; but one row is copied even if it is longer.
+    /// Limit on the copied bytes; one row is copied even if it is longer.
     pub bytes_max: usize,
 }
 
-/// Puts what a reader sees of a leaf into `out`, in place of what is there. Returns true if a limit
-/// has cut it short: there is at least one more row, beyond the last one.
+/// Replaces the content of `out` with the rows of a leaf that a reader sees. Returns true if a
+/// limit stopped it: at least one more row follows the last one in `out`.
 pub fn view(base: Option<&Image>, delta: Option<&Delta>, view: &View<'_>, out: &mut Rows) -> bool {
     out.clear();
     out.image = base.cloned();
@@ -231,7 +233,8 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Rows of the image alone. True if a limit has cut it short.
+    /// Adds rows of the image whose keys have no version in the delta. Returns true if a limit
+    /// stopped it.
     fn alone(&mut self, rows: Range<usize>) -> bool {
         let Some(image) = self.base.filter(|_| !rows.is_empty()) else {
             return false;
@@ -243,7 +246,8 @@ impl Scan<'_> {
         self.run(rows)
     }
 
-    /// Rows of which some may be older versions, deletions, or deleted by a range.
+    /// Adds the visible rows among rows of the image, some of which may be older versions,
+    /// deletions, or deleted by a range deletion. Returns true if a limit stopped it.
     fn versions(&mut self, image: &Image, mut rows: Range<usize>) -> bool {
         while !rows.is_empty() {
             let run = if self.view.is_reverse {
@@ -265,7 +269,7 @@ impl Scan<'_> {
         false
     }
 
-    /// True if a range deletion hides a row.
+    /// Returns true if a range deletion hides a row.
     fn is_deleted(&mut self, image: &Image, row: usize) -> bool {
         let Some(delta) = self.delta.filter(|delta| !delta.ranges().is_empty()) else {
             return false;
@@ -275,7 +279,8 @@ impl Scan<'_> {
         deleted.is_some_and(|deleted| deleted >= image.seq(row))
     }
 
-    /// A key that the delta has versions of. True if a limit has cut it short.
+    /// Adds the visible version of a key that the delta has versions of. Returns true if a limit
+    /// stopped it.
     fn shared(&mut self, key: &[u8], shared: &Shared) -> bool {
         let (delta, seq) = (self.delta, self.view.seq);
         let slot = delta.and_then(|delta| {
@@ -285,7 +290,8 @@ impl Scan<'_> {
         let deleted = delta.and_then(|delta| delta.deleted_at(key, seq));
         let image = self.base.filter(|_| !shared.rows.is_empty());
         let row = image.and_then(|image| Some((image, image.visible(shared.rows.start, seq)?)));
-        // Of one batch, what the delta has is later than a range deletion, and both than the image.
+        // Within one batch, a version in the delta is newer than a range deletion, and both are
+        // newer than a row of the image.
         let in_row = row.map(|(image, row)| image.seq(row));
         let in_slot = slot.map(|slot| slot.seq);
         match (slot, row) {
@@ -297,12 +303,12 @@ impl Scan<'_> {
         }
     }
 
-    /// Adds a row of the image, if it is not a deletion. True if a limit does not admit it.
+    /// Adds a row of the image, unless it is a deletion. Returns true if a limit stopped it.
     fn row(&mut self, image: &Image, row: usize) -> bool {
         image.kind(row) != Kind::Delete && self.run(row..row + 1)
     }
 
-    /// Adds rows of the image that are all seen. True if a limit does not admit them.
+    /// Adds rows of the image that are all visible. Returns true if a limit stopped it.
     fn run(&mut self, rows: Range<usize>) -> bool {
         if let Some(Piece::Run(last)) = self.out.pieces.last_mut() {
             if last.end == rows.start {
@@ -321,7 +327,7 @@ impl Scan<'_> {
         false
     }
 
-    /// Adds a row of the delta. True if a limit does not admit it.
+    /// Adds a row of the delta. Returns true if a limit stopped it.
     fn copy(&mut self, key: &[u8], value: &[u8]) -> bool {
         let at = self.out.bytes.len();
         let (key_len, value_len) = (key.len(), value.len());

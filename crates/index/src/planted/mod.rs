@@ -1,94 +1,96 @@
-//! Planted bugs, so that the tests are tested: each breaks one promise of the engine in the place
-//! where a programmer might, and some life of the tests must find it ([`tests`]).
+//! Planted bugs, which test the tests: each breaks one promise of the engine in a place where a
+//! programmer might break it, and at least one test must find it ([`tests`]).
 //!
-//! Only the tests of this crate can plant one, for one thread, and those of `interleavings/`, which
-//! build the crate for themselves. Everywhere else [`is_planted`] is a constant, so that the code
-//! that ships has no path for any of them.
+//! Only two sets of tests can plant a bug: the tests of this crate, for one thread, and those of
+//! `interleavings/`, which build the crate themselves. Everywhere else [`is_planted`] is a
+//! constant, so that the shipped code never contains a path for a bug.
 
 #[cfg(test)]
 mod tests;
 
-/// A bug.
+/// A bug that can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// A superblock is written before what its checkpoint names is durable.
+    /// A superblock is written before the content that its checkpoint names is durable.
     UnsyncedCheckpoint,
     /// A checkpoint names images that have not been written.
     NamesUnwritten,
     /// A checkpoint lets the log begin one block too late.
     TailTooLate,
-    /// Patches are not taken up when the index is opened.
+    /// Opening ignores the patches in the checkpoint.
     ForgetsPatches,
-    /// The checksum of an image is not looked at.
+    /// The checksum of an image is not verified.
     BelievesImages,
-    /// An image counts whatever filling of its segment it was written for.
+    /// An image is accepted even if it was written in another generation of its segment.
     BelievesLeftovers,
-    /// The checksum of a frame of the log is not looked at.
+    /// The checksum of a log frame is not verified.
     BelievesFrames,
-    /// A frame of an earlier lap of the log is taken for one of this.
+    /// A log frame of an earlier lap is accepted as one of the current lap.
     TakesOlderLaps,
-    /// A frame of the log is taken whatever opening the superblock says that it must be of.
+    /// A log frame is accepted although its incarnation is older than the minimum in the
+    /// superblock.
     TrustsTheTail,
-    /// A log goes on in the opening that it was found in.
+    /// Opening does not begin a new incarnation of the log.
     KeepsOpening,
-    /// A segment is free as soon as nothing of it is in use, though a checkpoint names it.
+    /// A segment is freed as soon as it has no live content, although a checkpoint names it.
     FreesEarly,
-    /// What only a snapshot sees goes when its leaf is written anew.
+    /// Versions that only a snapshot sees are dropped when their leaf is rewritten.
     PrunesSnapshots,
-    /// Deletions of ranges are not logged again when the log comes round.
+    /// Range deletions in the delta of a leaf are not relogged when the log needs space.
     CarriesNoRanges,
-    /// A checkpoint does not list the deletions of ranges that leaves may lack.
+    /// A checkpoint does not list the range deletions that leaves may lack.
     ForgetsDeletions,
-    /// A leaf is written anew without the deletions of ranges that it lacks.
+    /// A leaf is rewritten without the range deletions that it lacks.
     WritesWithoutDeletions,
-    /// Readers do not look for deletions of ranges beside the leaves.
+    /// Readers ignore the range deletions that are kept beside the leaves.
     OverlooksDeletions,
-    /// A group is as durable as its first batch has asked.
+    /// A group is made durable only if its first batch requests that.
     FollowsTheFirst,
-    /// Transactions of one group do not see each other.
+    /// A transaction is not checked against the other batches of its group.
     OverlooksRivals,
-    /// A sync that has failed is tried once more, and believed.
+    /// A failed sync is retried once, and the second result is trusted.
     RetriesSync,
-    /// Opening takes what it finds in the log for saved after a sync of its own.
+    /// Opening trusts a sync of its own to make the replayed part of the log durable.
     BelievesTheCache,
-    /// Writing goes on after a failure.
+    /// Writes are accepted after a failed write.
     GoesOn,
-    /// Readers see a group before it is in the leaves.
+    /// Readers see a group before it is applied to the leaves.
     PublishesEarly,
-    /// A reader who has gone down to a leaf does not ask whether it is still the one.
+    /// A reader that has descended to a leaf does not check that the structure of the tree is
+    /// unchanged.
     LooksOnce,
-    /// What was read of a node counts though the node was moved meanwhile.
+    /// Content read for a node is accepted although the node has moved during the read.
     BelievesOldReads,
-    /// Readers find the place of a part of a long value before the part is written there.
+    /// Readers find the location of a part of a long value before the part is written there.
     PublishesUnwritten,
-    /// A part of a long value is where it was if its place is the same, though the segment was
-    /// filled anew meanwhile.
+    /// A node or a part of a long value counts as unmoved if its location is the same, although its
+    /// segment has a new generation.
     OverlooksFillings,
 }
 
-/// Never, but in tests.
+/// Returns false: a bug can be planted in tests only.
 #[cfg(not(any(test, interleaved)))]
 pub(crate) const fn is_planted(_: Bug) -> bool {
     false
 }
 
-/// True if this thread is to have this bug.
+/// Returns true if this bug is planted for the current thread.
 #[cfg(all(test, not(interleaved)))]
 pub(crate) fn is_planted(bug: Bug) -> bool {
     tests::PLANTED.get() == Some(bug)
 }
 
-/// The bug that all threads have.
+/// Bug that is planted for all threads.
 #[cfg(interleaved)]
 static PLANTED: std::sync::Mutex<Option<Bug>> = std::sync::Mutex::new(None);
 
-/// All threads have this bug from now on.
+/// Plants a bug for all threads, or removes it with `None`.
 #[cfg(interleaved)]
 pub fn plant(bug: Option<Bug>) {
     *PLANTED.lock().expect("nobody panics with it") = bug;
 }
 
-/// True if all threads are to have this bug.
+/// Returns true if this bug is planted for all threads.
 #[cfg(interleaved)]
 pub(crate) fn is_planted(bug: Bug) -> bool {
     *PLANTED.lock().expect("nobody panics with it") == Some(bug)

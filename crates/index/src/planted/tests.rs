@@ -1,4 +1,4 @@
-//! Every planted bug is found, and by what kind of life.
+//! Tests that every planted bug is found, and by which scenario (`life`) of the tests.
 
 use super::Bug;
 use crate::UpkeepFigures;
@@ -8,22 +8,23 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    /// The bug that this thread has.
+    /// Bug that is planted for this thread.
     pub(super) static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
 }
 
-/// The first number for which a life finds the bug, if it does below `limit`.
+/// Returns the first number below `limit` for which a scenario finds the bug, if any.
 fn found_by(life: &dyn Fn(u64), bug: Bug, limit: u64) -> Option<u64> {
     PLANTED.set(Some(bug));
     let finds = |number: &u64| catch_unwind(AssertUnwindSafe(|| life(*number))).is_err();
     let found = (0..limit).find(finds);
     PLANTED.set(None);
-    // Without the bug the same life finds nothing.
+    // Without the bug the same scenario must find no error.
     found.inspect(|number| life(*number))
 }
 
-/// About three times as many lives as it takes today, and no less than ten: a change that moves the
-/// seeds does not fail, one that blinds the tests does.
+/// Asserts that a scenario finds each bug below the limit given with it. A limit for random
+/// scenarios is at least ten, and about three times the number that is needed today. So a change
+/// that shifts the seeds does not fail, and one that makes the tests miss a bug does.
 fn assert_found(life: &dyn Fn(u64), bugs: &[(Bug, u64)]) {
     let found = |(bug, limit): &(Bug, u64)| (*bug, found_by(life, *bug, *limit));
     let found: Vec<(Bug, Option<u64>)> = bugs.iter().map(found).collect();

@@ -24,9 +24,9 @@ pub(super) struct Leaf {
     pub place: Place,
     pub range: KeyRange,
     pub is_whole: bool,
-    /// Images that it was made from, when it was written.
+    /// Images from which this image was made.
     pub bases: Vec<Base>,
-    /// Log position from which the log has all changes that it adds to its bases.
+    /// Log position from which the log has all changes that the image adds to its bases.
     pub logged_from: u64,
     /// True if the image can be read, a checkpoint names it, and the log has all later changes: no
     /// other image of its keys is needed then.

@@ -65,8 +65,8 @@ pub(super) struct Frames {
     whole_from: u64,
     /// Position before which no frame was needed any more, as far as known.
     needed_from: u64,
-    /// True if `needed_from` comes from a superblock. Otherwise it comes from the last frame, as of
-    /// the time when that was written.
+    /// True if `needed_from` comes from a superblock. Otherwise it comes from the last frame, and
+    /// was true when that frame was written.
     is_need_known: bool,
     /// True if a frame is missing behind a needed one.
     has_gap: bool,
@@ -92,7 +92,7 @@ impl Frames {
         let newest = all.iter().max_by_key(|f| (f.opening, f.position)).copied();
         let end = newest.map_or(0, |newest| newest.position + newest.blocks());
         all.retain(|frame| frame.position < end);
-        // Of two frames at one position that of the later incarnation counts.
+        // Of two frames at one position, the frame of the later incarnation counts.
         all.sort_unstable_by_key(|frame| (frame.position, u32::MAX - frame.opening));
         all.dedup_by_key(|frame| frame.position);
         let first = all.first().map_or(0, |first| first.position);
@@ -100,7 +100,7 @@ impl Frames {
         let needed = tails.chain(newest.map(|newest| match newest.bytes {
             HEADER_BYTES => newest.tail,
             // This frame is of an older version of the format. In the first lap such a log begins
-            // at 0; later with the first frame that has not been overwritten.
+            // at 0; later it begins with the first frame that has not been overwritten.
             _ if end <= geometry.log_blocks => 0,
             _ => first,
         }));
@@ -192,9 +192,9 @@ impl Frames {
     }
 
     /// Returns true if a needed part of the log is missing: changes that no image has. Without
-    /// superblocks, a part missing at the beginning does not count: it may have been freed after
-    /// the last intact frame was written, and the frames written there then may have been torn by a
-    /// power cut.
+    /// superblocks, a missing beginning does not count. It may have been freed after the last
+    /// intact frame was written, and a power cut may have torn the frames that were then written in
+    /// its place.
     pub(super) fn lacks_needed(&self) -> bool {
         match self.is_need_known {
             true => self.whole_from > self.needed_from,
@@ -202,14 +202,14 @@ impl Frames {
         }
     }
 
-    /// Notes that nothing of the index was ever durable: if no frame is found, none ever existed.
+    /// Notes that no part of the index was ever durable: if no frame is found, none ever existed.
     pub(super) fn begin_at_once(&mut self) {
         if self.all.is_empty() {
             self.whole_from = 0;
         }
     }
 
-    /// Returns the position behind the last frame; 0 without any.
+    /// Returns the position behind the last frame; 0 if there are no frames.
     pub(super) fn end(&self) -> u64 {
         self.end
     }

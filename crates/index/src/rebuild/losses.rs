@@ -1,8 +1,8 @@
 //! The ranges of keys that a rebuild lists as lost, sorted and without overlap.
 //!
 //! A range may be added several times, for one image after the other; the weakest statement about a
-//! key is listed. The list must never say that keys are gone if a key that is present may be older
-//! than it was.
+//! key is listed. A range in which a present key may be older than it was must never be listed as
+//! [`Loss::Keys`].
 
 use super::{Loss, Lost};
 use std::cmp::Ordering;

@@ -1,12 +1,12 @@
 //! Rebuilding an index from the remains of one: images of leaves with the footers of their
 //! segments, and the log. Neither a superblock nor a checkpoint is needed.
 //!
-//! Of all images that have a key in their range the one with the highest LSN is right (the format
-//! says why). So the keys are cut into pieces, each with its newest image; then patches and the log
-//! are applied in the order of their batches. The rebuild must never take an older image for a
+//! Of all images whose range contains a key, the image with the highest LSN is right (the format
+//! says why). So the keys are divided into pieces, each with its newest image; then patches and the
+//! log are applied in the order of their batches. The rebuild must never take an older image for a
 //! damaged newer one. Keys whose newest image is not proven are listed as lost, with the exact
-//! range if it is known ([`proof`] says which evidence proves what, and [`Rebuilt::is_proven`] when
-//! no proof is possible).
+//! range if it is known. [`proof`] describes the evidence, and [`Rebuilt::is_proven`] the cases in
+//! which no proof is possible.
 
 mod evidence;
 mod log;
@@ -41,7 +41,8 @@ const LISTED_MAX: usize = 10_000;
 /// Kind of loss in a range of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Every key, except those that the log or a patch newer than the lost content has.
+    /// Every key is missing, except keys that the log or a patch has in a newer version than the
+    /// lost content.
     Keys,
     /// Changes: some keys may be missing, have an older value, or be there although they were
     /// deleted.
@@ -85,11 +86,11 @@ pub struct Rebuilt {
     pub is_proven: bool,
     /// Lost ranges, in the order of keys.
     pub lost: Vec<Lost>,
-    /// Number of lost ranges: equal to the number listed, or more.
+    /// Number of lost ranges, including those that are not listed.
     pub lost_found: u64,
     /// Other defects of the storage that was read; none of them need have caused a loss.
     pub problems: Vec<Problem>,
-    /// Number of problems: equal to the number listed, or more.
+    /// Number of problems, including those that are not listed.
     pub problems_found: u64,
 }
 
@@ -186,7 +187,7 @@ pub fn rebuild(
     building.end()
 }
 
-/// Returns true if the end of the log is missing. Every image was written when its content was
+/// Returns true if the end of the log is missing. An image is written only when its content is
 /// durable in the log, and a superblock says how far the log was durable. The number of batches in
 /// the missing part is not known.
 fn lacks_end(
@@ -217,10 +218,10 @@ struct Building<'a> {
     db: &'a Db,
     batch: Batch,
     batch_bytes: usize,
-    /// Keys whose values out of line cannot be read, and whether they are still lost: the log may
-    /// have them.
+    /// Keys whose values are stored out of line and cannot be read, and whether each value is still
+    /// lost: the log may have it.
     lost_values: BTreeMap<Vec<u8>, bool>,
-    /// True once the log being read is complete from here to its end.
+    /// True once the log is complete from the current frame to its end.
     is_log_whole: bool,
     losses: Losses,
     rebuilt: Rebuilt,
@@ -281,7 +282,7 @@ impl Building<'_> {
         self.write_batch()
     }
 
-    /// Writes the newest version of each key of an image that is in a piece.
+    /// Writes the newest version of each key that is in an image and in a piece.
     fn write_rows(&mut self, image: &Image, piece: &Piece, to: Option<&[u8]>) -> Result<(), Error> {
         let (mut key, mut before) = (Vec::new(), None);
         for row in image.lower_bound(&piece.from)..image.rows() {
@@ -308,8 +309,8 @@ impl Building<'_> {
         Ok(())
     }
 
-    /// Returns a value out of line. If several blobs have the same id, the checksum selects the
-    /// right ones.
+    /// Returns a value that is stored out of line. If several blobs have the same id, the checksum
+    /// selects the right ones.
     fn value_of(&self, reference: &[u8]) -> Option<Vec<u8>> {
         let reference = Reference::decode(reference)?;
         let mut values = vec![Vec::new()];
@@ -333,8 +334,8 @@ impl Building<'_> {
         let mut patches = self.survey.patches.iter().peekable();
         let mut deletions = VecDeque::from(self.carried_deletions(frames)?);
         frames.each(self.from, &mut |frame| {
-            // The log has the last change of each key that it names only if nothing is missing
-            // behind that change.
+            // The log has the last change of each key that it names only if no later frame is
+            // missing.
             self.is_log_whole = frame.position >= frames.whole().from;
             done += 1;
             if done % 64 == 0 {
@@ -359,8 +360,8 @@ impl Building<'_> {
         self.write_batch()
     }
 
-    /// Returns the relogged range deletions with the sequence numbers of their batches, sorted by
-    /// these.
+    /// Returns the relogged range deletions with the sequence numbers of their batches, in the
+    /// order of these numbers.
     fn carried_deletions(&self, frames: &Frames) -> Result<Vec<Deletion>, Error> {
         let mut all: Vec<Deletion> = Vec::new();
         frames.each(self.from, &mut |frame| {
@@ -400,14 +401,14 @@ impl Building<'_> {
         seq > self.pieces.of_key(key).lsn
     }
 
-    /// Returns true if a lost image may have changed a key after the log's change of it, in a batch
-    /// that the log does not have.
+    /// Returns true if a lost image may have had a change of a key that is newer than the change in
+    /// the log, from a batch that the log does not have.
     fn is_superseded(&self, key: &[u8]) -> bool {
         let is_lost = matches!(self.pieces.of_key(key).source, Source::Lost(_));
         is_lost && !self.is_log_whole
     }
 
-    /// Returns true if the log's change of a key counts.
+    /// Returns true if a change of a key in the log must be applied.
     fn is_wanted(&self, key: &[u8], seq: Seq) -> bool {
         self.is_news(key, seq) || (self.is_log_whole && self.lost_values.contains_key(key))
     }
@@ -441,7 +442,8 @@ impl Building<'_> {
         self.put(key, value)
     }
 
-    /// Notes that a value was written for a key that is as new as the unreadable one, or newer.
+    /// Notes that the unreadable value of a key is not lost: the change being written is as new, or
+    /// newer.
     fn found_again(&mut self, key: &[u8]) {
         if let Some(is_lost) = self.lost_values.get_mut(key) {
             *is_lost = false;

@@ -113,7 +113,8 @@ impl Pieces {
         let Some(to) = &range.to else {
             return from..self.0.len();
         };
-        // If the keys left and right of the end come from the same source, one piece has both.
+        // One piece contains the end of the range if the keys on both sides of it come from the
+        // same source.
         let last = self.number_of(to);
         let goes_on = *self.0[last].from < **to;
         from..last + usize::from(goes_on)
@@ -284,7 +285,7 @@ mod tests {
         let mut leaves = [leaf("", "~", 9, true, 0), leaf("c", "e", 20, false, 9)];
         let lost = pieces(&leaves, 9);
         assert_eq!(lost[1], piece("c", Source::Lost(20), 0));
-        // With the patch that it had, leaf 0 is the base.
+        // Together with the patch that it had, leaf 0 is the base.
         leaves[1].bases[0].lsn = 9;
         leaves[1].bases[0].patches = 1;
         let patches = WholePatches::from([(1, 10)]);

@@ -1,13 +1,13 @@
-//! Proof that an image is the newest of its keys, and the keys without such a proof.
+//! Proof that an image is the newest image of its keys, and the keys without such a proof.
 //!
-//! Three kinds of evidence prove it. The first is the log, if it has every batch after the image.
+//! There are three kinds of evidence. The first is the log, if it has every batch after the image.
 //! The second is a checkpoint: it names the images and patches of all leaves, and the log from its
 //! tail on has all later changes. So a key is right if the leaf that covers it in the checkpoint,
 //! or a newer one, can be read. The third is the segments, if no superblock is left: the entries of
-//! their footers, and the range in each image. A power cut may have taken all superblocks and
-//! checkpoints, and an index after a power cut must not be called damaged. An image must never be
-//! taken for the newest because nothing newer was found while a superblock exists whose checkpoint
-//! could not be compared with the segments.
+//! their footers, and the range in each image. This suffices because a power cut may have taken all
+//! superblocks and checkpoints, and an index after a power cut must not be called damaged. If a
+//! superblock exists whose checkpoint could not be compared with the segments, an image must never
+//! be taken for the newest only because no newer one was found.
 
 use super::evidence::{Doubt, WholeLog};
 use super::survey::{Patch, Survey};
@@ -66,8 +66,8 @@ fn of_patch(survey: &Survey, patch: &Patch) -> Option<Doubt> {
 /// Nodes that a superblock and its checkpoint name.
 struct Named {
     stored: Stored,
-    /// Changes that are neither in the named images nor in older ones are of later batches, or in
-    /// the log.
+    /// Sequence number of the last batch before the tail of the log. Changes up to it are in the
+    /// named images or older ones, or were relogged behind the tail.
     seq: Seq,
 }
 
@@ -93,8 +93,8 @@ impl Named {
         }
     }
 
-    /// Returns the keys of named leaves that were not found, and of those with a lost patch. A
-    /// listed image that cannot be read counts as found: the pieces tell which of its keys are
+    /// Returns the keys of named leaves that were not found, and of named leaves with a lost patch.
+    /// A listed image that cannot be read counts as found: the pieces tell which of its keys are
     /// lost.
     fn doubts(&self, survey: &mut Survey, whole: WholeLog) -> Vec<Doubt> {
         let leaves = survey.leaves.iter().enumerate();

@@ -42,7 +42,7 @@ pub(super) struct Survey {
 ///
 /// # Errors
 ///
-/// [`Error::Version`] if one is of another version of the format.
+/// [`Error::Version`] if a superblock has another version of the format.
 pub(super) fn superblocks(storage: &dyn Storage) -> Result<Vec<Superblock>, Error> {
     let mut blocks = Aligned::zeroed(2 * BLOCK_BYTES);
     if storage.len_bytes() < LOG_OFFSET {
@@ -170,7 +170,7 @@ impl Survey {
             ..
         } = *content;
         if crate::writer::begins_checkpoint(bytes) {
-            // Remains of an earlier generation follow the checkpoint.
+            // The checkpoint is followed only by remains of an earlier generation.
             return;
         }
         let Listed { name, footers } = Listed::of(bytes, &geometry, segment);

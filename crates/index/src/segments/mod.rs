@@ -79,8 +79,8 @@ struct Segment {
     live_bytes: u32,
     /// Class of the stream that filled it last.
     class: Class,
-    /// Count of segments begun when a stream began to fill this one, including it; 0 if that was
-    /// before the index was opened.
+    /// Ordinal of the segment among those that streams have begun to fill; 0 if this was before the
+    /// index was opened.
     filled_as: u64,
 }
 
@@ -385,13 +385,13 @@ impl Segments {
         self.begun
     }
 
-    /// Limits the buffers of streams to their share of `memory_bytes`, beside the other content.
+    /// Limits the buffers of streams to their share of `memory_bytes`.
     pub(crate) fn gather_within(&mut self, memory_bytes: usize) {
         let share = (memory_bytes / GATHERED_SHARE).next_multiple_of(BLOCK_BYTES);
         self.write_bytes = share.min(WRITE_BYTES);
     }
 
-    /// Makes streams write block by block from now on, and nothing but images.
+    /// Makes streams write block by block from now on, and only images.
     pub(crate) fn write_by_blocks(&mut self) {
         self.write_bytes = BLOCK_BYTES;
         self.has_footers = false;
@@ -478,7 +478,7 @@ impl Segments {
     pub(crate) fn last_to_move(&self) -> Option<u32> {
         let last = self.all.iter().rposition(|s| s.state == State::Written)?;
         let first_free = self.all.iter().position(|s| s.state == State::Free)?;
-        // Its content needs a segment, and perhaps a part of a second.
+        // The content of the last segment needs a segment, and perhaps a part of a second.
         (first_free < last && self.free > 2).then_some(last as u32)
     }
 
@@ -500,7 +500,8 @@ impl Segments {
     }
 
     /// Allocates the lowest free segment, so that the end of the storage becomes free. Grows the
-    /// storage first if at most `spare` segments are free: they are left to work that makes room.
+    /// storage first if at most `spare` segments are free, which are reserved for work that frees
+    /// space.
     fn take(&mut self, storage: &dyn Storage, state: State, spare: usize) -> Result<u32, Error> {
         if self.free <= spare {
             self.grow(storage)?;
@@ -560,7 +561,7 @@ impl Segments {
     }
 
     /// Truncates the free end of the storage, keeping `spare` free segments, unless the gain is
-    /// small. The caller has made durable that nothing names that end.
+    /// small. The caller has made sure that no durable metadata names the free end.
     pub(crate) fn shrink(&mut self, storage: &dyn Storage, spare: usize) -> Result<(), Error> {
         let cut = self.end_free().min(self.free.saturating_sub(spare));
         match cut < GROWTH_SEGMENTS as usize * 2 {
@@ -569,8 +570,8 @@ impl Segments {
         }
     }
 
-    /// Truncates the whole free end of the storage. The caller has made durable that nothing names
-    /// it.
+    /// Truncates the whole free end of the storage. The caller has made sure that no durable
+    /// metadata names it.
     pub(crate) fn trim(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         match self.end_free() {
             0 => Ok(()),
@@ -607,9 +608,9 @@ impl Segments {
         stream.segment.is_none() || end > room
     }
 
-    /// Appends an image to the stream of its class; returns the location it will have. Until
-    /// [`take_landed`](Self::take_landed) returns the image, only memory has it. Unless
-    /// `may_write`, images stay in the buffer if they can.
+    /// Appends an image to the stream of its class, and returns the location that the image will
+    /// have. The image is only in memory until [`take_landed`](Self::take_landed) returns it.
+    /// Without `may_write`, images stay in the buffer if they can.
     pub(crate) fn append(
         &mut self,
         storage: &dyn Storage,

@@ -14,7 +14,7 @@ impl Location {
     /// No location.
     pub(crate) const NOWHERE: Location = Location(0);
 
-    /// Location of `bytes` bytes from byte `at` of a segment.
+    /// Returns the location of `bytes` bytes from byte `at` of a segment.
     pub(crate) fn new(segment: u32, at: usize, bytes: usize) -> Location {
         assert!(
             bytes > 0 && at.is_multiple_of(GRANULE_BYTES) && bytes.is_multiple_of(GRANULE_BYTES)

@@ -1,11 +1,12 @@
-//! A device of the stack as a storage: a mirror, a cache, a stripe, whatever a configuration makes.
+//! A device of the stack as a storage: a mirror, a cache, a stripe, or any other configured device.
 //!
-//! A device belongs to the one thread of its shard, and an index is used by any thread and waits.
-//! So each call is a letter to that thread, which carries it out as a task of its executor, beside
-//! others. In virtual time there is nothing to wait for inside the executor: the thread runs it for
-//! as long as it has letters, and the clock stands still between them
-//! ([`serve_virtually`](Serving::serve_virtually)). It must never call a write durable before the
-//! device has: `write_durable` is forced unit access, `sync` is a flush.
+//! A device belongs to the one thread of its shard, while any thread may use an index and blocks in
+//! its calls. So each call is a message to the thread of the device, which runs it as a task of its
+//! executor, beside other tasks. In virtual time the executor must not wait for another thread, so
+//! the thread of the device runs the executor only while there are messages, and virtual time
+//! stands still in between ([`serve_virtually`](Serving::serve_virtually)). The storage must never
+//! report a write as durable before the device does: `write_durable` is a write with forced unit
+//! access, `sync` is a flush.
 
 use std::io;
 use std::rc::Rc;
@@ -30,31 +31,33 @@ struct Job {
     answer: SyncSender<Result<Vec<u8>, StorageError>>,
 }
 
-/// See the module. As long as the device, from its opening on.
+/// A storage on a device of the stack. Its length is that of the device when the storage is
+/// created.
 pub struct DeviceStorage {
     jobs: Sender<Job>,
     len_bytes: u64,
     transfer_bytes_max: usize,
-    /// The device's thread, where it is for this storage alone.
+    /// Thread of the device, if the device was opened for this storage alone.
     thread: Option<JoinHandle<()>>,
 }
 
-/// The other end of a [`DeviceStorage`]: what the device's thread does for it.
+/// The other end of a [`DeviceStorage`], through which the thread of the device serves requests.
 pub struct Serving(Receiver<Job>);
 
 /// A device that was opened in a thread of its own.
 pub struct Opened {
     /// The device.
     pub device: Rc<dyn Device>,
-    /// Closes it and what is below it, once the storage is gone. Tells itself what goes wrong.
+    /// Closes the device and the devices below it, after the storage is dropped. Reports its own
+    /// failures.
     pub close: LocalFuture<'static, ()>,
 }
 
 impl DeviceStorage {
-    /// A storage and its other end, for a device of this geometry.
+    /// Creates a storage and its other end, for a device of this geometry.
     ///
     /// # Errors
-    /// When there is no mailbox to be had.
+    /// When no mailbox can be created.
     pub fn new(geometry: &Geometry) -> io::Result<(DeviceStorage, Serving)> {
         let (jobs, taken) = mailbox()?;
         let storage = DeviceStorage {
@@ -66,10 +69,11 @@ impl DeviceStorage {
         Ok((storage, Serving(taken)))
     }
 
-    /// Opens a device in a thread with a runtime of its own, which ends with the storage.
+    /// Opens a device in a new thread with its own runtime. The thread ends when the storage is
+    /// dropped.
     ///
     /// # Errors
-    /// Why there is no runtime, or no device, in words.
+    /// The reason, as text, why the runtime or the device is not available.
     pub fn start(
         options: UringOptions,
         open: impl AsyncFnOnce(&Rt) -> Result<Opened, String> + Send + 'static,
@@ -78,7 +82,7 @@ impl DeviceStorage {
         let thread = std::thread::Builder::new().name("shard".to_owned());
         let thread = thread.spawn(move || {
             if let Err(why) = run(options, open, &ready) {
-                // Whoever starts it hears of it, unless it has heard of success before.
+                // The thread that called `start` gets the error, unless it already has the storage.
                 let _ = ready.send(Err(why));
             }
         });
@@ -153,7 +157,7 @@ impl Storage for DeviceStorage {
         self.ask(Op::Flush, 0, 0, false, Vec::new()).map(drop)
     }
 
-    /// A device has its length: what fits changes nothing.
+    /// Accepts every length up to that of the device, and changes nothing.
     fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
         match len_bytes <= self.len_bytes {
             true => Ok(()),
@@ -166,18 +170,19 @@ impl Drop for DeviceStorage {
     fn drop(&mut self) {
         self.jobs.close();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed, and there is nobody to hand it to.
+            // A panic of the thread has already been printed, and a drop cannot report it to a
+            // caller.
             let _ = thread.join();
         }
     }
 }
 
 impl Serving {
-    /// Carries out what the storage asks for, until it is gone, as tasks of an executor in real
-    /// time.
+    /// Serves the requests of the storage as tasks of an executor in real time, until the storage
+    /// is dropped.
     ///
     /// # Errors
-    /// When the runtime does not take the mailbox.
+    /// When the runtime does not support the mailbox.
     pub async fn serve(self, rt: &Rt, device: Rc<dyn Device>) -> io::Result<()> {
         let mut jobs = self.0.listen(rt)?;
         let tasks = TaskGroup::new(rt);
@@ -190,8 +195,9 @@ impl Serving {
         Ok(())
     }
 
-    /// The same for an executor in virtual time, which runs only while there is something to do for
-    /// the storage. With one thread that asks, a run depends on its seed alone.
+    /// Serves the requests of the storage with an executor in virtual time, until the storage is
+    /// dropped. The executor runs only while there are requests. If only one thread sends requests,
+    /// a run depends on its seed alone.
     pub fn serve_virtually(&self, rt: &Rt, device: &Rc<dyn Device>) {
         while let Some(jobs) = self.0.wait() {
             rt.block_on(async {
@@ -205,7 +211,7 @@ impl Serving {
     }
 }
 
-/// What the thread of [`DeviceStorage::start`] does.
+/// Runs the thread of [`DeviceStorage::start`].
 fn run(
     options: UringOptions,
     open: impl AsyncFnOnce(&Rt) -> Result<Opened, String>,
@@ -215,7 +221,8 @@ fn run(
     rt.block_on(async {
         let Opened { device, close } = open(&rt).await?;
         let served = match DeviceStorage::new(device.geometry()) {
-            // Nobody takes the storage if whoever started it is gone, and then it ends at once.
+            // If the thread that called `start` is gone, the storage is dropped here, and serving
+            // ends at once.
             Ok((storage, serving)) => {
                 let _ = ready.send(Ok(storage));
                 serving.serve(&rt, device).await
@@ -237,7 +244,7 @@ async fn carry_out(rt: Rt, device: Rc<dyn Device>, job: Job) {
         op => Request::without_data(op, job.offset_bytes, job.len_bytes, flags),
     };
     let answer = answer_of(device.submit(request).await);
-    // A thread that gave up waiting needs no answer.
+    // If the requesting thread no longer waits, the reply is not needed.
     let _ = job.answer.send(answer);
 }
 

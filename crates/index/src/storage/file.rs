@@ -1,11 +1,11 @@
-//! A regular file or a block device, past the page cache.
+//! A regular file or a block device, accessed with direct I/O.
 //!
-//! It is opened once, by one descriptor: a path may name another file a moment later. Writes that
-//! are to be durable say so one by one (`RWF_DSYNC`). A file system without direct I/O gets an
-//! ordinary descriptor, with the same promises. An exclusive lock keeps a second writer out; it
-//! ends with the process, however that ends. A block device is taken for this process alone, so
-//! that it is neither mounted nor served meanwhile. Whoever only reads has a descriptor that cannot
-//! write and a shared lock, so that nothing changes below it.
+//! The file is opened only once, because its path may name another file a moment later. Each
+//! durable write requests durability for itself (`RWF_DSYNC`). On a file system without direct I/O
+//! the descriptor is an ordinary one, with the same promises. An exclusive lock keeps a second
+//! writer out, and ends with the process, even after a crash. A block device is opened exclusively,
+//! so that it is neither mounted nor served meanwhile. A read-only user has a descriptor that
+//! cannot write and a shared lock, so that no writer changes the file meanwhile.
 
 use super::{Aligned, BLOCK_BYTES, Storage, StorageError};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -25,24 +25,24 @@ pub struct FileStorage {
     is_device: bool,
 }
 
-/// Whether a file may be made, or must be there.
+/// Whether a file may be created or must exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It must be there.
+    /// The file must exist.
     Existing,
-    /// It is made if it is not there.
+    /// The file is created if it does not exist.
     Any,
 }
 
-/// Opens what a path names, to write it as well if `is_writable`: then a block device is opened for
-/// this process alone, and what has become one since it was looked at is refused.
+/// Opens the file at a path, also for writing if `is_writable`. For writing, a block device is
+/// opened exclusively, and the open is refused if the path becomes a block device during the call.
 fn open(path: &Path, options: &mut OpenOptions, is_writable: bool) -> io::Result<File> {
     let was_device = path
         .metadata()
         .is_ok_and(|found| found.file_type().is_block_device());
     let flags = match was_device && is_writable {
         true => {
-            // With it the same flag means that there must be nothing.
+            // Together with `O_CREAT`, `O_EXCL` would mean that the file must not exist.
             options.create(false);
             libc::O_EXCL
         }
@@ -66,9 +66,9 @@ impl FileStorage {
     ///
     /// # Errors
     ///
-    /// Those of opening; [`io::ErrorKind::WouldBlock`] when another process has the file, whose
-    /// name is in the words of the error as far as the kernel tells it, and
-    /// [`io::ErrorKind::ResourceBusy`] when a device is mounted or in use.
+    /// Errors of opening. [`io::ErrorKind::WouldBlock`] if another process has locked the file; the
+    /// message names that process if the kernel tells it. [`io::ErrorKind::ResourceBusy`] if a
+    /// device is mounted or in use.
     pub fn open(path: &Path, presence: Presence) -> io::Result<FileStorage> {
         let mut options = OpenOptions::new();
         options
@@ -84,13 +84,13 @@ impl FileStorage {
         Ok(storage)
     }
 
-    /// Opens a file or block device only to read it. Others may do the same, but none may write.
-    /// What would write is answered with `EROFS`.
+    /// Opens a file or block device for reading only. Other processes may read it too, but none may
+    /// write. Calls that would write fail with `EROFS`.
     ///
     /// # Errors
     ///
-    /// Those of opening; [`io::ErrorKind::WouldBlock`] when another process has it open to write,
-    /// as for [`open`](Self::open).
+    /// Errors of opening. [`io::ErrorKind::WouldBlock`] if another process has the file open for
+    /// writing, as for [`open`](Self::open).
     pub fn open_read_only(path: &Path) -> io::Result<FileStorage> {
         let file = open(path, OpenOptions::new().read(true), false)?;
         file.try_lock_shared()
@@ -114,7 +114,7 @@ impl FileStorage {
         })
     }
 
-    /// True for a block device.
+    /// Returns true for a block device.
     pub fn is_device(&self) -> bool {
         self.is_device
     }
@@ -128,16 +128,16 @@ impl FileStorage {
 }
 
 impl Drop for FileStorage {
-    /// Gives the lock up by name. Closing alone gives it up only when no process has the descriptor
-    /// any more, and a child of this process that another thread is just starting has it until it
-    /// runs its own program.
+    /// Releases the lock explicitly. Closing the descriptor releases the lock only when no other
+    /// process has that descriptor. A child process that another thread is just starting has it
+    /// until the child executes its own program.
     fn drop(&mut self) {
-        // A lock that cannot be given up ends with the descriptor.
+        // If the unlock fails, the lock ends with the descriptor.
         let _ = self.file.unlock();
     }
 }
 
-/// A lock that was refused, with the process that has it.
+/// Returns the error for a refused lock, with the process that holds the lock.
 fn refused(error: TryLockError, file: &File) -> io::Error {
     match error {
         TryLockError::WouldBlock => {
@@ -148,7 +148,7 @@ fn refused(error: TryLockError, file: &File) -> io::Error {
     }
 }
 
-/// Which process has locked a file, as far as the kernel tells (proc(5), `/proc/locks`).
+/// Returns the process that has locked a file, if the kernel tells it (proc(5), `/proc/locks`).
 fn holder(file: &File) -> Option<String> {
     let inode = file.metadata().ok()?.ino();
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
@@ -160,14 +160,14 @@ fn holder(file: &File) -> Option<String> {
         is_it.then(|| (*pid).to_owned())
     })?;
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-    // The name of a program may hold anything.
+    // The name of a program may contain any bytes, so it is escaped.
     let name = name.map(|name| format!(" ({})", name.trim().escape_debug()));
     Some(format!("process {pid}{}", name.unwrap_or_default()))
 }
 
 impl FileStorage {
-    /// Has the file system set space aside, so that a write into it never finds the disk full. One
-    /// that cannot do so leaves a hole.
+    /// Reserves space on the file system, so that a write into the range never finds the disk full.
+    /// A file system without this function leaves a hole.
     fn allocate(&self, offset: u64, len: u64) -> Result<(), StorageError> {
         match fallocate(&self.file, FallocateFlags::empty(), offset, len) {
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
@@ -176,7 +176,7 @@ impl FileStorage {
     }
 }
 
-/// Makes the name of a new file survive a power cut.
+/// Makes the directory entry of a new file durable.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -196,7 +196,7 @@ fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().align_offset(BLOCK_BYTES) == 0
 }
 
-/// Does something with data at an address that direct I/O takes.
+/// Calls `act` with the data at an address that is aligned for direct I/O.
 fn aligned<T>(data: &[u8], act: impl FnOnce(&[u8]) -> T) -> T {
     if is_aligned(data) {
         return act(data);
@@ -206,7 +206,8 @@ fn aligned<T>(data: &[u8], act: impl FnOnce(&[u8]) -> T) -> T {
     act(&copy)
 }
 
-/// Writes all of it, durably. False if this kernel or file system cannot do so in one step.
+/// Writes all data durably. Returns false if the kernel or the file system cannot do so in one
+/// step.
 fn write_all_durable(file: &File, mut offset: u64, mut data: &[u8]) -> io::Result<bool> {
     while !data.is_empty() {
         let part = [io::IoSlice::new(data)];
@@ -348,7 +349,7 @@ mod tests {
     fn a_descriptor_that_a_child_has_inherited_keeps_nobody_out() {
         let scratch = Scratch::new("inherited");
         let storage = FileStorage::open(&scratch.0, Presence::Any).unwrap();
-        // The same open file, as between `fork` and `exec`.
+        // The duplicate is the same open file, as in a child process between `fork` and `exec`.
         let inherited = storage.file.try_clone().unwrap();
         drop(storage);
         assert_eq!(kind(FileStorage::open(&scratch.0, Presence::Any)), None);

@@ -1,31 +1,31 @@
-//! A disk in memory, with what goes wrong with disks. The tests and the simulation use it.
+//! A disk in memory that simulates faults, for the tests and the simulation.
 //!
-//! The fault model. A write goes to a volatile cache and becomes durable by a sync, a durable write
-//! by itself. When the power is cut, each 512-byte sector of what was written since keeps, for
-//! itself, any version that it has had since it was last durable, and a durable write in progress
-//! leaves any of its sectors old or new; the disk is as long as it was at any moment since the last
-//! sync, but no durable write is cut off. Single operations fail by number, once or from there on:
-//! a failed write has changed any sectors of its range, and of what a failed sync was for each
-//! sector is durable, or is still in the cache for a later sync, or is read as written and never
-//! saved by a later sync, or is what was durable before again, which is then what is read. It must
-//! never lose what a successful sync covered.
+//! The fault model. A write goes to a volatile cache and becomes durable by a sync; a durable write
+//! is durable by itself. When the power is cut, each 512-byte sector independently keeps any
+//! version that it has had since it was last durable. A durable write in progress leaves each of
+//! its sectors old or new. The disk has any length that it had since the last sync, but no durable
+//! write is cut off. Single operations fail by number, once or from that number on. A failed write
+//! has changed any subset of the sectors in its range. A failed sync leaves each sector of the
+//! cache in one of four states. The sector is durable. Or it is still in the cache for a later
+//! sync. Or it is read as written, but no later sync saves it. Or its last durable content is
+//! restored and is read again. The disk must never lose content that a successful sync covered.
 //!
-//! Beyond that model are [`Astray`] and [`rot`](MemoryStorage::rot): what no storage can withstand
-//! that has one copy of everything, and what must be noticed.
+//! [`Astray`] and [`rot`](MemoryStorage::rot) are beyond that model: a storage with one copy of
+//! everything cannot withstand them, but the faults must be noticed.
 
 use super::{Storage, StorageError};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// What a power cut leaves old or new is as long as this.
+/// Length of a sector in bytes. A power cut leaves a sector old or new as a whole.
 pub const SECTOR_BYTES: usize = 512;
 
-/// A kind of calls.
+/// Kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Reads.
     Read,
-    /// Writes, durable ones too.
+    /// Writes, including durable ones.
     Write,
     /// Syncs.
     Sync,
@@ -33,33 +33,37 @@ pub enum Call {
     Resize,
 }
 
-/// What a disk does that has said that all is well.
+/// Fault of a call that the disk reports as successful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Astray {
-    /// It forgets a write.
+    /// A write is lost.
     LostWrite,
-    /// It writes to so many blocks further on, counted round the end.
+    /// A write goes to a location this number of blocks further on, wrapping at the end of the
+    /// disk.
     MisdirectedWrite(u64),
-    /// It reads from so many blocks further on, counted round the end.
+    /// A read comes from a location this number of blocks further on, wrapping at the end of the
+    /// disk.
     MisdirectedRead(u64),
 }
 
-/// What goes wrong, by the number of the operation, from 0 on. Every call counts.
+/// Faults of a disk. Operations are numbered from 0, and every call counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// The power is cut before this operation has completed; nothing works from there on.
+    /// Operation that a power cut interrupts; it and all later operations fail.
     pub power_cut_at: Option<u64>,
-    /// This operation fails.
+    /// Operation that fails.
     pub fail_at: Option<u64>,
-    /// Only calls of this kind fail: the first from `fail_at` on.
+    /// Kind of call that fails, if only one kind does: the first call of that kind at or after
+    /// `fail_at`.
     pub fails_only: Option<Call>,
-    /// All operations from `fail_at` on fail.
+    /// True if all operations from `fail_at` on fail; of the kind `fails_only`, if given.
     pub fails_for_good: bool,
-    /// The first operation that can, from this one on, goes astray.
+    /// Number of an operation, and a fault. The first operation at or after that number to which
+    /// the fault can apply goes astray.
     pub astray_at: Option<(u64, Astray)>,
-    /// Only writes to places in here go astray; any if it is not given.
+    /// Byte range. Only writes that begin in it go astray; any write if `None`.
     pub astray_in: Option<(u64, u64)>,
-    /// No more bytes than these.
+    /// Maximum length of the disk in bytes.
     pub len_bytes_max: Option<u64>,
 }
 
@@ -69,48 +73,50 @@ pub struct MemoryStorage {
     state: Mutex<State>,
 }
 
-/// What a disk has been asked for.
+/// Counters of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All calls.
+    /// Number of all calls.
     pub operations: u64,
-    /// Calls that read, and their bytes.
+    /// Number of reads.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Calls that write, durable ones too.
+    /// Number of writes, including durable ones.
     pub writes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Durable writes and syncs: how often the device has to flush.
+    /// Number of durable writes and syncs: the device has to flush for each.
     pub flushes: u64,
-    /// Calls that failed, because of a fault or for want of power.
+    /// Number of calls that failed, because of a fault or without power.
     pub failures: u64,
-    /// Sectors that are old again after a failed sync, or were lost in a power cut.
+    /// Number of sectors that were reverted by a failed sync, or that lost their newest version in
+    /// a power cut.
     pub lost_sectors: u64,
 }
 
-/// Bytes that are not what was written.
+/// A byte range that a fault has affected: its stored or returned content differs, or differed,
+/// from the content written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
-    /// From here on.
+    /// First byte of the range.
     pub offset: u64,
-    /// So many.
+    /// Number of bytes.
     pub len_bytes: u64,
 }
 
-/// Versions of sectors.
+/// Versions of sectors, by the number of the sector.
 type Sectors = BTreeMap<usize, Vec<[u8; SECTOR_BYTES]>>;
 
 #[derive(Debug, Default)]
 struct State {
     durable: Vec<u8>,
     current: Vec<u8>,
-    /// Versions of a sector since it was last durable, oldest first; the last is what is read.
+    /// Versions of each sector since it was last durable, oldest first. Reads return the last one.
     unsynced: Sectors,
-    /// The same of sectors that a sync has failed for: later ones do not write them again.
+    /// Versions of sectors that a failed sync takes for durable: later syncs do not write them.
     doubtful: Sectors,
-    /// Lengths since the last sync, that at it among them, without the one now.
+    /// Lengths at the last sync and after it, without the current length.
     lengths: Vec<usize>,
     counts: Counts,
     faults: Faults,
@@ -119,16 +125,16 @@ struct State {
     lies: bool,
 }
 
-/// Draws numbers for what a power cut leaves.
+/// Source of random numbers that decide the outcome of a power cut.
 pub type Draw<'a> = dyn FnMut() -> u64 + 'a;
 
 impl MemoryStorage {
-    /// An empty disk.
+    /// Creates an empty disk.
     pub fn new() -> MemoryStorage {
         MemoryStorage::default()
     }
 
-    /// A disk with this content, all of it durable.
+    /// Creates a disk with this content, all of it durable.
     pub fn with_content(content: Vec<u8>) -> MemoryStorage {
         MemoryStorage {
             state: Mutex::new(State {
@@ -139,23 +145,25 @@ impl MemoryStorage {
         }
     }
 
-    /// What goes wrong from now on; numbers count from the first operation of the disk.
+    /// Sets the faults from now on. Operation numbers count from the first operation of the disk.
     pub fn set_faults(&self, faults: Faults) {
         self.state.lock().faults = faults;
     }
 
-    /// What goes wrong, as far as it has not happened.
+    /// Returns the faults. An astray fault is removed once it has happened, and so is a fault that
+    /// fails one call of a kind.
     pub fn faults(&self) -> Faults {
         self.state.lock().faults
     }
 
-    /// From now on a flush is acknowledged and not done: to see that this is noticed.
+    /// Makes the disk acknowledge flushes without executing them from now on, to check that the
+    /// tests notice this.
     pub fn lie_about_flushes(&self) {
         self.state.lock().lies = true;
     }
 
-    /// A sync fails, in the way that is the hardest to notice: what was not durable is read as it
-    /// was written, and no later sync makes it durable.
+    /// Simulates a failed sync of the kind that is hardest to notice: content that was not durable
+    /// is read as written, but no later sync makes it durable.
     pub fn fail_sync(&self) {
         let mut state = self.state.lock();
         for sector in state.unsynced_sectors() {
@@ -163,7 +171,7 @@ impl MemoryStorage {
         }
     }
 
-    /// Changes bits at rest: those that are set in `mask`, which is not 0, of the byte at `offset`.
+    /// Flips bits at rest: the bits set in `mask`, which must not be 0, of the byte at `offset`.
     pub fn rot(&self, offset: u64, mask: u8) {
         let mut state = self.state.lock();
         let sector = offset as usize / SECTOR_BYTES;
@@ -184,28 +192,28 @@ impl MemoryStorage {
         state.hit(offset, 1);
     }
 
-    /// Where bytes are, or were, not what had been written.
+    /// Returns the byte ranges that faults have affected.
     pub fn hits(&self) -> Vec<Hit> {
         self.state.lock().hits.clone()
     }
 
-    /// What it has been asked for.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.state.lock().counts
     }
 
-    /// True once the power was cut.
+    /// Returns true once the power was cut.
     pub fn is_off(&self) -> bool {
         self.state.lock().is_off
     }
 
-    /// Everything as it is read now.
+    /// Returns the whole content as reads see it now.
     pub fn content(&self) -> Vec<u8> {
         self.state.lock().current.clone()
     }
 
-    /// The disk that is found when the power is back. `draw` decides for each sector that was not
-    /// durable which of its versions it has.
+    /// Returns the disk as it is found when the power is back. `draw` decides its length, and the
+    /// version of each sector that was not durable.
     pub fn after_power_cut(&self, draw: &mut Draw<'_>) -> MemoryStorage {
         let state = self.state.lock();
         let lengths = state.lengths.iter().copied().chain([state.current.len()]);
@@ -217,7 +225,7 @@ impl MemoryStorage {
             }
         };
         let mut content = state.durable.clone();
-        // What was cut off and came back is zeroes, or what had been there.
+        // A range that was cut off and added again holds zeroes or its earlier content.
         content.resize(len, 0);
         let mut lost_sectors = 0;
         let mut sectors = state.doubtful.clone();
@@ -244,14 +252,14 @@ impl MemoryStorage {
     }
 }
 
-/// Whether an operation is carried out.
+/// Whether an operation succeeds.
 enum Fate {
     Works,
-    /// It fails, and whatever it would have done is done in part.
+    /// The operation fails, and may have been executed in part.
     Fails(StorageError),
 }
 
-/// A number that looks drawn, always the same of the same two.
+/// Returns a number that looks random, but is always the same for the same arguments.
 fn mixed(number: u64, sector: usize) -> u64 {
     let mut z = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ sector as u64;
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -264,7 +272,7 @@ impl State {
         let number = self.counts.operations;
         self.counts.operations += 1;
         if self.faults.power_cut_at.is_some_and(|at| number >= at) {
-            // The operation that meets the cut may have been under way.
+            // The first operation to fail may have been in progress when the power was cut.
             let first = !std::mem::replace(&mut self.is_off, true);
             let error = if first { libc::EIO } else { libc::ENODEV };
             self.counts.failures += 1;
@@ -277,7 +285,8 @@ impl State {
         Fate::Works
     }
 
-    /// Whether an operation is one that fails. One of a kind has happened then.
+    /// Returns true if an operation is one that fails. A fault that fails one call of a kind is
+    /// removed then.
     fn fails(&mut self, number: u64, call: Call) -> bool {
         let faults = &mut self.faults;
         match (faults.fail_at, faults.fails_only) {
@@ -298,8 +307,8 @@ impl State {
         self.hits.push(Hit { offset, len_bytes });
     }
 
-    /// Where a call goes whose place is `offset`; `None` is nowhere. What went astray has happened
-    /// then.
+    /// Returns the offset at which a call for `offset` really takes effect; `None` if it has no
+    /// effect. A fault that makes the call go astray is removed.
     fn goes_to(&mut self, call: Call, offset: u64, len: usize) -> Option<u64> {
         let Some((from, astray)) = self.faults.astray_at else {
             return Some(offset);
@@ -351,7 +360,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes one sector durable as it is now.
+    /// Makes a sector durable with its current content.
     fn settle(&mut self, sector: usize) {
         self.unsynced.remove(&sector);
         self.doubtful.remove(&sector);
@@ -372,7 +381,8 @@ impl State {
         if let Fate::Fails(error) = fate {
             match error {
                 StorageError::Failed(libc::ENODEV) => {}
-                // Under way when the power was cut, which decides what of it is there.
+                // The write was in progress when the power was cut, and the power cut decides which
+                // of its sectors survive.
                 _ if self.is_off => self.put(offset, data)?,
                 _ => self.put_some(offset, data)?,
             }
@@ -388,14 +398,14 @@ impl State {
             for sector in first..first + data.len() / SECTOR_BYTES {
                 self.settle(sector);
             }
-            // A length that this write would be cut off by is none any more.
+            // A power cut can no longer restore a length that would cut this write off.
             let end = offset as usize + data.len();
             self.lengths.retain(|len| *len >= end);
         }
         Ok(())
     }
 
-    /// What a write has done that failed: any of its sectors are there.
+    /// Applies a failed write: an arbitrary subset of its sectors is written.
     fn put_some(&mut self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
         let number = self.counts.operations;
         for (index, sector) in data.chunks_exact(SECTOR_BYTES).enumerate() {
@@ -415,7 +425,7 @@ impl State {
         self.lengths.clear();
     }
 
-    /// What a sync has done that failed: see the module.
+    /// Applies a failed sync: each sector gets one of the four states that the module describes.
     fn sync_some(&mut self) {
         let number = self.counts.operations;
         for sector in self.unsynced_sectors() {
@@ -432,13 +442,13 @@ impl State {
         self.unsynced.keys().copied().collect()
     }
 
-    /// Takes a sector for durable that is not.
+    /// Treats a sector as durable although it is not, so that no later sync writes it.
     fn doubt(&mut self, sector: usize) {
         let versions = self.unsynced.remove(&sector).unwrap_or_default();
         self.doubtful.entry(sector).or_default().extend(versions);
     }
 
-    /// Forgets what was written to a sector since it was last durable.
+    /// Discards all writes to a sector since it was last durable.
     fn revert(&mut self, sector: usize) {
         self.unsynced.remove(&sector);
         self.doubtful.remove(&sector);
@@ -515,7 +525,7 @@ impl Storage for MemoryStorage {
         let beyond = len / SECTOR_BYTES;
         state.unsynced.split_off(&beyond);
         state.doubtful.split_off(&beyond);
-        // Where it was cut off and comes back it reads as zeroes, which become durable like a
+        // A range that was cut off and is added again reads as zeroes, which become durable like a
         // write.
         let stale = before..len.min(state.durable.len());
         for sector in stale.step_by(SECTOR_BYTES) {
@@ -539,7 +549,8 @@ mod tests {
         vec![byte; BLOCK_BYTES]
     }
 
-    /// "can PostgreSQL use fsync", 2018: the kernel takes what it failed to write for written.
+    /// The kernel treats pages that it failed to write as written ("can PostgreSQL use fsync",
+    /// 2018).
     #[test]
     fn what_a_sync_has_failed_for_a_later_one_does_not_save() {
         let disk = disk();
@@ -550,7 +561,7 @@ mod tests {
         assert_eq!(disk.content()[0], 1, "it is read");
         let after = disk.after_power_cut(&mut || 0).content();
         assert_eq!((after[0], after[BLOCK_BYTES]), (0, 2));
-        // Written again, it is saved.
+        // A block that is written again is durable.
         disk.write_durable(0, &block(3)).unwrap();
         assert_eq!(disk.after_power_cut(&mut || 0).content()[0], 3);
     }
@@ -576,8 +587,8 @@ mod tests {
         assert_eq!(durable + not_durable + lost, 64);
         assert!(durable > 6 && not_durable > 12 && lost > 6);
         assert_eq!(disk.counts().lost_sectors, lost as u64);
-        // Of what is read and was not durable, the next one saves what waits, and not what it
-        // believes to be saved.
+        // The next sync saves the sectors that are still in the cache, but not those that the disk
+        // takes for durable already.
         disk.sync().unwrap();
         assert!(count(1, 0) > 6 && count(1, 1) > durable + 6);
     }

@@ -1,7 +1,7 @@
-//! The seam between the engine and whatever keeps its bytes: a flat range of blocks that can be
-//! read, written, made durable and resized. A file, a block device, a device of the stack and the
-//! disks of the tests are all behind it. It must never hide an error, and never call a write
-//! durable that a power cut could undo.
+//! Interface between the engine and the storage of its bytes: a flat range of blocks that can be
+//! read, written, made durable and resized. Its implementations are a file, a block device, a
+//! device of the stack, and the disks of the tests. An implementation must never hide an error, and
+//! never report a write as durable that a power cut could undo.
 
 #[cfg(feature = "device")]
 pub mod device;
@@ -14,17 +14,17 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// What is read and written is a multiple of this, in place and length.
+/// Length of a block in bytes. Offsets and lengths of reads and writes are multiples of it.
 pub const BLOCK_BYTES: usize = 4096;
 
-/// Why a storage did not do what it was asked.
+/// Error of a storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StorageError {
-    /// There is no space left; what was there is untouched, and it may be asked again.
+    /// There is no space left. The existing content is unchanged, and the request may be retried.
     Full,
     /// The range does not exist.
     OutOfRange,
-    /// It failed; the number of the operating system, or 0.
+    /// The request failed, with this error number of the operating system, or 0.
     Failed(i32),
 }
 
@@ -43,34 +43,35 @@ impl std::error::Error for StorageError {}
 
 /// A flat range of bytes. Offsets and lengths are multiples of [`BLOCK_BYTES`].
 ///
-/// Calls block. Reads may come from many threads at once, also beside a write elsewhere; everything
-/// else comes from one thread at a time. A read beside a write of the same range gives any mixture
-/// of sectors, old and new.
+/// Calls block the calling thread. Many threads may read at once, also during a write elsewhere.
+/// All other calls come from one thread at a time. A read during a write of the same range returns
+/// any mixture of old and new sectors.
 pub trait Storage: Send + Sync {
-    /// Bytes there are now.
+    /// Returns the current length in bytes.
     fn len_bytes(&self) -> u64;
 
     /// Fills `buffer` from `offset`.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError>;
 
-    /// Writes. It survives a power cut once a later [`sync`](Self::sync) has succeeded; until then
-    /// any of its sectors may.
+    /// Writes data. The write survives a power cut once a later [`sync`](Self::sync) has succeeded;
+    /// until then any subset of its sectors may survive.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError>;
 
-    /// Writes, and it survives a power cut once this has succeeded. Says nothing of earlier writes.
+    /// Writes data durably: the write survives a power cut once this call has succeeded. The call
+    /// does not make earlier writes durable.
     fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError>;
 
-    /// All writes that have returned survive a power cut once this has succeeded. After a failure
-    /// nothing is known of any of them.
+    /// Makes all completed writes durable: they survive a power cut once this call has succeeded.
+    /// After a failure the state of each of those writes is unknown.
     fn sync(&self) -> Result<(), StorageError>;
 
-    /// Makes it so long. New bytes are zeroes; bytes cut off are gone. Durable with the next
-    /// [`sync`](Self::sync). A storage that cannot change its length answers
-    /// [`StorageError::Full`].
+    /// Sets the length. New bytes are zeroes, and bytes that are cut off are lost. The length
+    /// becomes durable with the next [`sync`](Self::sync). A storage of a fixed length returns
+    /// [`StorageError::Full`] if it is too short.
     fn resize(&self, len_bytes: u64) -> Result<(), StorageError>;
 }
 
-/// A storage that somebody else has a hand on, too: to look at it, or to use it after the index.
+/// A storage with a second owner, which inspects it, or uses it after the index.
 impl<S: Storage + ?Sized> Storage for Arc<S> {
     fn len_bytes(&self) -> u64 {
         (**self).len_bytes()
@@ -97,7 +98,7 @@ impl<S: Storage + ?Sized> Storage for Arc<S> {
     }
 }
 
-/// Bytes at an address that direct I/O takes.
+/// A buffer at an address that is aligned for direct I/O.
 #[derive(Debug, Default)]
 pub struct Aligned {
     bytes: Vec<u8>,
@@ -106,14 +107,15 @@ pub struct Aligned {
 }
 
 impl Aligned {
-    /// `len` zeroes.
+    /// Returns a buffer of `len` zeroes.
     pub fn zeroed(len: usize) -> Aligned {
         let bytes = vec![0; len + BLOCK_BYTES];
         let start = bytes.as_ptr().align_offset(BLOCK_BYTES).min(BLOCK_BYTES);
         Aligned { bytes, start, len }
     }
 
-    /// Makes it `len` long at least, as long as it was otherwise; new bytes are zeroes.
+    /// Grows the buffer to at least `len` bytes and keeps its content; new bytes are zeroes. A
+    /// buffer that is long enough stays unchanged.
     pub fn reserve(&mut self, len: usize) {
         if len > self.len {
             let mut longer = Aligned::zeroed(len.next_power_of_two());
@@ -136,8 +138,8 @@ impl DerefMut for Aligned {
     }
 }
 
-/// Makes all writes durable. Once, whatever comes of it: what a sync has failed for may be gone,
-/// and the next one may know nothing of it.
+/// Makes all writes durable. A failed sync is never retried: the content that it did not write may
+/// be lost, and the next sync may succeed without that content.
 pub(crate) fn sync(storage: &dyn Storage) -> Result<(), StorageError> {
     let synced = storage.sync();
     if synced.is_err() && is_planted(Bug::RetriesSync) {
@@ -146,7 +148,7 @@ pub(crate) fn sync(storage: &dyn Storage) -> Result<(), StorageError> {
     synced
 }
 
-/// `bytes` up to whole blocks.
+/// Rounds a number of bytes up to whole blocks.
 pub(crate) fn round_up(bytes: usize) -> usize {
     bytes.next_multiple_of(BLOCK_BYTES)
 }

@@ -1,12 +1,12 @@
-//! A storage that is only read, and takes writes all the same: they stay in memory and are gone at
-//! the end. So an index can be opened by who may not change it, or while others read it. It must
-//! never write to what is below.
+//! A storage that is only read, but accepts writes: they stay in memory and are lost with the
+//! overlay. So an index can be opened without write access, or while other processes read it. The
+//! overlay must never write to the storage below.
 
 use super::{BLOCK_BYTES, Storage, StorageError};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 
-/// What is below, and what was written over it.
+/// A storage, and the blocks written over it.
 #[derive(Debug)]
 pub struct Overlay<S> {
     below: S,
@@ -20,7 +20,7 @@ struct State {
 }
 
 impl<S: Storage> Overlay<S> {
-    /// Nothing is written over it yet.
+    /// Creates an overlay without written blocks.
     pub fn new(below: S) -> Overlay<S> {
         let len_bytes = below.len_bytes();
         Overlay {
@@ -44,8 +44,8 @@ impl<S: Storage> Storage for Overlay<S> {
         if end > state.len_bytes {
             return Err(StorageError::OutOfRange);
         }
-        // What is beyond the end of what is below was added by growing, and is zeroes until it is
-        // written.
+        // The part beyond the end of the storage below was added by growing the overlay. It is zero
+        // until it is written.
         let is_below = self.below.len_bytes().clamp(offset, end) - offset;
         let (below, added) = buffer.split_at_mut(is_below as usize);
         if !below.is_empty() {
@@ -82,7 +82,8 @@ impl<S: Storage> Storage for Overlay<S> {
 
     fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
         let mut state = self.state.write();
-        // What was cut off and comes back is zeroes, whatever is below.
+        // A range that is cut off and added again reads as zeroes, whatever the storage below
+        // holds.
         let cut = state.len_bytes.min(self.below.len_bytes());
         for block in len_bytes.div_ceil(BLOCK_BYTES as u64)..cut / BLOCK_BYTES as u64 {
             state.blocks.insert(block, vec![0; BLOCK_BYTES].into());
@@ -114,7 +115,7 @@ mod tests {
         let mut read = vec![1; 6 * 4096];
         overlay.read(0, &mut read).expect("a read");
         assert!(read == expected);
-        // Cut off and grown again, it is zeroes.
+        // A range that was cut off and added again is zero.
         overlay.resize(4096).expect("it shrinks");
         let beyond = overlay.read(4096, &mut [0; BLOCK_BYTES]);
         assert_eq!(beyond, Err(StorageError::OutOfRange));

@@ -22,8 +22,8 @@ use std::sync::Arc;
 pub(super) const ATTEMPTS_MAX: usize = 64;
 
 impl Tree {
-    /// Reads a node into its slot, unless another thread was faster, and returns it: if memory is
-    /// short, it may be evicted before the next access.
+    /// Reads a node into its slot, unless another thread was faster. Also returns the node, because
+    /// it may be evicted before the next access if memory is short.
     pub(super) fn load(&self, id: NodeId, slot: &Slot) -> Result<Option<Loaded>, Error> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(places) = Places::of(&slot.node.read(), &self.fillings) else {

@@ -1,11 +1,11 @@
 //! The tree as readers see it: from a key down to its leaf, and the content of the leaf.
 //!
 //! Any number of threads read; one at a time writes ([`crate::writer`]). A reader holds a node's
-//! lock only while it inspects the node. A change of the structure (a split, a removed node) makes
-//! the version odd, changes, and makes it even again. A reader that sees another version once it
-//! has the leaf's lock descends anew; while it has the lock, no change of that leaf can begin. A
-//! reader must never answer from a leaf that no longer covers the key, and never do I/O with a lock
-//! held.
+//! lock only while it inspects the node. The version of the structure is odd while the structure
+//! changes (a split, a removed node), and even otherwise. A reader that finds another version once
+//! it holds the leaf's lock descends again; while it holds the lock, no change of that leaf can
+//! begin. A reader must never answer from a leaf that no longer covers the key, and never do I/O
+//! with a lock held.
 
 mod ahead;
 pub(crate) mod blob;
@@ -131,7 +131,7 @@ impl Tree {
         result
     }
 
-    /// Forgets a removed leaf: readers below `floor` may not find the versions that it had. Called
+    /// Forgets the versions of a removed leaf: readers below `floor` may not find them. Called
     /// while the structure changes.
     pub(crate) fn forget_before(&self, floor: Seq) {
         self.floor.fetch_max(floor, Ordering::AcqRel);
@@ -146,9 +146,9 @@ impl Tree {
     }
 
     /// Changes the delta of a leaf, and accounts for its memory. A delta may become empty, because
-    /// all its keys are deleted in the image already. Such a delta is removed: it has nothing to
-    /// write, and no key of it leads to the leaf. Returns true if the delta has become too long for
-    /// fast lookups and insertions, given images of `node_bytes`. Only the writer calls this.
+    /// the image already has the deletions of all its keys. Such a delta is removed: it has nothing
+    /// to write, and no key of it leads to the leaf. Returns true if the delta has become too long
+    /// for fast lookups and insertions, given images of `node_bytes`. Only the writer calls this.
     pub(crate) fn change_delta(
         &self,
         node: &mut Node,
@@ -408,7 +408,7 @@ impl Tree {
     }
 
     /// Returns true if a batch after `since` has changed `key`; `None` if that is not known any
-    /// more. A key that was absent then and is absent now may have been present meanwhile.
+    /// more. A key that was absent at `since` and is absent now may have existed in between.
     pub(crate) fn has_changed(&self, key: &[u8], since: Seq) -> Result<Option<bool>, Error> {
         let mut at_hand = AtHand::new(&self.fillings);
         loop {

@@ -111,8 +111,8 @@ pub(crate) fn merged(
     for patch in patches {
         lsn = lsn.max(patch.lsn());
         // Rows of patches have no sequence numbers, since every reader sees them; only the order of
-        // the patches counts. Several patches may be of one moment; then the leaf is of that moment
-        // too, not of a later one.
+        // the patches counts. Several patches may have the same LSN. The merged leaf then has this
+        // LSN too, not a later one.
         seq = patch.lsn().max(seq.saturating_add(1));
         for row in 0..patch.rows() {
             patch.key(row, &mut key);

@@ -88,7 +88,7 @@ impl Node {
 #[derive(Debug, Default)]
 #[repr(C, align(32))]
 pub(crate) struct Slot {
-    /// True if the content was used since the eviction passed.
+    /// True if the content was used since the last visit of the eviction.
     used: AtomicBool,
     /// True if the eviction visits the node; changed with the lock held.
     listed: AtomicBool,

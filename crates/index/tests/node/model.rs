@@ -63,7 +63,7 @@ pub fn contents(image: &Image) -> Versions {
     versions
 }
 
-/// Returns the key number `n` in a style that an application might use; there are few enough that
+/// Returns the key number `n` in a style that an application might use. There are so few keys that
 /// they repeat.
 pub fn key(style: usize, n: u16) -> Vec<u8> {
     let n64 = u64::from(n);
@@ -112,11 +112,11 @@ pub const VALUE_STYLES: usize = 8;
 /// Kind of sequence numbers that the versions of a test have.
 #[derive(Clone, Copy, Debug)]
 pub enum Ages {
-    /// Only number 0, only puts.
+    /// Only sequence number 0, only puts.
     Plain,
-    /// Only number 0, some values out of line.
+    /// Only sequence number 0, some values out of line.
     Blobs,
-    /// Up to a few versions of a key, of every kind.
+    /// Several versions of a key, of every kind.
     Versions,
 }
 

@@ -170,8 +170,8 @@ fn nothing_but_the_log() -> Options {
         memory_bytes: 16 << 20,
         buffer_bytes: 8 << 20,
         log_bytes: 4 << 20,
-        // Filling a segment or writing a value out of line would do so too; nodes are long enough
-        // that no leaf is written for its length.
+        // Filling a segment or writing a value out of line would make the log durable, too. Nodes
+        // are so long that no leaf is written for its length.
         node_bytes: 256 << 10,
         segment_bytes: 4 << 20,
         inline_value_bytes: 1000,

@@ -82,8 +82,8 @@ impl Storage for Remembers {
     }
 }
 
-/// Checks that every key has its current value, because the log is intact, or is in a leaf that is
-/// reported as damaged. Returns false if any is.
+/// Checks that every key has its current value, since the log is intact, or that reading it reports
+/// damage. Returns false if any damage is reported.
 fn assert_right_or_refused(disk: Disk, world: &World, how: &str) -> bool {
     let is_damage = |error: &Error| matches!(error, Error::Damaged { .. });
     let db = match Db::open(disk, &world.options) {

@@ -19,21 +19,21 @@ use bimetal_trace::{Accesses, Key, Reader, Sample};
 
 use crate::trace::ReadArgs;
 
-/// Minimum number of sampled pages for which a cache is estimated without a warning. If n pages of
-/// the cache are expected in the sample, n +- sqrt(n) are there, so the estimate is that of a cache
-/// of about this size only: here to within a tenth. docs/cache-simulation.md has the measured
-/// errors.
+/// Minimum number of sampled pages for which a cache is estimated without a warning. If a sample is
+/// expected to hold n pages of the cache, it holds n +- sqrt(n). The estimate is therefore that of
+/// a cache of slightly different size: within a tenth for 100 pages. docs/cache-simulation.md has
+/// the measured errors.
 const SIMULATED_PAGES_MIN: usize = 100;
 
-/// What to compare on what.
+/// Arguments of the verb `bimetal-lab cache`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Traces, each compared on its own
+    /// Traces; each one is simulated separately
     #[arg(long = "trace", value_name = "FILE", required = true, num_args = 1..)]
     traces: Vec<PathBuf>,
     #[command(flatten)]
     read: ReadArgs,
-    /// Policies; a name that does not exist is answered with all that do
+    /// Replacement policies; the message for an unknown name lists all names
     #[arg(
         long,
         value_name = "NAME,..",
@@ -41,8 +41,8 @@ pub(crate) struct Args {
         default_value = "lru,arc,bimetal"
     )]
     policy: Vec<Spec>,
-    /// Sizes in pages (objects with `--key record`), or as a share of the distinct ones, such as
-    /// 10%
+    /// Cache sizes in pages (objects with `--key record`), or as a share of the distinct ones, such
+    /// as 10%
     #[arg(
         long,
         value_name = "SIZE,..",
@@ -50,7 +50,7 @@ pub(crate) struct Args {
         default_value = "10%"
     )]
     size: Vec<CacheSize>,
-    /// What translates pages to flash
+    /// Flash translation layers
     #[arg(
         long,
         value_name = "NAME,..",
@@ -58,36 +58,36 @@ pub(crate) struct Args {
         default_value = "none"
     )]
     ftl: Vec<Ftl>,
-    /// What is one access: every page of a request, or the request itself, by its offset
+    /// Unit of an access: every page of a request, or the whole request, identified by its offset
     #[arg(long, value_name = "WHAT", default_value = "page")]
     key: KeyArg,
-    /// Pages in an erase block
+    /// Number of pages in an erase block
     #[arg(long, value_name = "N", default_value = "64",
           value_parser = clap::value_parser!(u32).range(1..=65_536))]
     block_pages: u32,
-    /// What reading a page takes, in microseconds
+    /// Time to read a page, in microseconds
     #[arg(long, value_name = "US", default_value = "25", value_parser = parse_cost)]
     read_us: f64,
-    /// What programming a page takes, in microseconds
+    /// Time to program a page, in microseconds
     #[arg(long, value_name = "US", default_value = "200", value_parser = parse_cost)]
     program_us: f64,
-    /// What erasing a block takes, in microseconds
+    /// Time to erase a block, in microseconds
     #[arg(long, value_name = "US", default_value = "1500", value_parser = parse_cost)]
     erase_us: f64,
-    /// Look at this share of the pages only, with caches as much smaller, and estimate the rest:
+    /// Simulate only this share of the pages, with caches scaled down alike, and estimate the rest:
     /// for long traces, from 0.1 down to 0.001. Only with `--ftl none`
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     sample: Option<f64>,
-    /// Runs at once; by default as many as there are cores
+    /// Number of runs at a time [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// Print a list of records as JSON
+    /// Print the results as a JSON list of records
     #[arg(long, conflicts_with = "csv")]
     json: bool,
-    /// Print the same as CSV
+    /// Print the results as CSV
     #[arg(long)]
     csv: bool,
-    /// Write a page with plots and a table as well; a file that is there is replaced
+    /// Also write an HTML page with plots and tables; an existing file is replaced
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -129,7 +129,7 @@ struct Compared {
     rows: Vec<Row>,
 }
 
-/// One run.
+/// A run and its outcome.
 struct Row {
     job: Job,
     outcome: Outcome,
@@ -197,7 +197,7 @@ fn warn_of_few_pages(trace: &str, jobs: &[Job], rate: f64, sampled_pages: usize)
     }
     let enough = rate * SIMULATED_PAGES_MIN as f64 / simulated_pages.max(1) as f64;
     let advice = if enough < 1.0 {
-        // Up to the next percent.
+        // Round up to the next percent.
         format!("take --sample {} or more", (enough * 100.0).ceil() / 100.0)
     } else {
         "leave --sample out".to_owned()

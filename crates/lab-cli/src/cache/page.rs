@@ -78,7 +78,7 @@ impl Page<'_> {
     /// device.
     fn verdict(&self, out: &mut String, compared: &[Compared]) {
         let runs = compared.len() * self.args.size.len();
-        // One run has no mean, and is in the first plot.
+        // A single run has no mean, and the first plot shows it.
         if self.policies.len() < 2 || runs < 2 {
             return;
         }

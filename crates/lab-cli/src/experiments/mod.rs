@@ -26,66 +26,67 @@ use serde_json::json;
 
 use crate::output::status_of;
 
-/// What to do with experiments.
+/// The verbs of experiments from a file.
 #[derive(clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Make the runs of an experiment file that have not been made, and report on all of them.
+    /// Execute the missing runs of an experiment file, and report on all runs.
     Run {
         /// The experiment file
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// The folder for results; by default FILE with the extension .results
+        /// Folder for the results [default: FILE with the extension .results]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
-        /// Runs at once; by default as many as there are cores
+        /// Number of runs at a time [default: one for each core]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
         jobs: Option<u16>,
         /// Print the report as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Say what an experiment file means and how long it will take, running nothing.
+    /// Show the axes of an experiment file and the estimated time of its runs, without running
+    /// them.
     Plan {
         /// The experiment file
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// The folder in which runs may have been made; by default FILE with the extension .results
+        /// Folder with earlier results [default: FILE with the extension .results]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Put back what a run on this machine has changed that was killed.
+    /// Undo the changes that a killed run has left on this machine.
     Restore,
-    /// Be the first program of a guest, and make the run that is ordered there.
+    /// Run as the first program of a guest, and execute the run that the folder requests.
     #[command(hide = true)]
     Guest {
         /// The folder of the run
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
-    /// Report anew on the runs in a folder.
+    /// Write the report on the results in a folder again.
     Report {
-        /// The folder
+        /// Folder with results
         #[arg(value_name = "DIR")]
         folder: PathBuf,
         /// Print the report as JSON
         #[arg(long, conflicts_with = "csv")]
         json: bool,
-        /// Print a line for each run as CSV
+        /// Print one line of CSV for each run
         #[arg(long)]
         csv: bool,
     },
     /// Compare two folders of results, cell by cell.
     Compare {
-        /// The folder with which
+        /// Folder with the results to compare against
         #[arg(value_name = "A")]
         before: PathBuf,
-        /// The folder that is compared
+        /// Folder with the results to compare
         #[arg(value_name = "B")]
         after: PathBuf,
-        /// End with status 1 if a figure changes beyond noise and by more than this, such as
+        /// Exit with status 1 if a result changes beyond noise and by more than this, such as
         /// "value<-5%"
         #[arg(long = "fail-if", value_name = "RULE")]
         rules: Vec<Rule>,

@@ -24,11 +24,11 @@ use futures_util::future::{Either, select};
 /// Estimated time to prepare a run and to restore the machine after it.
 const AROUND_A_RUN_NS: u64 = 1_000_000_000;
 
-/// Factor by which preparing and restoring are slower in a guest; its boot time is added.
+/// Factor by which a run is slower in a guest; the boot time is added.
 const GUEST_FACTOR: u64 = 10;
 const BOOT_NS: u64 = 5_000_000_000;
 
-/// `bimetal-lab restore`.
+/// Runs `bimetal-lab restore`, which undoes the changes of a killed run and prints each of them.
 pub(crate) fn restore() -> Result<ExitCode> {
     let names = native::restore()?;
     let mut out = std::io::stdout().lock();
@@ -79,8 +79,8 @@ pub(crate) fn run(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Re
     let (signal, outcome) = until_signal(|stop| make_runs(plan, &results, stop))?;
     match (signal, outcome) {
         (false, outcome) => outcome?,
-        // The machine is restored whatever error the interrupted run returned, unless settings are
-        // left.
+        // After a signal, the error of the interrupted run matters only if some of its changes to
+        // the machine are left.
         (true, Err(error)) if native::is_left_to_us() => return Err(error),
         (true, _) => bail!("interrupted; everything is put back, and the same command goes on"),
     }
@@ -116,7 +116,7 @@ fn until_signal(
         ..UringOptions::default()
     })
     .context("cannot start the runtime")?;
-    // Before the thread starts, since it inherits the blocked signals from this one.
+    // Take over the signals before the thread starts: the thread inherits the blocked signals.
     let signals = Signals::termination(&rt).context("cannot take over signals")?;
     let stop = Arc::new(AtomicBool::new(false));
     let (done, heard) = mailbox().context("a mailbox")?;

@@ -53,7 +53,7 @@ fn run_alone(job: &Job<'_>) -> Result<Outcome, RunError> {
     .map_err(failed("cannot set up io_uring"))?;
     let signals = Signals::termination(&rt).map_err(failed("cannot take over signals"))?;
     let stop = async {
-        // Work that cannot be told to stop ends with the process.
+        // If waiting for a signal fails, the run stops as for a signal.
         let _ = signals.next().await;
     };
     let (choice, settings) = (&job.cell.choice, &job.cell.settings);

@@ -16,7 +16,7 @@ use bimetal_rt::{Buf, Instant, Payload, Rt};
 
 use crate::latency::{Latencies, Recorder};
 
-/// Bytes of a block, and of a page.
+/// Size in bytes of a block and of a page.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 
 /// Maximum number of write bios in the queue. The kernel bounds requests, after merging (128 in
@@ -72,7 +72,7 @@ impl Disk {
         self.failure.get()
     }
 
-    /// Blocks of the device.
+    /// Returns the number of blocks of the device.
     pub(crate) fn blocks(&self) -> u32 {
         let blocks = self.queue.geometry().size_bytes / BLOCK_BYTES;
         u32::try_from(blocks).unwrap_or(u32::MAX - 1)

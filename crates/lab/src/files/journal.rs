@@ -1,9 +1,8 @@
-//! The journal of metadata: transactions, and their blocks in the ring. Without I/O.
+//! Journal of metadata: transactions, and their blocks in the ring. This module does no I/O.
 //!
 //! One transaction is open and collects changes while the previous one is being committed. A commit
 //! consists of descriptors, the changed blocks, and a commit block, contiguous in a ring. Before
-//! the ring is overwritten, its blocks must be written to their home locations; that is a
-//! checkpoint.
+//! the ring is overwritten, a checkpoint must write its blocks to their home locations.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -60,7 +59,7 @@ impl Journal {
         self.running.files.insert(file);
     }
 
-    /// A file, or a block, is no more.
+    /// Removes a deleted file from the open transaction.
     pub(crate) fn forget_file(&mut self, file: FileId) {
         self.running.files.remove(&file);
     }
@@ -75,7 +74,7 @@ impl Journal {
         self.running.blocks.contains(&block)
     }
 
-    /// Ends the open transaction, to be committed now; `None` if it has no changes.
+    /// Ends the open transaction and returns it for the commit; `None` if it has no changes.
     pub(crate) fn begin_commit(&mut self) -> Option<Transaction> {
         if self.running == Transaction::default() {
             return None;
@@ -137,7 +136,8 @@ impl Journal {
 mod tests {
     use super::*;
 
-    /// A ring of 16 blocks: 3 blocks take 5 places, and 12 of 16 may be used.
+    /// In a ring of 16 blocks, a transaction of 3 blocks takes 5, and at most 12 blocks may be in
+    /// use.
     #[test]
     fn the_ring_goes_round_and_asks_for_a_checkpoint() {
         let mut journal = Journal::new(100..116, 1000);

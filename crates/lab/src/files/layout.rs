@@ -13,26 +13,27 @@ use super::space::Space;
 use super::touch::{Full, Touch};
 use super::tree::Tree;
 
-/// A file system.
+/// A kind of file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileSystemKind {
-    /// Without a journal; data leave in long bios.
+    /// No journal; data are written in long bios.
     Ext2,
-    /// With a journal of metadata, in ordered mode; data leave page by page.
+    /// A journal of metadata, in ordered mode; data are written one page per bio.
     Ext3,
-    /// A tree with a journal of metadata, in ordered mode; tails of small files in the leaves.
+    /// A tree with a journal of metadata, in ordered mode; the tails of small files are in the
+    /// leaves.
     Reiserfs,
 }
 
 impl FileSystemKind {
-    /// All of them, by their names in experiment files.
+    /// All kinds, with their names in experiment files.
     pub const ALL: [(&'static str, FileSystemKind); 3] = [
         ("ext2", FileSystemKind::Ext2),
         ("ext3", FileSystemKind::Ext3),
         ("reiserfs", FileSystemKind::Reiserfs),
     ];
 
-    /// The most pages of data in one bio of a write.
+    /// Returns the maximum number of data pages in one write bio.
     pub(crate) fn write_bio_pages(self) -> u32 {
         match self {
             FileSystemKind::Ext2 => BIO_PAGES_MAX,
@@ -41,7 +42,7 @@ impl FileSystemKind {
     }
 }
 
-/// The most pages in one bio of a read: 512 KiB.
+/// Maximum number of pages in one bio: 512 KiB.
 pub(crate) const BIO_PAGES_MAX: u32 = 128;
 /// Number of blocks in a group: the number of bits in a bitmap block.
 const GROUP_BLOCKS: u32 = 32_768;
@@ -55,7 +56,8 @@ const DIRECT_PAGES: u32 = 12;
 const INDIRECT_PAGES: u32 = 1024;
 /// Size above which a file has no tail in the tree.
 const TAIL_FILE_BYTES_MAX: u64 = 16 << 10;
-/// Files that do not come back soon begin in different parts of a group.
+/// Number of parts of a block group. The task number of the writer selects the part in which a file
+/// of ext2 or ext3 begins, so that files of different writers are kept apart.
 const COLOURS: u32 = 16;
 /// Marker for a page whose content is in a leaf of the tree.
 const TAIL: u32 = u32::MAX;
@@ -75,13 +77,13 @@ fn look(block: u32) -> Touch {
     }
 }
 
-/// Location of a file.
+/// A file: its directory entry, inode and blocks.
 struct File {
     directory: u32,
     entry: u32,
     inode: u32,
     size_bytes: u64,
-    /// For each page its block, or [`TAIL`].
+    /// Block of each page, or [`TAIL`].
     blocks: Vec<u32>,
     indirect: Vec<u32>,
     /// Reiserfs: the item in the tree.
@@ -126,20 +128,21 @@ impl Numbers {
 pub(crate) struct Layout {
     kind: FileSystemKind,
     space: Space,
-    /// Inodes of each group.
+    /// Allocator of the inodes of each group.
     inodes: Vec<Numbers>,
     directories: Vec<Directory>,
-    /// By number - 1.
+    /// Files by `FileId` - 1.
     files: Vec<Option<File>>,
     free_files: Vec<FileId>,
-    /// Blocks of tables that were never used need not be read.
+    /// Blocks of the inode tables that have been used. A block that was never used need not be
+    /// read.
     used_tables: BTreeSet<u32>,
     tree: Tree,
     journal: std::ops::Range<u32>,
 }
 
 impl Layout {
-    /// An empty file system on so many blocks.
+    /// Creates an empty file system of `blocks` blocks.
     pub(crate) fn new(kind: FileSystemKind, blocks: u32) -> Layout {
         let mut space = Space::new(blocks);
         let groups = blocks.div_ceil(GROUP_BLOCKS);
@@ -160,7 +163,7 @@ impl Layout {
             let end = (start + own).min(blocks);
             (start..end).for_each(|block| space.take(block));
         }
-        // It passes over what the groups that it covers have at their starts.
+        // The journal skips the metadata blocks at the start of each group that it covers.
         let inside = journal.start..journal.end.min(blocks);
         let own: Vec<u32> = inside.filter(|block| space.is_free(*block)).collect();
         own.iter().for_each(|block| space.take(*block));
@@ -181,21 +184,22 @@ impl Layout {
         }
     }
 
-    /// The file system that this is.
+    /// Returns the kind of file system.
     pub(crate) fn kind(&self) -> FileSystemKind {
         self.kind
     }
 
-    /// The blocks of the journal.
+    /// Returns the blocks of the journal.
     pub(crate) fn journal(&self) -> std::ops::Range<u32> {
         self.journal.clone()
     }
 
-    /// Makes a directory; those of a top level are spread over the groups.
+    /// Creates a directory. Directories are top-level ones, which are spread over the groups.
     pub(crate) fn make_directory(&mut self, touches: &mut Vec<Touch>) -> Result<u32, Full> {
         let groups = self.inodes.len() as u32;
         let number = self.directories.len() as u32;
-        // Steps of a golden ratio of the device keep any number of directories apart.
+        // Steps of the golden ratio (0.618) of the number of groups keep any number of directories
+        // apart.
         let step = ((f64::from(groups) * 0.618) as u32).max(1);
         let group = number.wrapping_mul(step) % groups;
         let inode = self.take_inode(group, touches)?;
@@ -222,7 +226,7 @@ impl Layout {
         Ok(inode)
     }
 
-    /// The block of the table that has this inode.
+    /// Returns a change of the inode-table block that holds this inode.
     fn table_touch(&mut self, inode: u32) -> Touch {
         let (group, index) = (inode / INODES_IN_GROUP, inode % INODES_IN_GROUP);
         let block = group * GROUP_BLOCKS + 4 + index / INODES_IN_BLOCK;
@@ -232,7 +236,7 @@ impl Layout {
         }
     }
 
-    /// Makes an empty file.
+    /// Creates an empty file.
     pub(crate) fn create(
         &mut self,
         directory: u32,
@@ -271,7 +275,8 @@ impl Layout {
         }
     }
 
-    /// The block of a directory that has the entry changes; a block that it lacks is added.
+    /// Adds a change of the directory block that holds the entry. Allocates the block if the
+    /// directory lacks it.
     fn touch_entry(
         &mut self,
         directory: u32,
@@ -306,7 +311,7 @@ impl Layout {
         group * GROUP_BLOCKS
     }
 
-    /// Allocates a block, and changes the bitmap.
+    /// Allocates a block, and adds a change of its bitmap block.
     fn take_block(&mut self, goal: u32, touches: &mut Vec<Touch>) -> Result<u32, Full> {
         let block = self.space.take_near(goal).ok_or(Full)?;
         self.touch_bitmap(block, touches);
@@ -329,7 +334,7 @@ impl Layout {
         self.touch_bitmap(block, touches);
     }
 
-    /// Adds the blocks that are read to find the file by its name.
+    /// Adds the blocks that must be read to find the file by its name.
     pub(crate) fn look_up(&self, file: FileId, touches: &mut Vec<Touch>) {
         let of = self.file(file);
         let directory = &self.directories[of.directory as usize];
@@ -339,7 +344,7 @@ impl Layout {
         touches.push(look(self.home(file)));
     }
 
-    /// The block with what is known of the file: its inode, or its item in the tree.
+    /// Returns the block of the file's metadata: of its inode, or of its item in the tree.
     fn home(&self, file: FileId) -> u32 {
         let of = self.file(file);
         match of.item {
@@ -351,17 +356,19 @@ impl Layout {
         }
     }
 
-    /// The block of the file's inode or item, which is written when the file is synced.
+    /// Adds a change of the block of the file's inode or item, which is written when the file is
+    /// synced.
     pub(crate) fn touch_home(&self, file: FileId, touches: &mut Vec<Touch>) {
         touches.push(change(self.home(file)));
     }
 
-    /// Length in bytes.
+    /// Returns the length of the file in bytes.
     pub(crate) fn size_bytes(&self, file: FileId) -> u64 {
         self.file(file).size_bytes
     }
 
-    /// Returns the block of a page of the file; `None` if it has none, or is in a leaf of the tree.
+    /// Returns the block of a page of the file; `None` if the page has no block, or is in a leaf of
+    /// the tree.
     pub(crate) fn block_of(&self, file: FileId, page: u32) -> Option<u32> {
         let block = self.file(file).blocks.get(page as usize).copied();
         block.filter(|block| *block != TAIL)
@@ -402,7 +409,7 @@ impl Layout {
         }
         let pages = u32::try_from(size_bytes.div_ceil(4096)).map_err(|_| Full)?;
         let tail_page = self.tail_page(size_bytes);
-        // A tail that was in the tree may have to leave it.
+        // A page that was a tail in the tree may need a block now.
         let first = (self.file(file).blocks.len() as u32).saturating_sub(1);
         for page in first..pages {
             let old = self.file(file).blocks.get(page as usize).copied();
@@ -438,7 +445,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The page that lies in the tree when the file is so long.
+    /// Returns the page whose content is in the tree when the file has this size.
     fn tail_page(&self, size_bytes: u64) -> Option<u32> {
         let has_tail = self.kind == FileSystemKind::Reiserfs
             && size_bytes <= TAIL_FILE_BYTES_MAX
@@ -446,7 +453,8 @@ impl Layout {
         has_tail.then_some((size_bytes / 4096) as u32)
     }
 
-    /// A block for a page: behind the one before, or where files of that directory begin.
+    /// Allocates a block for a page: after the block of the previous page or, for the first block
+    /// of a file, where files of its directory begin.
     fn place_page(
         &mut self,
         file: FileId,
@@ -497,7 +505,7 @@ impl Layout {
         }
     }
 
-    /// Takes the file away, and returns its number of pages. Its number is free after
+    /// Removes the file, and returns its indirect blocks. Its number can be reused after
     /// [`forget`](Self::forget).
     pub(crate) fn remove(&mut self, file: FileId, touches: &mut Vec<Touch>) -> Vec<u32> {
         let of = self.files[file as usize - 1]
@@ -538,7 +546,7 @@ impl Layout {
         of.indirect
     }
 
-    /// The number of a removed file may be used again.
+    /// Allows the number of a removed file to be reused.
     pub(crate) fn forget(&mut self, file: FileId) {
         assert!(
             self.files[file as usize - 1].is_none(),
@@ -558,7 +566,7 @@ impl Layout {
     }
 }
 
-/// As `mke2fs` has it.
+/// Returns the number of blocks of a journal, as `mke2fs` chooses it.
 fn journal_blocks(blocks: u32) -> u32 {
     match blocks {
         0..32_768 => 1024,
@@ -574,9 +582,9 @@ mod tests {
     use super::*;
     use bimetal_rt::Rng;
 
-    /// Files come, grow and go at random; no block has two owners (the bitmap asserts it), each
-    /// page has one, and in the end all blocks are free again but those of the directory and the
-    /// tree.
+    /// Files are created, grown and removed at random. No block has two owners (the bitmap asserts
+    /// it), and each page has a block. In the end all blocks are free again, except those of the
+    /// directory and the tree.
     #[test]
     fn blocks_are_given_once_and_come_back() {
         for (_, kind) in FileSystemKind::ALL {
@@ -624,7 +632,7 @@ mod tests {
         }
     }
 
-    /// 12 pages, an indirect block, 1,024 pages, another one.
+    /// The file has 12 pages, an indirect block, 1,024 pages, and another indirect block.
     #[test]
     fn indirect_blocks_lie_between_the_pages_that_they_name() {
         let mut layout = Layout::new(FileSystemKind::Ext2, 100_000);

@@ -38,19 +38,19 @@ use touch::{Full, Touch};
 pub use layout::FileSystemKind;
 pub use pages::FileId;
 
-/// Task that commits, for schedulers that distinguish tasks.
+/// Task number of commits, for schedulers that distinguish tasks.
 const JOURNAL_TASK: u32 = 1;
-/// Task of the flusher, which writes on behalf of all programs.
+/// Task number of the flusher, which writes on behalf of all programs.
 const FLUSHER_TASK: u32 = 0;
-/// The first task of a workload.
+/// Task number of the first program of a workload.
 pub const FIRST_TASK: u32 = 2;
 
 /// CPU time of a program's calls, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuCosts {
-    /// A call that reads or writes.
+    /// Cost of a call that reads or writes.
     pub call_ns: u64,
-    /// Cost of finding and copying each page of it.
+    /// Cost of finding and copying each page of such a call.
     pub page_ns: u64,
     /// Cost of a call with a name: open, create, remove.
     pub name_ns: u64,
@@ -69,8 +69,8 @@ impl CpuCosts {
 }
 
 impl Default for CpuCosts {
-    /// Of a processor of 2.4 GHz: some 5,000 and 4,000 cycles for a call and a page, 24,000 for a
-    /// name, 30 for a character.
+    /// Returns the costs on a processor of 2.4 GHz: about 5,000 cycles for a call, 4,000 for a
+    /// page, 24,000 for a name, and 30 for a character.
     fn default() -> CpuCosts {
         CpuCosts {
             call_ns: 2_000,
@@ -84,21 +84,21 @@ impl Default for CpuCosts {
 /// Configuration of a file layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilesConfig {
-    /// The layout, and the journal.
+    /// Kind of file system: its layout and its journal.
     pub kind: FileSystemKind,
-    /// Pages of memory for the cache.
+    /// Size of the page cache in pages.
     pub memory_pages: u32,
-    /// The longest window of read-ahead in pages; 0 for none.
+    /// Maximum read-ahead window in pages; 0 disables read-ahead.
     pub read_ahead_pages: u64,
     /// Way in which written data reach the device.
     pub write_mode: WriteMode,
     /// Whether commits, syncs and written-through writes flush the device's cache.
     pub barriers: bool,
-    /// What processors take.
+    /// CPU costs of programs' calls.
     pub cpu: CpuCosts,
 }
 
-/// The device has no block, or no inode, for what was asked.
+/// Error of an operation for which the device has no free block or inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the device is too small for the workload")]
 pub struct NoSpace;
@@ -117,7 +117,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// The n-th program of a workload.
+    /// Creates the program with this number, counted from 0, of a workload.
     pub fn new(number: u32) -> Program {
         Program {
             task: FIRST_TASK + number,
@@ -125,7 +125,7 @@ impl Program {
         }
     }
 
-    /// Its number among all tasks.
+    /// Returns the task number of the program.
     pub(crate) fn task(&self) -> u32 {
         self.task
     }
@@ -139,7 +139,7 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    /// The file.
+    /// Returns the number of the file.
     pub fn file(&self) -> FileId {
         self.file
     }
@@ -149,7 +149,7 @@ impl OpenFile {
 /// timer.
 const PAID_AT_ONCE_NS: u64 = 200_000;
 
-/// See the module. Clones are the same file system.
+/// Virtual file layer; see the module. Clones refer to the same file system.
 #[derive(Clone)]
 pub struct Files(Rc<Inner>);
 
@@ -161,7 +161,7 @@ struct Inner {
     layout: RefCell<Layout>,
     write_back: RefCell<WriteBack>,
     journal: Option<RefCell<Journal>>,
-    /// A page has come, or gone, or a commit is done.
+    /// Notified when pages have been read or written, and when a commit begins or ends.
     changed: Event,
     flusher: Event,
     flusher_wanted: Cell<bool>,
@@ -170,7 +170,7 @@ struct Inner {
 }
 
 impl Files {
-    /// An empty file system on the device below `queue`, which is its alone.
+    /// Creates an empty file system on the device below `queue`. Nothing else may use the device.
     pub fn new(rt: &Rt, queue: Rc<Queue>, config: FilesConfig) -> Files {
         let disk = Disk::new(rt, queue);
         let layout = Layout::new(config.kind, disk.blocks());
@@ -197,8 +197,8 @@ impl Files {
             commit_wanted: Cell::new(false),
         };
         let files = Files(Rc::new(inner));
-        // They end with the world: whoever makes a file layer ends the runtime when it has its
-        // figures.
+        // These tasks end only with the runtime, which the creator of the file layer must end after
+        // reading the counters.
         rt.spawn(files.clone().flush_when_woken()).detach();
         rt.spawn(files.clone().flush_by_timer()).detach();
         if files.0.journal.is_some() {
@@ -207,7 +207,7 @@ impl Files {
         files
     }
 
-    /// Flushes, and bytes read from and written to the device, so far.
+    /// Returns the number of flushes so far, and of bytes read from and written to the device.
     pub fn device_traffic(&self) -> (u64, u64, u64) {
         let counts = self.0.disk.counts();
         (counts.flushes, counts.read_bytes, counts.written_bytes)
@@ -228,19 +228,19 @@ impl Files {
         self.0.disk.failure()
     }
 
-    /// Blocks of 4 KiB of the device.
+    /// Returns the number of blocks of 4 KiB of the device.
     pub fn device_blocks(&self) -> u32 {
         self.0.disk.blocks()
     }
 
-    /// Reads the device itself, beside the file system.
+    /// Reads blocks of the device directly, bypassing the file system.
     pub async fn read_device(&self, block: u32, blocks: u32, program: &mut Program) {
         self.spend(program, self.0.config.cpu.call_ns).await;
         self.pay(program).await;
         self.0.disk.read(block, blocks, program.task).await;
     }
 
-    /// Writes the device itself, over what a file system may have there.
+    /// Writes blocks of the device directly, overwriting any content of the file system.
     pub async fn write_device(&self, block: u32, blocks: u32, program: &mut Program) {
         self.spend(program, self.0.config.cpu.call_ns).await;
         self.pay(program).await;
@@ -268,10 +268,10 @@ impl Files {
         }
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     ///
     /// # Errors
-    /// When the device is full.
+    /// If the device is full.
     pub async fn make_directory(&self, program: &mut Program) -> Result<u32, NoSpace> {
         self.spend(program, self.0.config.cpu.name_ns).await;
         self.until_journal_has_room().await;
@@ -281,10 +281,10 @@ impl Files {
         Ok(directory)
     }
 
-    /// Makes an empty file in a directory.
+    /// Creates an empty file in a directory.
     ///
     /// # Errors
-    /// When the device is full.
+    /// If the device is full.
     pub async fn create(&self, directory: u32, program: &mut Program) -> Result<OpenFile, NoSpace> {
         self.spend(program, self.0.config.cpu.name_ns).await;
         self.until_journal_has_room().await;
@@ -313,7 +313,7 @@ impl Files {
         }
     }
 
-    /// Length of a file in bytes.
+    /// Returns the length of a file in bytes.
     pub fn size_bytes(&self, file: FileId) -> u64 {
         self.0.layout.borrow().size_bytes(file)
     }
@@ -353,7 +353,7 @@ impl Files {
         self.0.cache.borrow_mut().drop_clean();
     }
 
-    /// Brings blocks of metadata into memory, and changes those that an operation changes.
+    /// Reads metadata blocks into memory, and changes those that an operation changes.
     async fn touch_all(&self, mut touches: Vec<Touch>, program: &mut Program) {
         touches.sort_by_key(|touch| (touch.block, !touch.is_new, !touch.changes));
         touches.dedup_by(|next, first| {
@@ -412,8 +412,8 @@ impl Files {
         self.0.changed.until(is_here).await;
     }
 
-    /// Adds a page to the cache, and waits for memory if there is none; returns false if another
-    /// task has added it meanwhile.
+    /// Adds a page to the cache, and waits until the cache has room for it. Returns false if
+    /// another task has added the page meanwhile.
     async fn take_in(&self, file: FileId, page: u32, state: PageState) -> bool {
         loop {
             {
@@ -446,7 +446,7 @@ impl Files {
     }
 }
 
-/// Processors of the machine.
+/// Number of processors of the modelled machine.
 const PROCESSORS: u64 = 4;
-/// ReiserFS commits before a transaction has more.
+/// Number of blocks at which a ReiserFS transaction is full and must be committed.
 const REISERFS_TRANSACTION_BLOCKS: usize = 900;

@@ -1,9 +1,9 @@
-//! The page cache: which pages of which files are in memory, and their states.
+//! Page cache: the pages of each file that are in memory, and their states.
 //!
-//! Pages of 4 KiB without their content, for in an experiment only times and counts matter. Memory
+//! Pages have 4 KiB but no content, because in an experiment only times and counts matter. Memory
 //! has a fixed number of slots; a new page takes one, and evicts the least recently used clean page
-//! if none is free. Dirty pages, and pages being read or written, stay. It must never hold more
-//! pages than it has slots, and never lose a dirty page.
+//! if none is free. Dirty pages, and pages being read or written, stay. The cache must never hold
+//! more pages than it has slots, and never lose a dirty page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use bimetal_policy::lists::{Links, List};
 use bimetal_policy::write_back::Pages;
 
-/// A file's number.
+/// Number of a file.
 pub type FileId = u32;
 
 /// File that represents the metadata: its page n is block n of the device.
@@ -20,17 +20,17 @@ pub(crate) const METADATA: FileId = 0;
 /// State of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageState {
-    /// On its way from the device.
+    /// Being read from the device.
     Reading,
-    /// As on the device.
+    /// Same as on the device.
     Clean,
-    /// Changed.
+    /// Changed in memory.
     Dirty,
-    /// Changed, and not to be written before the journal has it.
+    /// Changed, and not to be written before the journal has committed the change.
     Held,
-    /// On its way to the device; changed again since, if so.
+    /// Being written to the device; `again` if the page was changed since the write began.
     Writing { again: bool },
-    /// As `Writing { again: true }`, and then to be held.
+    /// Like `Writing { again: true }`, but the page becomes `Held` when the write completes.
     WritingHeld,
 }
 
@@ -39,7 +39,7 @@ struct Place {
     file: FileId,
     page: u32,
     state: PageState,
-    /// Whoever comes here reads ahead.
+    /// Whether an access to this page starts the next read-ahead.
     marked: bool,
 }
 
@@ -48,30 +48,30 @@ struct Place {
 struct FilePages {
     places: BTreeMap<u32, u32>,
     dirty: BTreeSet<u32>,
-    /// Since when there has been a dirty page.
+    /// Time since which the file has had a dirty page.
     dirty_since_ns: u64,
-    /// Where the last pass over the dirty pages ended.
+    /// Page at which the next pass over the dirty pages starts.
     next_page: u32,
-    /// Pages on their way, in either direction.
+    /// Number of pages being read or written.
     under_way: u32,
 }
 
-/// See the module.
+/// Page cache; see the module.
 pub(crate) struct PageCache {
     places: Vec<Place>,
     free: Vec<u32>,
     links: Links,
-    /// Clean pages; the front was used last.
+    /// Clean pages, the most recently used one at the front.
     clean: List,
     files: BTreeMap<FileId, FilePages>,
-    /// Files with dirty pages, by the time since when.
+    /// Files with dirty pages, ordered by the time since which they have had one.
     dirty_files: BTreeSet<(u64, FileId)>,
     dirty_pages: u64,
     under_way_pages: u64,
 }
 
 impl PageCache {
-    /// A cache of so many pages, all free.
+    /// Creates a cache with `pages` free slots.
     pub(crate) fn new(pages: u32) -> PageCache {
         let nothing = Place {
             file: METADATA,
@@ -93,7 +93,7 @@ impl PageCache {
         }
     }
 
-    /// What the write-back policy looks at.
+    /// Returns the page counts on which the write-back policy decides.
     pub(crate) fn counts(&self) -> Pages {
         Pages {
             available: self.places.len() as u64,
@@ -102,7 +102,7 @@ impl PageCache {
         }
     }
 
-    /// The state of a page, if it is here.
+    /// Returns the state of a page, if it is in the cache.
     pub(crate) fn state(&self, file: FileId, page: u32) -> Option<PageState> {
         self.place(file, page)
             .map(|place| self.places[place as usize].state)
@@ -112,7 +112,7 @@ impl PageCache {
         self.files.get(&file)?.places.get(&page).copied()
     }
 
-    /// The page has been used; true, once, if it was marked.
+    /// Records an access to a page. Returns true if the page was marked, and removes the mark.
     pub(crate) fn touch(&mut self, file: FileId, page: u32) -> bool {
         let Some(place) = self.place(file, page) else {
             return false;
@@ -124,14 +124,14 @@ impl PageCache {
         std::mem::take(&mut self.places[place as usize].marked)
     }
 
-    /// Marks a page, if it is here.
+    /// Marks a page as a trigger of read-ahead, if it is in the cache.
     pub(crate) fn mark(&mut self, file: FileId, page: u32) {
         if let Some(place) = self.place(file, page) {
             self.places[place as usize].marked = true;
         }
     }
 
-    /// The first page behind `page` that is not here, within so many.
+    /// Returns the first of the `within` pages after `page` that is not in the cache.
     pub(crate) fn hole(&self, file: FileId, page: u64, within: u64) -> Option<u64> {
         let of = self.files.get(&file);
         let is_here = |at: u64| {
@@ -141,10 +141,10 @@ impl PageCache {
         (page + 1..=page + within).find(|at| is_here(*at).is_none())
     }
 
-    /// Takes a page in, in this state; false if every place has a page that must stay.
+    /// Adds a page in the given state. Returns false if no slot is free and no page can be evicted.
     ///
     /// # Panics
-    /// When the page is here.
+    /// If the page is in the cache already, or the state is neither clean nor reading.
     pub(crate) fn insert(&mut self, file: FileId, page: u32, state: PageState) -> bool {
         let Some(place) = self.take_place() else {
             return false;
@@ -182,7 +182,7 @@ impl PageCache {
         Some(place)
     }
 
-    /// A page that was read is here.
+    /// Marks a page as clean after its read has completed.
     pub(crate) fn has_been_read(&mut self, file: FileId, page: u32) {
         let Some(place) = self.place(file, page) else {
             return;
@@ -198,7 +198,8 @@ impl PageCache {
         self.files.get_mut(&file).expect("a page's file is known")
     }
 
-    /// A page that is here, and not being read, has been changed; true if it was not dirty before.
+    /// Marks a page as changed, which must be in the cache and not being read. Returns true if it
+    /// was clean before.
     pub(crate) fn change(&mut self, file: FileId, page: u32, now_ns: u64, held: bool) -> bool {
         let place = self.place(file, page).expect("what changes is here");
         let old = self.places[place as usize].state;
@@ -250,7 +251,7 @@ impl PageCache {
         }
     }
 
-    /// A held page may be written now.
+    /// Allows a held page to be written.
     pub(crate) fn release(&mut self, file: FileId, page: u32, now_ns: u64) {
         let Some(place) = self.place(file, page) else {
             return;
@@ -267,8 +268,8 @@ impl PageCache {
         }
     }
 
-    /// Up to `pages` dirty pages of a file, upwards from where the last pass ended and then from
-    /// the start, which are on their way from now on.
+    /// Takes up to `pages` dirty pages of a file, and marks them as being written. Begins where the
+    /// last pass ended, and wraps around to the start of the file.
     pub(crate) fn take_dirty(&mut self, file: FileId, pages: u64) -> Vec<u32> {
         let Some(of) = self.files.get_mut(&file) else {
             return Vec::new();
@@ -288,7 +289,7 @@ impl PageCache {
         taken
     }
 
-    /// These dirty pages of a file, in order, which are on their way from now on.
+    /// Takes the dirty pages of a file in this range, in order, and marks them as being written.
     pub(crate) fn take_dirty_in(&mut self, file: FileId, pages: Range<u32>) -> Vec<u32> {
         let dirty = self.files.get(&file).map(|of| of.dirty.range(pages));
         let taken: Vec<u32> = dirty.into_iter().flatten().copied().collect();
@@ -306,7 +307,7 @@ impl PageCache {
         self.under_way_pages += 1;
     }
 
-    /// A page is on the device.
+    /// Records that the write of a page has completed.
     pub(crate) fn has_been_written(&mut self, file: FileId, page: u32, now_ns: u64) {
         self.under_way_pages -= 1;
         self.file_mut(file).under_way -= 1;
@@ -325,18 +326,19 @@ impl PageCache {
         }
     }
 
-    /// The files with dirty pages, the one that has had some for longest first, and since when.
+    /// Returns the files with dirty pages, each after the time since which it has had one, oldest
+    /// first.
     pub(crate) fn oldest_dirty(&self) -> impl Iterator<Item = (u64, FileId)> + '_ {
         self.dirty_files.iter().copied()
     }
 
-    /// True when a page of the file is on its way, in either direction.
+    /// Returns true if a page of the file is being read or written.
     pub(crate) fn is_under_way(&self, file: FileId) -> bool {
         self.files.get(&file).is_some_and(|of| of.under_way > 0)
     }
 
-    /// Drops the pages of a file that are not on their way, dirty ones included; those that are
-    /// stay, clean when they have come.
+    /// Drops the pages of a file, dirty ones included. Pages being read or written stay, and are
+    /// clean on completion.
     pub(crate) fn drop_file(&mut self, file: FileId) {
         let Some(of) = self.files.get(&file) else {
             return;
@@ -347,7 +349,7 @@ impl PageCache {
         }
     }
 
-    /// Drops a page, as above.
+    /// Drops a page in the same way as [`drop_file`](Self::drop_file).
     pub(crate) fn drop_page(&mut self, file: FileId, page: u32) {
         let Some(place) = self.place(file, page) else {
             return;
@@ -421,7 +423,8 @@ mod tests {
         assert_eq!(here(&cache, 1), [0, 2]);
     }
 
-    /// Of the pages 1, 2, 8 and 9 two are written, then the next two, cyclically.
+    /// The first pass takes 2 of the dirty pages 1, 2, 8 and 9. The second starts after them, and
+    /// wraps around.
     #[test]
     fn passes_go_round_a_file() {
         let mut cache = PageCache::new(9);
@@ -466,8 +469,8 @@ mod tests {
         assert_eq!(cache.counts().dirty, 1);
     }
 
-    /// A held page is dirty only when it is released; one that is changed on its way is held
-    /// afterwards.
+    /// A held page is not dirty until it is released. A page that is changed while being written is
+    /// held again on completion.
     #[test]
     fn held_pages_wait_for_the_journal() {
         let mut cache = PageCache::new(2);

@@ -1,4 +1,4 @@
-//! Reading files: what is in memory, what is read because it is not, and what is read ahead.
+//! Reading files: from memory, from the device, and ahead.
 
 use bimetal_policy::read_ahead::Window;
 
@@ -7,7 +7,7 @@ use super::layout::BIO_PAGES_MAX;
 use super::pages::{FileId, PageState};
 use super::{Files, OpenFile, Program};
 
-/// A run of pages that lie behind one another on the device.
+/// Consecutive pages of a file whose blocks are contiguous on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub page: u32,
@@ -15,8 +15,9 @@ pub(super) struct Run {
     pub pages: u32,
 }
 
-/// The fewest runs that hold these pages, in order, each at its block. A run ends where the next
-/// page is not behind it, at `pages_max`, and where `breaks_before` says.
+/// Returns the fewest runs that cover these pairs of page and block, in order. A run ends where the
+/// next page or block is not adjacent, after `pages_max` pages, and where `breaks_before` returns
+/// true.
 pub(super) fn runs(
     pages: impl Iterator<Item = (u32, u32)>,
     pages_max: u32,
@@ -43,7 +44,7 @@ pub(super) fn runs(
 }
 
 impl Files {
-    /// Reads a range of a file, in one call; what is behind its end is not read.
+    /// Reads a range of a file, in one call; the range is cut at the end of the file.
     pub async fn read(&self, open: &mut OpenFile, offset: u64, bytes: u64, program: &mut Program) {
         let end = (offset + bytes).min(self.size_bytes(open.file));
         self.spend(program, self.0.config.cpu.call_ns).await;
@@ -58,7 +59,7 @@ impl Files {
         }
     }
 
-    /// Reads a page, of a request for so many from there.
+    /// Reads one page: the first of the `requested` pages that remain of a request.
     async fn read_page(
         &self,
         open: &mut OpenFile,
@@ -90,8 +91,8 @@ impl Files {
         }
     }
 
-    /// Reads what is not in memory of a window. The page that is `needed` waits for memory, the
-    /// others are left out when there is none.
+    /// Starts to read the pages of a window that are not in memory. The `needed` page waits for a
+    /// free slot; other pages are skipped if none is free.
     async fn start_reading(
         &self,
         file: FileId,
@@ -156,7 +157,7 @@ impl Files {
         self.0.changed.notify();
     }
 
-    /// Waits until a page that is changed in part is in memory.
+    /// Waits until a page is in memory, so that a part of it can be changed.
     pub(super) async fn bring_page(&self, file: FileId, page: u32, program: &mut Program) {
         while self.0.cache.borrow().state(file, page).is_none() {
             self.pay(program).await;

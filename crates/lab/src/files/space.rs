@@ -1,6 +1,6 @@
-//! Which blocks of the device are free: a bitmap, searched upwards from a goal.
+//! Free blocks of the device: a bitmap, searched upwards from a goal.
 
-/// See the module.
+/// Bitmap of free blocks; see the module.
 pub(crate) struct Space {
     /// A bit for each block, set when it is in use.
     words: Vec<u64>,
@@ -9,10 +9,10 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// All free.
+    /// Creates a bitmap with all blocks free.
     pub(crate) fn new(blocks: u32) -> Space {
         let mut words = vec![0; (blocks as usize).div_ceil(64)];
-        // What is behind the last block is nobody's.
+        // Mark the bits after the last block as in use.
         for block in blocks as usize..words.len() * 64 {
             words[block / 64] |= 1 << (block % 64);
         }
@@ -23,21 +23,21 @@ impl Space {
         }
     }
 
-    /// Blocks that are free.
+    /// Returns the number of free blocks.
     #[cfg(test)]
     pub(crate) fn free_blocks(&self) -> u32 {
         self.free
     }
 
-    /// True when nobody has the block.
+    /// Returns true if the block is free.
     pub(crate) fn is_free(&self, block: u32) -> bool {
         self.words[block as usize / 64] & (1 << (block % 64)) == 0
     }
 
-    /// Takes a block that is free.
+    /// Allocates a block that is free.
     ///
     /// # Panics
-    /// When it is not.
+    /// If the block is in use.
     pub(crate) fn take(&mut self, block: u32) {
         let (word, bit) = (block as usize / 64, 1 << (block % 64));
         assert!(self.words[word] & bit == 0, "a block has one owner");
@@ -45,10 +45,10 @@ impl Space {
         self.free -= 1;
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     ///
     /// # Panics
-    /// When it is free.
+    /// If the block is free already.
     pub(crate) fn give(&mut self, block: u32) {
         let (word, bit) = (block as usize / 64, 1 << (block % 64));
         assert!(self.words[word] & bit != 0, "a free block is not given");
@@ -56,7 +56,8 @@ impl Space {
         self.free += 1;
     }
 
-    /// Takes the first free block at or behind `goal`, or else the first of all.
+    /// Allocates the first free block at or after `goal`, or else the first free block of the
+    /// device.
     pub(crate) fn take_near(&mut self, goal: u32) -> Option<u32> {
         let goal = if goal < self.blocks { goal } else { 0 };
         let block = self

@@ -1,15 +1,16 @@
-//! What an operation says of metadata: the blocks that it touches, or that there are none left.
+//! Effects of an operation on metadata: the blocks that it touches, or the error that no block is
+//! left.
 
-/// A block of metadata that an operation looks at or changes.
+/// A block of metadata that an operation reads or changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Touch {
     pub block: u32,
-    /// It is changed.
+    /// Whether the operation changes the block.
     pub changes: bool,
-    /// It is new, so there is nothing to read.
+    /// Whether the block is new, so that it need not be read.
     pub is_new: bool,
 }
 
-/// No block, or no inode, is left.
+/// Error: no free block, or no free inode, is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;

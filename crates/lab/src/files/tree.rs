@@ -1,19 +1,19 @@
-//! The leaves of ReiserFS's tree: what is known of a file, with its tail, packed into blocks.
+//! Leaves of ReiserFS's tree: the metadata and the tails of files, packed into blocks.
 //!
-//! A model: an item goes into the leaf that is being filled, and moves there when it no longer fits
-//! where it is; leaves are not merged. Of the nodes above, those over the leaves are changed when a
-//! leaf comes or goes.
+//! This is a model. A new item goes into the leaf that is being filled, and an item that outgrows
+//! its leaf moves there. Leaves are not merged. Of the inner nodes, only those directly above the
+//! leaves exist; they are changed when a leaf is added or freed.
 
 use super::space::Space;
 use super::touch::{Full, Touch};
 
-/// Bytes of a leaf for items and their heads.
+/// Number of bytes of a leaf for items and their heads.
 const LEAF_BYTES: u32 = 4096 - 24;
-/// What is known of a file (44 bytes), and two heads of items.
+/// Number of bytes of a file's metadata (44) and of two item heads.
 const ITEM_BYTES: u32 = 44 + 2 * 24;
-/// An item is cut into parts before it is longer; only its last part is here.
+/// Maximum length of an item. ReiserFS splits a longer item; only its last part is modelled.
 const ITEM_BYTES_MAX: u32 = LEAF_BYTES;
-/// Leaves under a node.
+/// Number of leaves under an inner node.
 const LEAVES_IN_NODE: usize = 150;
 
 struct Leaf {
@@ -27,7 +27,7 @@ struct Item {
     bytes: u32,
 }
 
-/// See the module.
+/// Leaves of the tree; see the module.
 #[derive(Default)]
 pub(crate) struct Tree {
     leaves: Vec<Option<Leaf>>,
@@ -35,7 +35,7 @@ pub(crate) struct Tree {
     free_items: Vec<usize>,
     free_leaves: Vec<usize>,
     filling: Option<usize>,
-    /// Blocks of the nodes over the leaves.
+    /// Blocks of the inner nodes directly above the leaves.
     nodes: Vec<u32>,
 }
 
@@ -48,7 +48,7 @@ fn changed(block: u32, is_new: bool) -> Touch {
 }
 
 impl Tree {
-    /// Adds a file's item, and returns its number.
+    /// Adds an item for a file, and returns the number of the item.
     pub(crate) fn add(
         &mut self,
         space: &mut Space,
@@ -72,13 +72,13 @@ impl Tree {
         })
     }
 
-    /// Blocks of leaves and nodes.
+    /// Returns the number of blocks of leaves and inner nodes.
     #[cfg(test)]
     pub(crate) fn blocks(&self) -> u32 {
         (self.leaves.iter().flatten().count() + self.nodes.len()) as u32
     }
 
-    /// The block of the leaf that has the item.
+    /// Returns the block of the leaf that holds the item.
     pub(crate) fn leaf_of(&self, item: usize) -> u32 {
         let item = self.items[item].as_ref().expect("an item in use");
         self.leaf(item.leaf).block
@@ -92,7 +92,8 @@ impl Tree {
         self.leaves[leaf].as_mut().expect("an item has a leaf")
     }
 
-    /// The item has so many bytes of tail and pointers now; it moves if its leaf has no room.
+    /// Sets the number of bytes of tail and pointers of an item. Moves the item if its leaf has no
+    /// room.
     pub(crate) fn resize(
         &mut self,
         space: &mut Space,
@@ -116,14 +117,15 @@ impl Tree {
         Ok(())
     }
 
-    /// Takes the item away.
+    /// Removes the item.
     pub(crate) fn remove(&mut self, space: &mut Space, item: usize, touches: &mut Vec<Touch>) {
         let Item { leaf, bytes } = self.items[item].take().expect("an item in use");
         self.free_items.push(item);
         self.leave(space, leaf, bytes, touches);
     }
 
-    /// So many bytes leave a leaf; a leaf without items is given back.
+    /// Removes an item of `bytes` bytes from a leaf. Frees the leaf if it has no items left, unless
+    /// it is being filled.
     fn leave(&mut self, space: &mut Space, leaf: usize, bytes: u32, touches: &mut Vec<Touch>) {
         let is_filling = self.filling == Some(leaf);
         let of = self.leaf_mut(leaf);
@@ -141,7 +143,8 @@ impl Tree {
         touches.push(changed(bitmap_of(block), false));
     }
 
-    /// The leaf that is being filled, or a new one if it has no room; the bytes are in it.
+    /// Adds an item of `bytes` bytes to the leaf that is being filled, or to a new leaf if that has
+    /// no room. Returns the leaf.
     fn leaf_with_room(
         &mut self,
         space: &mut Space,
@@ -201,7 +204,7 @@ impl Tree {
     }
 }
 
-/// The block that says which blocks near this one are free.
+/// Returns the bitmap block that covers this block.
 fn bitmap_of(block: u32) -> u32 {
     block / 32_768 * 32_768
 }
@@ -210,8 +213,8 @@ fn bitmap_of(block: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Items of 92 bytes: 44 fit into 4072 bytes. The 45th begins a leaf; when all of the first
-    /// have gone, its block is free again.
+    /// A leaf of 4072 bytes holds 44 items of 92 bytes. The 45th item begins a new leaf. When all
+    /// items of the first leaf have been removed, its block is free again.
     #[test]
     fn a_leaf_is_filled_and_given_back() {
         let mut space = Space::new(1000);
@@ -232,7 +235,7 @@ mod tests {
         assert_eq!(space.free_blocks(), 998);
     }
 
-    /// Two tails of 2000 bytes with their items are 4184 bytes, more than a leaf.
+    /// Two items with tails of 2000 bytes take 4184 bytes, more than a leaf.
     #[test]
     fn an_item_that_no_longer_fits_moves() {
         let mut space = Space::new(1000);

@@ -1,5 +1,5 @@
-//! Writing files: into memory, and from there to the device, by writers, the flusher, the timer and
-//! the journal.
+//! Writing files: into memory, and from memory to the device, by writers, the flusher, the timer
+//! and the journal.
 
 use std::time::Duration;
 
@@ -13,14 +13,15 @@ use super::pages::{FileId, METADATA, PageState};
 use super::reading::{Run, runs};
 use super::{FLUSHER_TASK, Files, JOURNAL_TASK, NoSpace, Program};
 
-/// How long a flusher rests when the device is congested.
+/// Maximum pause of a flusher while the device is congested.
 const CONGESTION_WAIT: Duration = Duration::from_millis(100);
 
 impl Files {
-    /// Writes a range of a file, in one call. Behind its end the file grows; there must be no hole.
+    /// Writes a range of a file, in one call. A write past the end grows the file, and must not
+    /// leave a hole.
     ///
     /// # Errors
-    /// When the device is full.
+    /// If the device is full.
     pub async fn write(
         &self,
         file: FileId,
@@ -58,7 +59,7 @@ impl Files {
         Ok(())
     }
 
-    /// Changes a page; what it had is read before if that is needed.
+    /// Changes a page. With `has_old`, reads its old content first if that is not in memory.
     async fn change_page(&self, file: FileId, page: u32, has_old: bool, program: &mut Program) {
         loop {
             let state = self.0.cache.borrow().state(file, page);
@@ -87,7 +88,7 @@ impl Files {
         }
     }
 
-    /// Has a writer write himself, or wait, if too much is dirty.
+    /// Makes a program write dirty pages itself, or wait, if too many pages are dirty.
     async fn throttle(&self, program: &mut Program) {
         let mut throttle = Throttle::default();
         loop {
@@ -115,16 +116,16 @@ impl Files {
         }
     }
 
-    /// Waits until the device has done something, but no longer than so.
+    /// Waits until fewer pages are being written, but no longer than `most`.
     async fn until_less_is_under_way(&self, most: Duration) {
         let before = self.0.cache.borrow().counts().under_way;
         let less = || self.0.cache.borrow().counts().under_way < before;
-        // Whether something has come or the time is up, the caller looks again.
+        // The caller checks the counts again in both cases.
         let _ = self.0.rt.timeout(most, self.0.changed.until(less)).await;
     }
 
-    /// Starts to write so many dirty pages, those of the file first that has been dirty for
-    /// longest; says how many there were.
+    /// Starts to write up to `pages` dirty pages, beginning with the file that has been dirty for
+    /// longest. Returns the number of pages.
     async fn write_oldest(&self, pages: u64, task: u32) -> u64 {
         let mut left = pages;
         while left > 0 {
@@ -137,11 +138,11 @@ impl Files {
         pages - left
     }
 
-    /// Sends pages of a file, which are on their way, to the device.
+    /// Sends pages of a file that are marked as being written to the device.
     async fn write_pages(&self, file: FileId, pages: &[u32], task: u32) {
         let runs = {
             let layout = self.0.layout.borrow();
-            // Found before the first wait, for the file may be gone after it.
+            // Look the blocks up before the first wait, because the file may be removed during it.
             let at = |page: &u32| match file {
                 METADATA => (*page, *page),
                 _ => {
@@ -177,7 +178,7 @@ impl Files {
         self.0.rt.spawn_eager(write).detach();
     }
 
-    /// Writes in the background, when it is woken, until little is dirty.
+    /// Writes dirty pages in the background, when woken, until few pages are dirty.
     pub(super) async fn flush_when_woken(self) {
         loop {
             let wanted = &self.0.flusher_wanted;
@@ -195,7 +196,7 @@ impl Files {
         }
     }
 
-    /// Writes what has been dirty for long, by a timer.
+    /// Writes pages that have been dirty for long, by a timer.
     pub(super) async fn flush_by_timer(self) {
         let mut next_ns = self.0.write_back.borrow().next_timer_ns(0, 0);
         loop {
@@ -230,7 +231,7 @@ impl Files {
         }
     }
 
-    /// Waits until the running transaction takes more.
+    /// Waits until the open transaction accepts more blocks.
     pub(super) async fn until_journal_has_room(&self) {
         let Some(journal) = &self.0.journal else {
             return;
@@ -242,7 +243,7 @@ impl Files {
         }
     }
 
-    /// Commits every few seconds, and when somebody wants it.
+    /// Commits every 5 seconds (every 30 for ReiserFS), and on request.
     pub(super) async fn commit_by_timer(self) {
         let interval = match self.0.config.kind {
             FileSystemKind::Reiserfs => Duration::from_secs(30),
@@ -251,7 +252,7 @@ impl Files {
         loop {
             let wanted = &self.0.commit_wanted;
             let asked = self.0.committer.until(|| wanted.replace(false));
-            // Asked or not, it is time.
+            // Commit in both cases: after a request, and after the interval.
             let _ = self.0.rt.timeout(interval, asked).await;
             self.commit().await;
         }
@@ -284,7 +285,8 @@ impl Files {
         self.0.changed.notify();
     }
 
-    /// Writes a transaction into the ring; its last block when all others are there.
+    /// Writes a transaction into the ring. Writes its last block, the commit block, after all
+    /// others have completed.
     async fn write_journal(&self, places: &[u32]) {
         let Some((last, others)) = places.split_last() else {
             return;
@@ -304,7 +306,8 @@ impl Files {
         }
     }
 
-    /// What has been committed may be written in place, but for what has changed again.
+    /// Allows committed blocks to be written to their home locations, except blocks that the open
+    /// transaction has changed again.
     fn release(&self, transaction: &Transaction) {
         let now_ns = self.0.rt.now().as_ns();
         let journal = self.0.journal.as_ref().map(|journal| journal.borrow());
@@ -326,7 +329,7 @@ impl Files {
         self.0.changed.until(is_written).await;
     }
 
-    /// Waits until a file, and what is needed to find it, is on the device (`fsync`).
+    /// Waits until a file, and the metadata needed to find it, are on the device (`fsync`).
     pub async fn sync_file(&self, file: FileId, program: &mut Program) {
         self.pay(program).await;
         self.write_all_of(file, program.task).await;
@@ -334,7 +337,7 @@ impl Files {
         self.sync_metadata(file, program).await;
     }
 
-    /// Waits until what has changed of a file's metadata is on the device.
+    /// Waits until the changed metadata of a file is on the device, or in its journal.
     pub(super) async fn sync_metadata(&self, file: FileId, program: &mut Program) {
         if self.0.journal.is_some() {
             return self.sync_changed_metadata(program).await;
@@ -356,7 +359,7 @@ impl Files {
         }
     }
 
-    /// Waits until all metadata that has changed is on the device, or in its journal.
+    /// Waits until all changed metadata is on the device, or in its journal.
     pub(super) async fn sync_changed_metadata(&self, program: &mut Program) {
         self.pay(program).await;
         let Some(journal) = &self.0.journal else {
@@ -369,7 +372,7 @@ impl Files {
         self.0.changed.until(is_done).await;
     }
 
-    /// Waits until everything is on the device, and nothing is with it (`sync`).
+    /// Waits until everything is on the device, and no request is in flight (`sync`).
     pub async fn sync(&self, program: &mut Program) {
         self.pay(program).await;
         loop {

@@ -1,5 +1,6 @@
-//! What the kernel's block layer does with a device, counted by its tracepoints; where these cannot
-//! be had, by the device's own statistics, which know fewer kinds.
+//! Counters of the kernel's block layer for one device, from its tracepoints. If tracepoints are
+//! not available, the counters come from the device's own statistics, which distinguish fewer
+//! kinds.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -10,10 +11,10 @@ use super::disk::Disk;
 use super::{NativeError, io_error, sys};
 use crate::outcome::Direction;
 
-/// Where tracepoints have their numbers.
+/// Folder of the block layer's tracepoints, where their ids are.
 const EVENTS: &str = "/sys/kernel/tracing/events/block";
 
-/// Tracepoints whose sums are the counts, in the order of [`Kind`].
+/// Tracepoints to count, in the order in which `Way::with` takes their values.
 const TRACEPOINTS: [&str; 6] = [
     "block_bio_queue",
     "block_bio_backmerge",
@@ -22,9 +23,9 @@ const TRACEPOINTS: [&str; 6] = [
     "block_split",
     "block_rq_issue",
 ];
-/// Which requests are of which direction: `rwbs` (`blk_fill_rwbs`) begins with the operation,
-/// behind an F if the cache is flushed before. A flush alone is FF, and as a bio an FW of no
-/// sectors.
+/// Filters for the direction of requests. `rwbs` (`blk_fill_rwbs`) begins with the operation, after
+/// an F if the cache is flushed first. A flush alone is FF as a request, and FW without sectors as
+/// a bio.
 const READS: &str = "rwbs ~ \"R*\"";
 const WRITES: &str = "(rwbs ~ \"W*\" || rwbs ~ \"FW*\")";
 const FLUSHES: &str = "rwbs ~ \"FF*\"";
@@ -80,7 +81,7 @@ impl Tracepoints {
         let device = disk.number.in_traces();
         let all = |direction: &str| {
             let open = |tracepoint: &&str| {
-                // A bio without sectors is a flush, which is counted by itself.
+                // A bio without sectors is a flush, which is counted separately.
                 let rest = if *tracepoint == "block_bio_queue" {
                     " && nr_sector > 0"
                 } else {
@@ -103,7 +104,7 @@ impl Tracepoints {
     }
 }
 
-/// The numbers of a list such as `0-2,5`.
+/// Returns the numbers of a list such as `0-2,5`.
 fn numbers_in(list: &str) -> Vec<u32> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -112,19 +113,19 @@ fn numbers_in(list: &str) -> Vec<u32> {
     list.split(',').filter_map(range).flatten().collect()
 }
 
-/// Counts from here on.
+/// Counters of a device that count from the creation of this value.
 pub(super) struct Counters {
     disk: Disk,
     tracepoints: Result<Tracepoints, NativeError>,
     begun: Statistics,
 }
 
-/// What was counted.
+/// Values of the counters.
 pub(super) struct Counted {
     pub reads: Direction,
     pub writes: Direction,
     pub flushes: u64,
-    /// By what.
+    /// Source of the values, in words.
     pub by: String,
 }
 
@@ -163,7 +164,7 @@ impl Counters {
     }
 }
 
-/// `stat` of a device (`Documentation/block/stat.rst`).
+/// Statistics of a device, from its file `stat` (`Documentation/block/stat.rst`).
 #[derive(Clone, Copy)]
 struct Statistics {
     ways: [Way; 2],
@@ -189,7 +190,8 @@ impl Statistics {
         })
     }
 
-    /// Requests, merges, sectors and time of reads, the same of writes; flushes are the sixteenth.
+    /// Parses the fields: requests, merges, sectors and time of reads, then the same of writes.
+    /// Flushes are the sixteenth field.
     fn parse(text: &str) -> Option<Statistics> {
         let fields: Vec<u64> = text
             .split_whitespace()
@@ -218,8 +220,8 @@ impl Way {
         }
     }
 
-    /// What the statistics alone say: all merges are one kind, and a bio is what was issued or
-    /// merged.
+    /// Returns the counts that the statistics alone give. All merges count as back merges, and the
+    /// number of bios is the number of completed requests plus merges.
     fn alone(self) -> Direction {
         Direction {
             bios: self.completed + self.merges,
@@ -257,8 +259,8 @@ mod tests {
         assert_eq!(numbers_in("0"), [0]);
     }
 
-    /// Of a loop device: 7 reads of which 1 was merged, 40 sectors; 9 writes, 3 merged, 80 sectors;
-    /// 2 flushes.
+    /// Statistics of a loop device: 7 reads, 1 merge, 40 sectors; 9 writes, 3 merges, 80 sectors; 2
+    /// flushes.
     #[test]
     fn statistics_are_read_by_their_places() {
         let text = "7 1 40 3 9 3 80 5 0 8 8 0 0 0 0 2 1\n";

@@ -1,5 +1,5 @@
-//! A block device by its number, and everything that says that it is in use: a run writes over all
-//! of it.
+//! A block device by its number, and checks that it is not in use, because a run overwrites all of
+//! it.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::{NativeError, io_error};
 
-/// A device's number, as the kernel shows it.
+/// A device number, as the kernel shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceNumber {
     pub major: u32,
@@ -16,7 +16,7 @@ pub(super) struct DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// Of a number as `stat(2)` gives it.
+    /// Converts a device number of `stat(2)`.
     fn of_stat(number: u64) -> DeviceNumber {
         DeviceNumber {
             major: rustix::fs::major(number),
@@ -32,7 +32,7 @@ impl DeviceNumber {
         })
     }
 
-    /// As the kernel's tracepoints have it.
+    /// Returns the number in the form of the kernel's tracepoints.
     pub(super) fn in_traces(self) -> u64 {
         u64::from(self.major) << 20 | u64::from(self.minor)
     }
@@ -43,12 +43,12 @@ impl DeviceNumber {
 pub(super) struct Disk {
     pub path: PathBuf,
     pub number: DeviceNumber,
-    /// Its folder in sysfs.
+    /// Folder of the device in sysfs.
     pub folder: PathBuf,
 }
 
 impl Disk {
-    /// The block device at a path, which must be a whole one.
+    /// Returns the block device at a path. Refuses a partition.
     pub(super) fn at(path: &Path) -> Result<Disk, NativeError> {
         let refused = |why: &str| NativeError::Refused(format!("{}: {why}", path.display()));
         let metadata = fs::metadata(path).map_err(|source| io_error(path, source))?;
@@ -70,7 +70,8 @@ impl Disk {
         })
     }
 
-    /// Its length. The kernel counts in sectors of 512 bytes, whatever the device's own are.
+    /// Returns the size of the device in bytes. The kernel counts sectors of 512 bytes, whatever
+    /// the device's sector size is.
     pub(super) fn size_bytes(&self) -> Result<u64, NativeError> {
         let path = self.folder.join("size");
         let sectors = super::sysfs::read(&path)?.parse::<u64>();
@@ -78,7 +79,7 @@ impl Disk {
         Ok(sectors.saturating_mul(512))
     }
 
-    /// Refuses a device that anybody uses.
+    /// Refuses a device that is in use.
     pub(super) fn check_unused(&self) -> Result<(), NativeError> {
         let mut numbers = vec![self.number];
         let mut holders = vec![self.folder.join("holders")];
@@ -116,7 +117,7 @@ impl Disk {
         self.check_exclusive()
     }
 
-    /// The last word is the kernel's.
+    /// Refuses a device that the kernel does not open exclusively (`O_EXCL`).
     fn check_exclusive(&self) -> Result<(), NativeError> {
         let exclusive = fs::OpenOptions::new()
             .read(true)
@@ -140,16 +141,16 @@ impl Disk {
     }
 }
 
-/// The number of the block device at a path.
+/// Returns the number of the block device at a path.
 fn number_of(path: &str) -> Option<DeviceNumber> {
     let metadata = fs::metadata(path).ok()?;
     let is_device = metadata.file_type().is_block_device();
     is_device.then(|| DeviceNumber::of_stat(metadata.st_rdev()))
 }
 
-/// Where one of these devices is mounted, by `mountinfo` (proc(5)): the third field is the number
-/// of the file system's device, which is none of a disk's for btrfs, and the second behind ` - `
-/// the path of the device.
+/// Returns the mount point of one of these devices, from `mountinfo` (proc(5)). The third field is
+/// the device number of the file system, which for btrfs is not the number of a disk. The second
+/// field after ` - ` is the path of the device.
 fn mounted_at(
     mountinfo: &str,
     numbers: &[DeviceNumber],
@@ -166,7 +167,7 @@ fn mounted_at(
     })
 }
 
-/// The path of one of these devices that is swap, by `/proc/swaps`.
+/// Returns the path of one of these devices that is used as swap, from `/proc/swaps`.
 fn swap_on(
     swaps: &str,
     numbers: &[DeviceNumber],

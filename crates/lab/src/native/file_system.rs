@@ -1,4 +1,4 @@
-//! File systems: made by the tools of their makers, mounted where only this program sees them.
+//! File systems: made by their own tools, and mounted in a mount namespace of this thread.
 
 use std::ffi::CStr;
 use std::fs;
@@ -9,30 +9,30 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::{NativeError, io_error};
 
-/// A file system that can be made.
+/// A kind of file system that can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// Its name on the axis, and for the kernel.
+    /// Name on the axis `file_system`, and for `mount(2)`.
     pub name: &'static str,
     tool: &'static str,
     package: &'static str,
-    /// Options that make it whole at once (nothing is left for the background) and do not ask.
+    /// Options with which the tool asks no question, and leaves no work for the background.
     arguments: &'static [&'static str],
-    /// How its identity is given.
+    /// Options that set the UUID.
     identity: Identity,
-    /// Options of the mount, beside those of the run.
+    /// Mount options, in addition to those of the run.
     options: &'static CStr,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Identity {
-    /// `-U`, and `-E hash_seed` for the order of directories.
+    /// `-U UUID`, and `-E hash_seed=UUID`, which fixes the order of directories.
     Ext,
-    /// `-m uuid=`.
+    /// `-m uuid=UUID`.
     Xfs,
-    /// `-U`.
+    /// `-U UUID`.
     Btrfs,
-    /// `-u`.
+    /// `-u UUID`.
     Reiser,
 }
 
@@ -47,7 +47,7 @@ const fn ext(name: &'static str, tool: &'static str) -> Kind {
     }
 }
 
-/// All of them.
+/// All kinds of file systems.
 pub(super) const KINDS: [Kind; 6] = [
     ext("ext2", "mkfs.ext2"),
     ext("ext3", "mkfs.ext3"),
@@ -66,7 +66,8 @@ pub(super) const KINDS: [Kind; 6] = [
         package: "btrfs-progs",
         arguments: &["-q", "-f", "-K"],
         identity: Identity::Btrfs,
-        // It would give freed space back by itself, and that is I/O that nobody asked for.
+        // Without this option, btrfs discards freed space on its own, which is I/O that the load
+        // has not requested.
         options: c"nodiscard",
     },
     Kind {
@@ -80,20 +81,20 @@ pub(super) const KINDS: [Kind; 6] = [
 ];
 
 impl Kind {
-    /// The one of a name.
+    /// Returns the kind of this name.
     pub(super) fn named(name: &str) -> Option<Kind> {
         KINDS.into_iter().find(|kind| kind.name == name)
     }
 
-    /// That its tool is there.
+    /// Checks that the tool is installed in one of `folders`.
     pub(super) fn check(&self, folders: &[PathBuf]) -> Result<(), NativeError> {
         check_program(self.tool, self.name, self.package, folders)
     }
 
-    /// Makes it on a device, and gives the command.
+    /// Makes the file system on a device, and returns the command.
     ///
     /// # Errors
-    /// What its tool says.
+    /// The messages of the tool.
     pub(super) fn make(&self, device: &Path, uuid: &str) -> Result<String, NativeError> {
         let mut arguments: Vec<String> = self.arguments.iter().map(|&of| of.to_owned()).collect();
         let own = match self.identity {
@@ -138,7 +139,7 @@ impl Kind {
         }
     }
 
-    /// Mounts it.
+    /// Mounts the file system.
     ///
     /// # Errors
     /// Those of `mount(2)`.
@@ -166,7 +167,7 @@ impl Kind {
     }
 }
 
-/// The identity of 32 hexadecimal digits as tools want it.
+/// Formats 32 hexadecimal digits as a UUID.
 pub(super) fn uuid(digits: &str) -> String {
     let part = |range: std::ops::Range<usize>| digits.get(range).unwrap_or("");
     [
@@ -179,7 +180,7 @@ pub(super) fn uuid(digits: &str) -> String {
     .join("-")
 }
 
-/// That `program`, which makes `what` and comes with `package`, is in one of `folders`.
+/// Checks that `program`, which makes `what` and is part of `package`, is in one of `folders`.
 pub(super) fn check_program(
     program: &str,
     what: &str,
@@ -194,30 +195,31 @@ pub(super) fn check_program(
     }
 }
 
-/// Where programs are, the folders of system administration included.
+/// Returns the search path of programs, including the folders for system administration.
 pub(super) fn path_of_tools() -> std::ffi::OsString {
-    // A first program has no such variable.
+    // The first program of a guest has no `PATH`.
     let mut path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
     path.push(":/usr/sbin:/sbin");
     path
 }
 
-/// A mounted file system, which is unmounted when this is dropped.
+/// A mounted file system, which is unmounted when this value is dropped.
 pub(super) struct Mounted {
     place: PathBuf,
     is_mounted: bool,
 }
 
 impl Mounted {
-    /// Its root.
+    /// Returns the root of the file system.
     pub(super) fn root(&self) -> &Path {
         &self.place
     }
 
-    /// Its options, as the kernel says them: those of the mount, and those of the file system.
+    /// Returns the options that the kernel reports: those of the mount, and those of the file
+    /// system.
     ///
     /// # Errors
-    /// When it is not in the table of mounts.
+    /// If the file system is not in the mount table.
     pub(super) fn options(&self) -> Result<String, NativeError> {
         let path = Path::new("/proc/thread-self/mountinfo");
         let text = fs::read_to_string(path).map_err(|source| io_error(path, source))?;
@@ -233,7 +235,7 @@ impl Mounted {
         })
     }
 
-    /// Unmounts it, which writes everything that is left.
+    /// Unmounts the file system, which writes all remaining dirty data.
     ///
     /// # Errors
     /// Those of `umount(2)`.
@@ -251,7 +253,8 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if self.is_mounted {
-            // After a failure, which is told; the device is let go of as soon as nobody uses it.
+            // A failure has been reported already. Detach the mount, so that the device is released
+            // as soon as it is no longer in use.
             let _ = rustix::mount::unmount(&self.place, UnmountFlags::DETACH);
         }
     }

@@ -1,8 +1,8 @@
 //! Real files on a mounted file system, and the blocks of a real device, for the loads.
 //!
-//! Calls are the plain ones of the kernel, through its page cache; those to the device itself go
-//! past it, over the ring. Sizes are known from what was written, so a load asks the kernel for
-//! nothing that it would know itself.
+//! File calls are ordinary system calls through the page cache. Calls to the device itself bypass
+//! the page cache (`O_DIRECT`), over io_uring. The layer tracks file sizes from its writes, so that
+//! a load adds no system call to ask for them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,18 +22,18 @@ use super::programs::{Programs, Threads};
 use crate::files::{FileId, Program};
 use crate::layer::{FileLayer, LoadError};
 
-/// Bytes of a call at most: longer ones are made in pieces.
+/// Maximum number of bytes of one call; longer calls are split.
 const CALL_BYTES_MAX: u64 = 4 << 20;
 
 /// The device itself, for loads without a file system.
 pub(super) struct RawDevice {
     pub file: real_time::File,
     pub blocks: u32,
-    /// Each write is on the device when it is done.
+    /// Whether each write must be durable when it completes.
     pub write_through: bool,
 }
 
-/// See the module. Clones are the same files.
+/// Real files; see the module. Clones refer to the same files.
 #[derive(Clone)]
 pub(super) struct RealFiles(Rc<Inner>);
 
@@ -43,12 +43,12 @@ struct Inner {
     device: Option<RawDevice>,
     programs: Programs,
     stop: Arc<AtomicBool>,
-    /// What is written, by the seed.
+    /// Content of all writes, generated from the seed.
     bytes: Arc<Vec<u8>>,
     payload: Buf,
     next: Cell<u32>,
     files: RefCell<BTreeMap<FileId, Known>>,
-    /// The file that each program had open last.
+    /// The file that each program opened last.
     last: RefCell<BTreeMap<u32, OpenFile>>,
 }
 
@@ -65,17 +65,17 @@ pub(super) struct OpenFile {
     file: Arc<File>,
 }
 
-/// What a layer is made of.
+/// Parameters of a layer.
 pub(super) struct Place {
     /// The root of the mounted file system.
     pub root: PathBuf,
     /// The device, for loads without a file system.
     pub device: Option<RawDevice>,
-    /// Whether the load has many programs, which wait for themselves.
+    /// Whether the load has many programs, each of which needs a thread for its calls.
     pub has_many_programs: bool,
-    /// Set when the program shall end.
+    /// Set when the run is to stop.
     pub stop: Arc<AtomicBool>,
-    /// Of what is written.
+    /// Seed of the content of writes.
     pub seed: u64,
 }
 
@@ -89,7 +89,7 @@ impl RealFiles {
         };
         let payload = match place.device {
             Some(_) => {
-                // Of the pool, whose memory is aligned as a device wants it.
+                // Use the buffer pool, because its memory is aligned as the device requires.
                 let mut own = rt.pool().alloc_now(CALL_BYTES_MAX as usize);
                 own.copy_from_slice(&bytes);
                 own.freeze()
@@ -162,7 +162,8 @@ impl RealFiles {
         drop(before);
     }
 
-    /// A file to write to: the one that the program has open, or it is opened.
+    /// Returns an open file for a write: the file that the program opened last, or else opens
+    /// `file`.
     async fn at_hand(&self, file: FileId, program: &mut Program) -> Result<OpenFile, LoadError> {
         let last = self.0.last.borrow().get(&program.task()).cloned();
         match last {
@@ -184,7 +185,7 @@ fn failed(what: &str, source: io::Error) -> LoadError {
     }
 }
 
-/// Pieces of a range, each short enough for one call.
+/// Splits a range into pieces that are short enough for one call.
 fn pieces(offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let starts = (0..bytes).step_by(CALL_BYTES_MAX as usize);
     starts.map(move |at| (offset + at, CALL_BYTES_MAX.min(bytes - at)))
@@ -246,8 +247,8 @@ impl FileLayer for RealFiles {
     }
 
     async fn use_characters(&self, count: u64, _program: &mut Program) {
-        // Each through a register, as a program has it that takes one at a time; the compiler must
-        // not see through it.
+        // Pass each character through a register, like a program that takes one at a time. The
+        // compiler must not optimize the loop away.
         for character in self.0.bytes.iter().cycle().take(count as usize) {
             std::hint::black_box(*character);
         }
@@ -362,8 +363,8 @@ impl FileLayer for RealFiles {
     async fn remove(&self, file: FileId, program: &mut Program) -> Result<(), LoadError> {
         let path = self.path_of(file)?;
         {
-            // A file that is open when it is removed is only removed when it is closed, and costs
-            // more.
+            // Close the file first: removing an open file costs more, and takes effect only when
+            // the file is closed.
             let mut last = self.0.last.borrow_mut();
             if last
                 .get(&program.task())
@@ -387,7 +388,7 @@ impl FileLayer for RealFiles {
     }
 }
 
-/// A count that must be the whole.
+/// Checks that a call has transferred all `bytes` bytes.
 fn whole(outcome: io::Result<usize>, bytes: u64) -> io::Result<()> {
     match outcome? as u64 == bytes {
         true => Ok(()),

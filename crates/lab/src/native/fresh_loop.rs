@@ -1,6 +1,6 @@
-//! Loop devices that are ours alone: a new one for each run, since a depth that was made smaller
-//! stays with a loop device for as long as there is one. It stands in the journal before it is
-//! there.
+//! Loop devices of this program alone: a new one for each run, because a reduced depth stays with a
+//! loop device for as long as the device exists. A device is recorded in the journal before it is
+//! created.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,11 +9,11 @@ use super::NativeError;
 use super::journal::{Change, Journal};
 use super::loops::{self, Loop};
 
-/// The first number that is tried: programs that look for a free device take the lowest.
+/// First number to try: other programs that look for a free device take the lowest.
 const NUMBER_MIN: u32 = 64;
 const NUMBER_MAX: u32 = 1 << 16;
 
-/// A new loop device over `backing`.
+/// Creates a loop device over `backing`.
 pub(super) fn create(backing: &Path, journal: &mut Journal) -> Result<Loop, NativeError> {
     let control = loops::control()?;
     let number = make_node(&control, backing, journal)?;

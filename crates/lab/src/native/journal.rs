@@ -1,9 +1,9 @@
-//! What has been changed on the machine, written down before it is changed, so that it can be put
-//! back: at the end of a run, after an error, and by the next program when this one was killed.
+//! Journal of changes to the machine. Each change is recorded before it is made, so that it can be
+//! undone: at the end of a run, after an error, or by the next program if this one was killed.
 //!
-//! One file in `/run`, which is as old as the settings of the kernel are: both are gone when the
-//! machine starts again. A lock beside it lets one program at a time change things. Nothing may be
-//! changed that is not in the file first.
+//! The journal is one file in `/run`, which lives as long as the kernel's settings: a restart of
+//! the machine discards both. A lock file beside it permits changes to one program at a time.
+//! Nothing may be changed that is not in the journal first.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,44 +16,45 @@ use serde::{Deserialize, Serialize};
 
 use super::{NativeError, io_error, loops, sysfs};
 
-/// How long the kernel is given to let go of what a killed program held.
+/// Maximum time to wait until the kernel releases the resources of a killed program, and the
+/// interval between attempts.
 const LET_GO_MOST: Duration = Duration::from_secs(60);
 const LET_GO_STEP: Duration = Duration::from_millis(20);
 
-/// One thing that was changed or made.
+/// A change to the machine that can be undone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// A setting of the kernel, and what it was.
+    /// A setting of the kernel, and its old value.
     Setting {
-        /// Its file.
+        /// File of the setting.
         path: PathBuf,
-        /// What it read.
+        /// Old value.
         old: String,
     },
-    /// A loop device that was made, and the file below it.
+    /// A loop device that was created, and the file below it.
     Loop {
-        /// Its number.
+        /// Number of the loop device.
         number: u32,
-        /// The file.
+        /// File below the loop device.
         file: PathBuf,
     },
-    /// A file that was made.
+    /// A file that was created.
     File {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A group of processes that was made, and the one from which this process came into it.
+    /// A cgroup that was created, and the cgroup from which this process moved into it.
     Group {
-        /// Its folder.
+        /// Folder of the created cgroup.
         path: PathBuf,
-        /// The folder of the other.
+        /// Folder of the previous cgroup.
         from: PathBuf,
     },
 }
 
 impl Change {
-    /// Puts it back. What is as it was already is left alone.
+    /// Undoes the change. Does nothing if it is undone already.
     fn undo(&self) -> Result<(), NativeError> {
         match self {
             Change::Setting { path, old } => put_back(path, old),
@@ -63,7 +64,7 @@ impl Change {
         }
     }
 
-    /// In words.
+    /// Returns a description of the change.
     fn name(&self) -> String {
         match self {
             Change::Setting { path, old } => format!("{} (was {old})", path.display()),
@@ -73,7 +74,7 @@ impl Change {
     }
 }
 
-/// Writes a setting back, unless its device is gone.
+/// Writes a setting back, unless its device no longer exists.
 fn put_back(path: &Path, old: &str) -> Result<(), NativeError> {
     match sysfs::read(path) {
         Ok(now) if now == old => return Ok(()),
@@ -87,7 +88,7 @@ fn put_back(path: &Path, old: &str) -> Result<(), NativeError> {
 fn leave_group(path: &Path, from: &Path) -> Result<(), NativeError> {
     let inside = path.join("cgroup.procs");
     let me = std::process::id().to_string();
-    // A group that is gone has nobody in it.
+    // A cgroup that no longer exists has no members.
     let members = fs::read_to_string(&inside).unwrap_or_default();
     if members.lines().any(|member| member == me) {
         let back = from.join("cgroup.procs");
@@ -96,7 +97,7 @@ fn leave_group(path: &Path, from: &Path) -> Result<(), NativeError> {
     until_free(|| gone(fs::remove_dir(path), path))
 }
 
-/// That something is gone, whoever took it away.
+/// Converts the result of a removal: a file that does not exist counts as removed.
 fn gone(result: io::Result<()>, path: &Path) -> Result<(), NativeError> {
     match result {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(io_error(path, source)),
@@ -104,8 +105,7 @@ fn gone(result: io::Result<()>, path: &Path) -> Result<(), NativeError> {
     }
 }
 
-/// Tries until the kernel says something else than that it is busy, as it does while it takes a
-/// killed program apart.
+/// Retries while the kernel returns `EBUSY`, as it does while it tears down a killed program.
 fn until_free(attempt: impl Fn() -> Result<(), NativeError>) -> Result<(), NativeError> {
     let first = attempt();
     if !is_busy(&first) {
@@ -136,19 +136,19 @@ fn is_busy(outcome: &Result<(), NativeError>) -> bool {
     matches!(outcome, Err(NativeError::Io { error, .. }) if error.kind() == io::ErrorKind::ResourceBusy)
 }
 
-/// The changes that have not been put back, and the right to make some.
+/// Changes that have not been undone, and the lock that permits new ones.
 pub struct Journal {
     path: PathBuf,
     changes: Vec<Change>,
-    /// Locked as long as it is open.
+    /// Lock file, locked for as long as it is open.
     _lock: File,
 }
 
 impl Journal {
-    /// Takes the lock, and reads what a program has left that was killed.
+    /// Takes the lock, and reads the changes that a killed program has left.
     ///
     /// # Errors
-    /// When another program holds the lock, or the folder cannot be used.
+    /// If another program holds the lock, or the folder cannot be used.
     pub fn open(folder: &Path) -> Result<Journal, NativeError> {
         fs::create_dir_all(folder).map_err(|source| io_error(folder, source))?;
         let lock_path = folder.join("lock");
@@ -175,49 +175,49 @@ impl Journal {
         })
     }
 
-    /// True when a program that was killed has left something in `folder`, as far as this user may
-    /// see.
+    /// Returns true if `folder` has a journal with changes, as far as this user can see.
     pub fn is_left(folder: &Path) -> bool {
         folder.join("journal.json").exists()
     }
 
-    /// True while a program has the lock: what is in `folder` then is its own.
+    /// Returns true while a program holds the lock. The changes in `folder` then belong to that
+    /// program.
     pub fn is_held(folder: &Path) -> bool {
         let lock = File::open(folder.join("lock"));
         let asks = FlockOperation::NonBlockingLockShared;
         lock.is_ok_and(|lock| rustix::fs::flock(&lock, asks).is_err())
     }
 
-    /// Changes that have not been put back.
+    /// Returns the number of changes that have not been undone.
     pub fn len(&self) -> usize {
         self.changes.len()
     }
 
-    /// True if a change is written down already.
+    /// Returns true if a change is recorded already.
     pub(super) fn has(&self, change: &Change) -> bool {
         self.changes.contains(change)
     }
 
-    /// Writes down what is about to be changed.
+    /// Records a change before it is made.
     ///
     /// # Errors
-    /// When it cannot be written; then it must not be changed.
+    /// If the journal cannot be written; the change must not be made then.
     pub fn record(&mut self, change: Change) -> Result<(), NativeError> {
         self.changes.push(change);
         self.write()
     }
 
-    /// Strikes out the last change, which was not made after all.
+    /// Removes the record of the last change, which was not made.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the journal cannot be written.
     pub(super) fn forget_last(&mut self) -> Result<(), NativeError> {
         self.changes.pop();
         self.write()
     }
 
-    /// Puts back all but the first `keep` changes, the last first, and gives their names. What
-    /// cannot be put back stays in the journal, and the rest is put back nevertheless.
+    /// Undoes all but the first `keep` changes, the last one first, and returns their descriptions.
+    /// A change that cannot be undone stays in the journal, and the others are undone nevertheless.
     ///
     /// # Errors
     /// The first failure.
@@ -248,7 +248,8 @@ impl Journal {
             return gone(fs::remove_file(&self.path), &self.path);
         }
         let text = serde_json::to_string_pretty(&self.changes).expect("changes are plain data");
-        // In one step, so that a program that is killed leaves the old list or the new one.
+        // Replace the file atomically, so that a killed program leaves either the old list or the
+        // new one.
         let begun = self.path.with_extension("part");
         fs::write(&begun, text).map_err(|source| io_error(&begun, source))?;
         fs::rename(&begun, &self.path).map_err(|source| io_error(&self.path, source))

@@ -1,4 +1,4 @@
-//! The kernel's loop devices by their numbers: made, put over a file, and taken away.
+//! The kernel's loop devices, by number: creation, configuration over a file, and removal.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,11 +12,11 @@ const CONTROL: &str = "/dev/loop-control";
 /// A loop device over a file.
 pub(super) struct Loop {
     pub(super) path: PathBuf,
-    /// Open as long as the device is wanted, since the last to close it lets go of the file.
+    /// Open for as long as the device is needed, because the last close detaches the backing file.
     pub(super) file: File,
 }
 
-/// What loop devices are made and taken away by.
+/// Opens the device that creates and removes loop devices.
 pub(super) fn control() -> Result<File, NativeError> {
     let path = Path::new(CONTROL);
     File::open(path).map_err(|source| io_error(path, source))
@@ -30,17 +30,17 @@ fn block_folder(number: u32) -> PathBuf {
     PathBuf::from(format!("/sys/block/loop{number}"))
 }
 
-/// That there can be loop devices at all.
+/// Checks that the kernel supports loop devices.
 pub(super) fn check() -> Result<(), NativeError> {
     control().map(|_| ())
 }
 
-/// True if there is a loop device of this number.
+/// Returns true if a loop device of this number exists.
 pub(super) fn exists(number: u32) -> bool {
     block_folder(number).exists()
 }
 
-/// Makes the loop device of a number; false if somebody else was faster, and it is theirs.
+/// Creates the loop device of a number. Returns false if another program has created it already.
 pub(super) fn add(control: &File, number: u32) -> Result<bool, NativeError> {
     match sys::loop_add(control, number) {
         Ok(()) => Ok(true),
@@ -49,7 +49,7 @@ pub(super) fn add(control: &File, number: u32) -> Result<bool, NativeError> {
     }
 }
 
-/// Puts a loop device over `backing`, past the page cache.
+/// Configures a loop device over `backing`, bypassing the page cache.
 pub(super) fn configure(number: u32, backing: &Path) -> Result<Loop, NativeError> {
     let path = node(number);
     let file = open(&path)?;
@@ -72,10 +72,10 @@ fn open(path: &Path) -> Result<File, NativeError> {
     file.map_err(|source| io_error(path, source))
 }
 
-/// Takes a loop device away. One that has another file below it is somebody else's.
+/// Removes a loop device. A device over another file belongs to another program and is left alone.
 ///
 /// # Errors
-/// `ResourceBusy` as long as somebody has it open.
+/// `ResourceBusy` while any program has the device open.
 pub(super) fn remove(number: u32, backing: &Path) -> Result<(), NativeError> {
     let path = node(number);
     if !block_folder(number).exists() {
@@ -83,7 +83,8 @@ pub(super) fn remove(number: u32, backing: &Path) -> Result<(), NativeError> {
     }
     match fs::read_to_string(block_folder(number).join("loop/backing_file")) {
         Ok(file) if Path::new(file.trim_end()) != backing => return Ok(()),
-        // The kernel takes the file away when the last user closes the device, which is us here.
+        // The kernel detaches the file when the last user closes the device, which is this program
+        // here.
         Ok(_) => sys::loop_clear(&open(&path)?).map_err(|source| io_error(&path, source))?,
         Err(_) => {}
     }

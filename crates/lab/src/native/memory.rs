@@ -1,6 +1,6 @@
-//! Reduces the memory of a run below that of the machine: a cgroup with a memory limit, and a limit
-//! on the dirty pages of one device, in the proportion of an early kernel. It changes no setting of
-//! the whole machine.
+//! Limits the memory of a run to less than that of the machine: a cgroup with a memory limit, and a
+//! limit on the dirty pages of one device, in the same proportion as in Linux 2.6.26. It must never
+//! change a setting of the whole machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::{NativeError, io_error, sysfs};
 
 /// Name of the cgroup.
 const NAME: &str = "bimetal-lab";
-/// Divisor for the share of memory that may be dirty: a tenth, as in 2.6.26 (`dirty_ratio`).
+/// Divisor of memory for the limit on dirty pages: a tenth, as in Linux 2.6.26 (`dirty_ratio`).
 pub(super) const DIRTY_PART: u64 = 10;
 
 /// Location of the memory cgroups.

@@ -1,10 +1,11 @@
 //! Runs on this machine: the same loads over the kernel's own schedulers and file systems, on a
-//! loop device or a block device that is given.
+//! loop device or on a given block device.
 //!
-//! Every setting is written, read back, and read again just before the load; one that did not take
-//! ends the run with its name. Whatever is changed stands in a journal first and is put back behind
-//! each run. Mounts are in a table of this thread alone, so that they end with it however it ends.
-//! Nothing here may change a setting that concerns more than the device of the run.
+//! Every setting is written, read back, and read again just before the load. A setting that reads
+//! back a different value ends the run with an error that names it. Every change is recorded in a
+//! journal first, and undone after each run. Mounts are in a mount namespace of this thread, so
+//! they end with the thread in any case. This module must never change a setting that affects more
+//! than the device of the run.
 
 mod counters;
 mod disk;
@@ -45,7 +46,7 @@ fn io_error(path: &Path, source: io::Error) -> NativeError {
     }
 }
 
-/// Refuses a plan that this machine cannot run, changing nothing.
+/// Refuses a plan that this machine cannot run, without changing anything.
 ///
 /// # Errors
 /// The first thing that is missing or in use.
@@ -78,7 +79,8 @@ fn check_settings(settings: &Settings) -> Result<(), NativeError> {
         NativeDevice::Loop { backing, .. } => {
             loops::check()?;
             check_backing(backing)?;
-            // They are the same for all: loop devices differ in nothing that a scheduler needs.
+            // All loop devices have the same schedulers, so `loop0` stands for the device to be
+            // created.
             match Path::new("/sys/block/loop0/queue/scheduler").exists() {
                 true => check_scheduler(&settings.scheduler.name, Path::new("/sys/block/loop0")),
                 false => Ok(()),
@@ -87,7 +89,7 @@ fn check_settings(settings: &Settings) -> Result<(), NativeError> {
     }
 }
 
-/// That the programs of a run are in these folders.
+/// Checks that the programs of a run are in these folders.
 fn check_programs(settings: &Settings, folders: &[PathBuf]) -> Result<(), NativeError> {
     if settings.file_system != NO_FILE_SYSTEM {
         kind_of(&settings.file_system)?.check(folders)?;
@@ -107,7 +109,7 @@ fn check_scheduler(name: &str, folder: &Path) -> Result<(), NativeError> {
     known_scheduler(name, &text)
 }
 
-/// That a scheduler is among those of `queue/scheduler`.
+/// Checks that a scheduler is in the list of `queue/scheduler`.
 fn known_scheduler(name: &str, list: &str) -> Result<(), NativeError> {
     let known = sysfs::choices(list);
     match known.contains(&name) {
@@ -158,25 +160,25 @@ fn kind_of(name: &str) -> Result<Kind, NativeError> {
     Kind::named(name).ok_or_else(|| NativeError::Refused(format!("no file system `{name}`")))
 }
 
-/// The release of the kernel that runs.
+/// Returns the release of the running kernel.
 ///
 /// # Errors
-/// When it does not say.
+/// If the kernel does not report its release.
 pub fn kernel_release() -> Result<String, NativeError> {
     sysfs::read(Path::new("/proc/sys/kernel/osrelease"))
 }
 
-/// True when a program that was killed has left something that this user may put back. What one
-/// that is running has changed is not left.
+/// Returns true if a killed program has left changes that this user may undo. Changes of a running
+/// program do not count.
 pub fn is_left_to_us() -> bool {
     let folder = Path::new(FOLDER);
     rustix::process::geteuid().is_root() && Journal::is_left(folder) && !Journal::is_held(folder)
 }
 
-/// Puts back what a program has left that was killed, and gives its names.
+/// Undoes the changes that a killed program has left, and returns their descriptions.
 ///
 /// # Errors
-/// When another program is changing this machine, or something cannot be put back.
+/// If another program is changing this machine, or a change cannot be undone.
 pub fn restore() -> Result<Vec<String>, NativeError> {
     let folder = Path::new(FOLDER);
     match Journal::is_left(folder) {
@@ -185,8 +187,8 @@ pub fn restore() -> Result<Vec<String>, NativeError> {
     }
 }
 
-/// The right to change this machine, for as long as runs are made. Belongs to the thread that makes
-/// it.
+/// Right to change this machine while runs are executed. A session belongs to the thread that
+/// creates it.
 pub struct Session {
     journal: Journal,
     stop: Arc<AtomicBool>,
@@ -194,11 +196,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes the lock, and a table of mounts of its own for this thread. `stop` ends a run at its
-    /// next call.
+    /// Takes the lock, undoes the changes that a killed program has left, and gives this thread a
+    /// mount namespace of its own. `stop` ends a run at the next call of its load.
     ///
     /// # Errors
-    /// When another program is changing this machine.
+    /// If another program is changing this machine.
     pub fn begin(stop: Arc<AtomicBool>) -> Result<Session, NativeError> {
         let mut journal = Journal::open(Path::new(FOLDER))?;
         journal.undo_to(0)?;
@@ -214,10 +216,10 @@ impl Session {
         })
     }
 
-    /// Runs a cell with a seed, and puts back what that has changed.
+    /// Runs a cell with a seed, and undoes the changes of the run.
     ///
     /// # Errors
-    /// When the machine does not do what the run needs, or the load fails.
+    /// If the machine cannot execute the run, or the load fails.
     pub fn run(
         &mut self,
         choice: &Choice,
@@ -243,8 +245,8 @@ impl Session {
         Ok(outcome)
     }
 
-    /// The file below a loop device; one in a folder is made for all runs, the first time it is
-    /// asked for.
+    /// Returns the file below a loop device. A file in a folder is created on first use, for all
+    /// runs.
     fn backing(&mut self, settings: &Settings) -> Result<Option<PathBuf>, NativeError> {
         let NativeDevice::Loop { backing, .. } = device_of(settings)? else {
             return Ok(None);
@@ -276,10 +278,10 @@ impl Session {
         Ok(Some(path))
     }
 
-    /// Puts everything back.
+    /// Undoes all changes.
     ///
     /// # Errors
-    /// When something cannot be.
+    /// If a change cannot be undone.
     pub fn end(mut self) -> Result<(), NativeError> {
         self.journal.undo_to(0).map(|_| ())
     }

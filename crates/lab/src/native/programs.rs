@@ -1,8 +1,8 @@
-//! Programs that wait in the kernel for themselves: a thread for each, which makes its calls one
-//! after another.
+//! Programs that block in the kernel independently: one thread for each program, which executes the
+//! calls of the program one after another.
 //!
-//! A load of one program makes its calls where it stands, as any program does. With many, a call of
-//! one must not hold up the others.
+//! A load of one program makes its calls on the thread of the load, as any program does. In a load
+//! of many programs, a call of one must not block the others.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,21 +15,21 @@ use bimetal_rt::Rt;
 use bimetal_rt::mailbox::{Sender, mailbox};
 use bimetal_rt::sync::Event;
 
-/// Stack of a thread, which makes single calls.
+/// Stack size of a thread, which executes single calls.
 const STACK_BYTES: usize = 256 << 10;
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// Who makes the calls.
+/// Threads that execute the calls of programs.
 pub(super) enum Programs {
-    /// The load itself.
+    /// The thread of the load itself.
     One,
     /// A thread for each program.
     Many(Threads),
 }
 
 impl Programs {
-    /// Makes a call for a program, and waits for what came of it.
+    /// Executes a call for a program, and waits for its result.
     pub(super) async fn call<T: Send + 'static>(
         &self,
         program: u32,
@@ -41,7 +41,7 @@ impl Programs {
         }
     }
 
-    /// Ends the threads, each behind its last call.
+    /// Ends the threads, each after its last call.
     pub(super) fn close(&self) {
         if let Programs::Many(threads) = self {
             threads.close();
@@ -49,10 +49,10 @@ impl Programs {
     }
 }
 
-/// See the module.
+/// Threads of programs; see the module.
 pub(super) struct Threads {
     running: RefCell<BTreeMap<u32, Running>>,
-    /// Rings when a call is done.
+    /// Sender of a message for each completed call.
     bell: Arc<Sender<()>>,
     done: Rc<Event>,
 }
@@ -68,7 +68,7 @@ impl Threads {
         let mut letters = heard.listen(rt)?;
         let done = Rc::new(Event::new());
         let rung = Rc::clone(&done);
-        // It ends when the threads are gone and with them the last who can ring.
+        // This task ends when the threads have ended and the last sender is dropped.
         rt.spawn(async move {
             while letters.next().await.is_some() {
                 rung.notify();
@@ -93,7 +93,7 @@ impl Threads {
         let call = Box::new(move || {
             let outcome = call();
             *answer.lock().expect("nobody panics with it") = Some(outcome);
-            // Nobody listens any more when the load has been given up.
+            // The send fails only if the load has been abandoned and no task receives any more.
             let _ = bell.send(());
         });
         self.calls_of(program)?
@@ -103,12 +103,12 @@ impl Threads {
         self.done.until_some(taken).await
     }
 
-    /// The way to a program's thread, which is there from its first call on.
+    /// Returns the channel to a program's thread. The first call of a program starts its thread.
     fn calls_of(&self, program: u32) -> io::Result<mpsc::Sender<Call>> {
         if let Some(running) = self.running.borrow().get(&program) {
             return Ok(running.calls.clone());
         }
-        // At most one call of a program is under way.
+        // The channel holds at most one call, because a program has at most one call in flight.
         let (calls, asked) = mpsc::channel::<Call>();
         let thread = std::thread::Builder::new()
             .name(format!("program {program}"))
@@ -126,8 +126,8 @@ impl Threads {
         let running = std::mem::take(&mut *self.running.borrow_mut());
         for (_, Running { calls, thread }) in running {
             drop(calls);
-            // A thread that panicked has said so; what it should have done is missed by whoever
-            // waits for it.
+            // A thread that panicked has printed its message; the caller that waits for its result
+            // notices that it is missing.
             let _ = thread.join();
         }
     }

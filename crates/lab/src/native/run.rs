@@ -1,4 +1,4 @@
-//! One run: the device is made ready, the load runs on it, and what was counted is taken down.
+//! One run: the device is prepared, the load runs on it, and the counters are recorded.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ use crate::settings::{SCHEMA, Settings, run_id};
 use crate::workload::tool::Tool;
 use crate::workload::{Measured, Resolved, World};
 
-/// What a run is made with.
+/// Resources of a run.
 pub(super) struct Bench<'s> {
     pub journal: &'s mut Journal,
     pub stop: &'s Arc<AtomicBool>,
@@ -39,39 +39,40 @@ pub(super) struct Bench<'s> {
 /// The device of a run.
 struct Device {
     disk: Disk,
-    /// Held as long as the run lasts; a loop device is let go of with it.
+    /// Open for the duration of the run; closing it releases a loop device.
     file: File,
-    /// Settings of its queue need not be written down, since they are made anew with the device.
+    /// Whether the device is created for the run. Its queue settings then need not be recorded,
+    /// because they disappear with the device.
     is_ours: bool,
     name: String,
 }
 
 impl Device {
-    /// Where what may be dirty of it is limited.
+    /// Returns the folder of the limits on dirty pages of the device.
     fn bdi(&self) -> PathBuf {
         self.disk.folder.join("bdi")
     }
 }
 
-/// Settings as they were written, to be read again.
+/// Settings that have been written, with their values, to be verified later.
 #[derive(Default)]
 struct Written(Vec<(PathBuf, String)>);
 
-/// Makes tracing readable in this thread's table of mounts, where it is not. Without, less is
-/// counted, and a run says so.
+/// Mounts the tracing file systems in the mount namespace of this thread, unless they are mounted.
+/// Without them, fewer counters are available, and the outcome of a run says so.
 pub(super) fn mount_tracing() {
     for (kind, place, inside) in [
         ("tracefs", "/sys/kernel/tracing", "events"),
         ("debugfs", "/sys/kernel/debug", "block"),
     ] {
         if !Path::new(place).join(inside).exists() {
-            // Whoever needs it finds out, and says what is missing.
+            // If this fails, the code that needs the file system reports the error.
             let _ = rustix::mount::mount(kind, place, kind, MountFlags::empty(), None);
         }
     }
 }
 
-/// A file whose space is there, so that no run pays for finding it.
+/// Creates a file with its space allocated, so that no run pays for the allocation.
 pub(super) fn make_file(path: &Path, size_bytes: u64) -> Result<(), NativeError> {
     let file = File::create_new(path).map_err(|source| io_error(path, source))?;
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size_bytes)
@@ -147,15 +148,15 @@ fn ready_device(bench: &mut Bench<'_>, settings: &Settings) -> Result<Device, Na
     }
 }
 
-/// Makes the device take fewer requests at a time: without a scheduler, the number of requests is
-/// the device's own depth, and stays that when a scheduler comes. It cannot be undone, so it is
-/// done to a device that goes away.
+/// Limits the queue depth of the device. Without a scheduler, `nr_requests` is the depth of the
+/// device itself, which stays when a scheduler is selected later. The limit cannot be undone, so it
+/// is set only on a device that is removed after the run.
 fn set_depth(disk: &Disk, depth: u32) -> Result<(), NativeError> {
     sysfs::set(&disk.folder.join("queue/scheduler"), "none")?;
     sysfs::set(&disk.folder.join("queue/nr_requests"), &depth.to_string())
 }
 
-/// The device's depth, which only debugfs says.
+/// Checks the queue depth of the device, which only debugfs shows, and returns it.
 fn verify_depth(disk: &Disk, depth: u32) -> Result<String, NativeError> {
     let name = disk.folder.file_name().unwrap_or_default();
     let path = Path::new("/sys/kernel/debug/block")
@@ -177,8 +178,8 @@ fn verify_depth(disk: &Disk, depth: u32) -> Result<String, NativeError> {
 }
 
 impl Written {
-    /// Writes a setting and keeps it in mind; of a device that stays, what it was is written down
-    /// first.
+    /// Writes a setting, and remembers it for [`verify`](Self::verify). With a journal, records the
+    /// old value first.
     fn set(
         &mut self,
         journal: Option<&mut Journal>,
@@ -196,7 +197,8 @@ impl Written {
         Ok(())
     }
 
-    /// All of them once more: a later one may have changed an earlier one.
+    /// Checks all settings again, because a later one may have changed an earlier one. Returns
+    /// their values.
     fn verify(&self) -> Result<BTreeMap<String, String>, NativeError> {
         let mut all = BTreeMap::new();
         for (path, value) in &self.0 {
@@ -207,7 +209,8 @@ impl Written {
     }
 }
 
-/// Settings of the block layer. The window of read-ahead comes last, since others change it.
+/// Writes the settings of the block layer. The read-ahead window comes last, because other settings
+/// change it.
 fn tune(
     bench: &mut Bench<'_>,
     device: &Device,
@@ -234,8 +237,8 @@ fn tune(
     };
     written.set(None, queue.join("write_cache"), cache)?;
     let throttle = queue.join("wbt_lat_usec");
-    // A kernel without writeback throttling has nothing to switch off; nor has a queue where its
-    // scheduler does it.
+    // A kernel without writeback throttling has nothing to disable. A scheduler may have disabled
+    // it already.
     if throttle.exists() && sysfs::read(&throttle)? != "0" {
         written.set(None, throttle, "0")?;
     }
@@ -248,30 +251,31 @@ fn tune(
     written.set(None, queue.join("read_ahead_kb"), &window)
 }
 
-/// Limits what may be dirty of a device. The kernel keeps the limit as a part of what may be dirty
-/// of all memory, which changes with what is free, and a load like Postmark's is written in rounds
-/// of about that size: so it is done last, just before the load, and what it has become is among
-/// the settings of the run.
+/// Limits the dirty pages of a device. The kernel stores the limit as a fraction of the dirty pages
+/// that all memory may have, which changes with the free memory, and a load like Postmark is
+/// written in rounds of about that size. So the limit is set last, just before the load, and its
+/// resulting value is among the settings of the run.
 fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result<(), NativeError> {
     let bytes = u64::from(settings.memory_pages) * 4096 / DIRTY_PART;
     written.set(None, bdi.join("strict_limit"), "1")?;
-    // A loop device keeps the lower bound of whoever had it before, and the upper one must not be
+    // A loop device keeps the lower limit of its previous user, and the upper limit must not be
     // below it.
     sysfs::set(&bdi.join("min_ratio_fine"), "0")?;
     written.set(None, bdi.join("max_bytes"), &bytes.to_string())?;
-    // What the kernel keeps is a part; that must stay.
+    // The kernel stores the limit as a fraction, which must not change any more.
     let part = bdi.join("max_ratio_fine");
     let found = sysfs::read(&part)?;
-    // A device may have its share of what all devices write, and no more: without a lower bound
-    // what this one may have dirty would depend on what others do, and begin near nothing for one
-    // that was just made.
+    // The kernel gives a device a share of the dirty pages, in proportion to its writes. Without a
+    // lower limit, the share of this device would depend on the writes of other devices, and begin
+    // near zero for a new device.
     written.set(None, bdi.join("min_ratio_fine"), &found)?;
     written.0.push((part, found));
     Ok(())
 }
 
-/// Writes down all that a run may change of the queue of a device that stays. They are put back the
-/// other way round: the scheduler first, which sets others, then its parameters; the window last.
+/// Records all queue settings that a run may change, of a device that outlives the run. They are
+/// restored in reverse order: first the scheduler, which sets others, then its parameters, and the
+/// read-ahead window last.
 fn remember_queue(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
     let queue = disk.folder.join("queue");
     let mut paths = vec![queue.join("read_ahead_kb"), queue.join("wbt_lat_usec")];
@@ -289,11 +293,11 @@ fn remember_queue(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError>
     Ok(())
 }
 
-/// The same of the limits on what may be dirty, which a loop device keeps for whoever has it next.
+/// Records the limits on dirty pages, which a loop device keeps for its next user.
 ///
-/// The lower one must not be above the upper one at any time, so it is taken off first and put back
-/// last. `max_bytes` is a part of what may be dirty now, and another one later: what is put back is
-/// the part.
+/// The lower limit must never be above the upper one, so it is cleared first and restored last. The
+/// kernel stores `max_bytes` as a fraction of the dirty pages allowed at that moment, so the
+/// fraction is restored.
 fn remember_limits(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
     let bdi = disk.folder.join("bdi");
     let (lower, upper) = (bdi.join("min_ratio_fine"), bdi.join("max_ratio_fine"));
@@ -318,14 +322,14 @@ type Measurement = (Measured, Counted, u64);
 fn runtime(settings: &Settings, seed: u64) -> Result<Rt, NativeError> {
     let is_raw = settings.file_system == NO_FILE_SYSTEM;
     let options = UringOptions {
-        // Requests to the device use it, at most a thousand at a time of which each waits for its
-        // place.
+        // Only requests to the device use the pool: at most a thousand at a time, each of which
+        // waits until the pool has a buffer for it.
         pool_bytes: if is_raw { 64 << 20 } else { 1 << 20 },
         seed,
         register: false,
-        // The figures are those of this driver.
+        // The measurements are those of this driver.
         driver: DriverChoice::Uring,
-        // The processor time of an experiment is that of its I/O.
+        // No busy-polling, so that the CPU time of an experiment is that of its I/O.
         spin: Duration::ZERO,
         ..UringOptions::default()
     };
@@ -335,7 +339,7 @@ fn runtime(settings: &Settings, seed: u64) -> Result<Rt, NativeError> {
     })
 }
 
-/// Forgets what is cached of the device itself, of which a tool may just have read and written.
+/// Drops the cached pages of the device itself, which a tool may just have read and written.
 fn forget_pages(device: &Device) -> Result<(), NativeError> {
     let path = &device.disk.path;
     device
@@ -421,7 +425,7 @@ fn on_file_system(
     forget_pages(device)?;
     let is_sync = settings.write_mode == "through";
     let mounted = kind.mount(path, &Path::new(FOLDER).join("mount"), is_sync)?;
-    // A file system over several devices has limits and a window of its own.
+    // A file system over several devices has its own limits and its own read-ahead window.
     let own = PathBuf::from(format!("/sys/fs/btrfs/{uuid}/bdi"));
     let mut limited = vec![device.bdi()];
     if own.exists() {
@@ -483,8 +487,8 @@ fn measure(
     Ok((measured, counters.stop()?, elapsed_ns))
 }
 
-/// Has a program make the load, in the folder `root`, or on the device if that is empty. What it
-/// has written is durable when this ends.
+/// Runs the load in an external program, in the folder `root`, or on the device if the load has no
+/// file system. All written data are durable when this returns.
 fn measure_tool(
     rt: &Rt,
     tool: &Tool,

@@ -1,20 +1,20 @@
-//! The system calls that no library at hand has: loop devices, counters of tracepoints, a mount
-//! table of one's own.
+//! System calls that the libraries in use do not offer: loop devices, counters of tracepoints, and
+//! a private mount namespace.
 //!
-//! Each is one call with integers, or with a structure that lives as long as the call. Nothing here
-//! may decide anything.
+//! Each call takes integers, or a structure that lives as long as the call. This module must never
+//! make a decision.
 
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// `LOOP_CONFIGURE` and its neighbours, of `linux/loop.h`.
+/// `LOOP_CONFIGURE` and related commands of `linux/loop.h`.
 const LOOP_CLR_FD: libc::Ioctl = 0x4C01;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LOOP_CTL_ADD: libc::Ioctl = 0x4C80;
 const LOOP_CTL_REMOVE: libc::Ioctl = 0x4C81;
-/// The device is let go of when the last who has it open closes it.
+/// The last close of the device detaches the backing file.
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
@@ -23,9 +23,9 @@ const LO_FLAGS_DIRECT_IO: u32 = 16;
 struct LoopConfig {
     fd: u32,
     block_size: u32,
-    /// Device, inode, device of the file, offset, limit.
+    /// `lo_device`, `lo_inode`, `lo_rdevice`, `lo_offset` and `lo_sizelimit`.
     numbers: [u64; 5],
-    /// Number, cipher, length of its key.
+    /// `lo_number`, `lo_encrypt_type` and `lo_encrypt_key_size`.
     more_numbers: [u32; 3],
     flags: u32,
     names: [u8; 160],
@@ -38,7 +38,7 @@ const PERF_TYPE_TRACEPOINT: u64 = 2;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 const PERF_EVENT_IOC_ENABLE: libc::Ioctl = 0x2400;
 const PERF_EVENT_IOC_SET_FILTER: libc::Ioctl = 0x4008_2406;
-/// The first version of `struct perf_event_attr`, which every kernel knows.
+/// Number of words of the first version of `struct perf_event_attr`, which every kernel accepts.
 const PERF_ATTR_WORDS: usize = 8;
 
 fn answer(result: libc::c_int) -> io::Result<()> {
@@ -48,7 +48,7 @@ fn answer(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Makes the loop device of a number, by `/dev/loop-control`.
+/// Creates the loop device of a number, through `/dev/loop-control`.
 pub(super) fn loop_add(control: &File, number: u32) -> io::Result<()> {
     // SAFETY: takes integers; the descriptor is open.
     answer(unsafe {
@@ -60,14 +60,15 @@ pub(super) fn loop_add(control: &File, number: u32) -> io::Result<()> {
     })
 }
 
-/// Takes away the loop device of a number, which must be free.
+/// Removes the loop device of a number, which must not be in use.
 pub(super) fn loop_remove(control: &File, number: u32) -> io::Result<()> {
     let number = libc::c_ulong::from(number);
     // SAFETY: takes integers; the descriptor is open.
     answer(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_REMOVE, number) })
 }
 
-/// Puts a file below a loop device, past the page cache, until the last user closes the device.
+/// Attaches a file to a loop device, bypassing the page cache, until the last user closes the
+/// device.
 pub(super) fn loop_configure(device: &File, backing: &File) -> io::Result<()> {
     let config = LoopConfig {
         fd: backing.as_raw_fd() as u32,
@@ -79,18 +80,18 @@ pub(super) fn loop_configure(device: &File, backing: &File) -> io::Result<()> {
         init: [0; 2],
         reserved: [0; 8],
     };
-    // SAFETY: the structure is the one that the command reads, and lives until the call is back.
+    // SAFETY: the structure is the one that the command reads, and lives until the call returns.
     answer(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) })
 }
 
-/// Takes the file away from below a loop device, as soon as nobody has it open.
+/// Detaches the file from a loop device, as soon as no program has the device open.
 pub(super) fn loop_clear(device: &File) -> io::Result<()> {
     // SAFETY: takes integers; the descriptor is open.
     answer(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD, 0) })
 }
 
-/// From here on what this thread mounts is seen by it and its children only, and gone when they
-/// are.
+/// Gives this thread a private mount namespace: later mounts are visible only to this thread and
+/// its children, and end with them.
 pub(super) fn own_mounts() -> io::Result<()> {
     // SAFETY: takes flags; descriptors stay shared.
     answer(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
@@ -99,14 +100,14 @@ pub(super) fn own_mounts() -> io::Result<()> {
     Ok(rustix::mount::mount_change("/", private | all)?)
 }
 
-/// A counter, which runs, of a tracepoint on one processor; its value is read as eight bytes.
+/// Opens and starts a counter of a tracepoint on one processor. Its value is read as eight bytes.
 pub(super) fn count_events(tracepoint: u64, filter: &CStr, processor: u32) -> io::Result<File> {
     let mut words = [0_u64; PERF_ATTR_WORDS];
     words[0] = PERF_TYPE_TRACEPOINT | (size_of_val(&words) as u64) << 32;
     words[1] = tracepoint;
-    // `disabled`, the first of the flags: it counts nothing before it has its filter.
+    // `disabled`, the first of the flags: the counter does not count before its filter is set.
     words[5] = 1;
-    // SAFETY: the structure has the length that it says, and lives until the call is back; -1
+    // SAFETY: the structure has the length that it states, and lives until the call returns; -1
     // stands for every process and for no group.
     let fd = unsafe {
         libc::syscall(
@@ -123,7 +124,7 @@ pub(super) fn count_events(tracepoint: u64, filter: &CStr, processor: u32) -> io
     }
     // SAFETY: the kernel just gave us this descriptor.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) };
-    // SAFETY: the text ends in a zero and lives until the call is back.
+    // SAFETY: the text ends in a zero and lives until the call returns.
     answer(unsafe { libc::ioctl(fd.as_raw_fd(), PERF_EVENT_IOC_SET_FILTER, filter.as_ptr()) })?;
     // SAFETY: takes integers; the descriptor is open.
     answer(unsafe { libc::ioctl(fd.as_raw_fd(), PERF_EVENT_IOC_ENABLE, 0) })?;
@@ -134,8 +135,8 @@ pub(super) fn count_events(tracepoint: u64, filter: &CStr, processor: u32) -> io
 mod tests {
     use super::*;
 
-    /// By `linux/loop.h`: two numbers of 4 bytes, 232 bytes of `loop_info64`, and 64 that are
-    /// reserved; the flags are the last number before the names, 52 bytes into `loop_info64`.
+    /// `linux/loop.h` has two numbers of 4 bytes, 232 bytes of `loop_info64`, and 64 reserved
+    /// bytes. The flags are the last number before the names, 52 bytes into `loop_info64`.
     #[test]
     fn the_structure_is_that_of_the_kernel() {
         assert_eq!(size_of::<LoopConfig>(), 4 + 4 + 232 + 64);

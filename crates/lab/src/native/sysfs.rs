@@ -5,17 +5,18 @@ use std::path::Path;
 
 use super::{NativeError, io_error};
 
-/// A limit in bytes is kept as a part of what may be dirty of all memory, which changes with what
-/// is free: it reads so much more or less at most, just behind the write.
+/// Tolerance for a limit in bytes that is read back right after the write. The kernel stores the
+/// limit as a fraction of the dirty pages that all memory may have, which changes with the free
+/// memory.
 const ROUNDED_BY: f64 = 0.05;
 
-/// What a setting says. Of a list of choices it is the one in brackets.
+/// Returns the value of a setting. In a list of choices, the value is the choice in brackets.
 pub(super) fn read(path: &Path) -> Result<String, NativeError> {
     let text = fs::read_to_string(path).map_err(|source| io_error(path, source))?;
     Ok(chosen(text.trim()).to_owned())
 }
 
-/// `mq-deadline` of `none [mq-deadline] kyber`, and a text without brackets as it is.
+/// Returns `mq-deadline` for `none [mq-deadline] kyber`, and a text without brackets unchanged.
 fn chosen(text: &str) -> &str {
     let inside = text
         .split_once('[')
@@ -23,7 +24,7 @@ fn chosen(text: &str) -> &str {
     inside.map_or(text, |(inside, _)| inside)
 }
 
-/// The choices of a list such as `none [mq-deadline] kyber`.
+/// Returns the choices of a list such as `none [mq-deadline] kyber`.
 pub(super) fn choices(text: &str) -> Vec<&str> {
     let bare = |word: &'_ str| word.starts_with('[') && word.ends_with(']');
     text.split_whitespace()
@@ -40,7 +41,7 @@ pub(super) fn choices(text: &str) -> Vec<&str> {
 /// Writes a setting, and reads it back.
 ///
 /// # Errors
-/// When it cannot be written, or reads something else then.
+/// If the setting cannot be written, or reads back a different value.
 pub(super) fn set(path: &Path, value: &str) -> Result<(), NativeError> {
     fs::write(path, value).map_err(|source| NativeError::Io {
         what: format!("{} = {value}", path.display()),
@@ -49,10 +50,10 @@ pub(super) fn set(path: &Path, value: &str) -> Result<(), NativeError> {
     verify(path, value)
 }
 
-/// That a setting still says what was written.
+/// Checks that a setting still has the value that was written.
 ///
 /// # Errors
-/// When it reads something else.
+/// If the setting has a different value.
 pub(super) fn verify(path: &Path, value: &str) -> Result<(), NativeError> {
     let found = read(path)?;
     match is_same(value, &found) {
@@ -91,8 +92,8 @@ mod tests {
         );
     }
 
-    /// A limit of 6,710,886 bytes reads 6,708,015 or 6,636,171, since the kernel keeps it as a part
-    /// of its own; a window of 128 KiB that reads 2,560 has not been taken.
+    /// A limit of 6,710,886 bytes reads back as 6,708,015 or 6,636,171, because the kernel stores a
+    /// fraction. A window of 128 KiB that reads back as 2,560 has not been accepted.
     #[test]
     fn only_large_numbers_are_rounded() {
         assert!(is_same("6710886", "6708015"));

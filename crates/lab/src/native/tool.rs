@@ -1,7 +1,7 @@
-//! Runs the programs of others on the device of a run, and reads what they print.
+//! Runs external programs on the device of a run, and reads their output.
 //!
-//! They are children of this thread, in its control group and its table of mounts. Each must end
-//! before the run does: one that is still there when the run is to stop is killed.
+//! The programs are children of this thread, in its cgroup and its mount namespace. Each must end
+//! before the run does: a program that still runs when the run is to stop is killed.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -19,25 +19,25 @@ use crate::failure::RunError;
 use crate::layer::LoadError;
 use crate::workload::tool::{Printed, Step};
 
-/// How long nobody looks whether the run is to stop.
+/// Interval at which the stop flag is checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// What a program prints at most: none of them prints a hundredth of it.
+/// Maximum output of a program; each of the programs prints less than a hundredth of it.
 const PRINTED_BYTES_MAX: usize = 16 << 20;
 
-/// Where and when programs run.
+/// Environment in which programs run.
 pub(super) struct Scene<'s> {
-    /// Their folder.
+    /// Working directory of the programs.
     pub folder: &'s Path,
-    /// Set when the run is to end.
+    /// Set when the run is to stop.
     pub stop: &'s AtomicBool,
-    /// The time in ns.
+    /// Clock in ns.
     pub now_ns: &'s dyn Fn() -> u64,
 }
 
-/// Runs the steps one after another, and gives what each has printed.
+/// Runs the steps one after another, and returns the output of each.
 ///
 /// # Errors
-/// A program that cannot be started or fails; `Interrupted` when `stop` is set.
+/// If a program cannot be started or fails; `Interrupted` when `stop` is set.
 pub(super) fn run(steps: &[Step], scene: &Scene<'_>) -> Result<Vec<Printed>, RunError> {
     steps.iter().map(|step| run_step(step, scene)).collect()
 }
@@ -63,20 +63,20 @@ fn run_step(step: &Step, scene: &Scene<'_>) -> Result<Printed, RunError> {
     ))))
 }
 
-/// How a program has ended.
+/// Result of a program that has ended.
 pub(super) struct Ended {
-    /// By itself or by a signal.
+    /// Exit code, or the signal that ended the program.
     pub status: ExitStatus,
-    /// What it has printed.
+    /// Standard output.
     pub printed: Printed,
-    /// What it has printed as errors.
+    /// Standard error.
     pub complaint: String,
 }
 
-/// Runs a step until its program ends, whichever way.
+/// Runs a step until its program ends, successfully or not.
 ///
 /// # Errors
-/// A program that cannot be started or prints without end; `Interrupted` when `stop` is set.
+/// If the program cannot be started or prints without end; `Interrupted` when `stop` is set.
 pub(super) fn run_to_end(step: &Step, scene: &Scene<'_>) -> Result<Ended, RunError> {
     let failed = |error: io::Error| {
         RunError::Native(NativeError::Io {
@@ -87,18 +87,18 @@ pub(super) fn run_to_end(step: &Step, scene: &Scene<'_>) -> Result<Ended, RunErr
     let child = Command::new(step.program)
         .args(&step.arguments)
         .env("PATH", path_of_tools())
-        // Numbers are read as C prints them.
+        // The output is parsed with numbers in the form of the C locale.
         .env("LC_ALL", "C")
         .current_dir(scene.folder)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // It may have children of its own, which end with it.
+        // The program may have children, which are killed with it.
         .process_group(0)
         .spawn();
     let mut child = Killed(child.map_err(failed)?);
     if let Some(mut input) = child.0.stdin.take() {
-        // A program that does not want it says why at its end.
+        // A program that does not read its input reports the reason at its end.
         let _ = input.write_all(step.input.as_bytes());
     }
     let (printed, complaint) = read_all(&mut child.0, scene).map_err(|error| match error {
@@ -113,12 +113,12 @@ pub(super) fn run_to_end(step: &Step, scene: &Scene<'_>) -> Result<Ended, RunErr
     })
 }
 
-/// A child that does not outlive its run, nor do its own.
+/// A child process that is killed, with its own children, when this value is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // Where it has ended and was waited for, there is nothing to kill.
+        // If the child has ended and has been waited for, there is nothing to kill.
         if matches!(self.0.try_wait(), Ok(None)) {
             kill_with_its_own(&self.0);
             let _ = self.0.wait();
@@ -126,10 +126,11 @@ impl Drop for Killed {
     }
 }
 
-/// Kills what there still is of a child and its own, which are a group that has its number.
+/// Kills all processes that remain in the process group of a child. The number of the group is that
+/// of the child.
 fn kill_with_its_own(child: &Child) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // There may be none.
+        // The group may be empty.
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
@@ -139,7 +140,7 @@ enum Stopped {
     Failed(io::Error),
 }
 
-/// What comes out of a pipe until its end.
+/// Output of a pipe, read until its end.
 #[derive(Default)]
 struct Output {
     bytes: Vec<u8>,
@@ -165,7 +166,7 @@ impl Output {
     }
 }
 
-/// All that the child prints, and what it complains of.
+/// Reads all of the child's standard output and standard error.
 fn read_all(child: &mut Child, scene: &Scene<'_>) -> Result<(Printed, String), Stopped> {
     let (Some(mut out), Some(mut err)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(Stopped::Failed(io::ErrorKind::BrokenPipe.into()));
@@ -188,7 +189,7 @@ fn read_all(child: &mut Child, scene: &Scene<'_>) -> Result<(Printed, String), S
         ];
         let ready = poll(&mut fds, Some(&look)).map_err(|error| Stopped::Failed(error.into()))?;
         if ready == 0 && child.try_wait().map_err(Stopped::Failed)?.is_some() {
-            // What it has left behind keeps the pipes open, and says nothing.
+            // Processes that the child has left behind keep the pipes open, and print nothing.
             kill_with_its_own(child);
         }
         let [to_read, to_hear] = fds.each_ref().map(|fd| !fd.revents().is_empty());
@@ -222,7 +223,7 @@ mod tests {
         }
     }
 
-    /// With a clock that goes on by one with each look.
+    /// Runs a script with a clock that advances by one each time it is read.
     fn ran_until(script: &str, stop: bool) -> Result<Printed, RunError> {
         let looks = std::cell::Cell::new(0);
         let now_ns = || {
@@ -267,14 +268,14 @@ mod tests {
 
     #[test]
     fn what_a_program_leaves_behind_is_not_waited_for() {
-        // It keeps the pipe, says nothing, and would be there for ever.
+        // The background process keeps the pipe open, prints nothing, and would never end.
         let printed = ran("(trap '' HUP; exec sleep infinity) & echo gone").unwrap();
         assert_eq!(printed.text, "gone\n");
     }
 
     #[test]
     fn a_program_is_killed_when_the_run_stops() {
-        // It would never end.
+        // The command would never end.
         let error = ran_until("cat /dev/zero | cat >/dev/null", true).unwrap_err();
         assert!(matches!(error, RunError::Load(LoadError::Interrupted)));
     }

@@ -1,4 +1,4 @@
-//! Devices as an experiment file has them, and what each backend makes of them.
+//! Devices of an experiment file, and their resolved settings for each backend.
 
 use std::path::PathBuf;
 
@@ -11,11 +11,12 @@ use crate::device::{
     check_depth, written,
 };
 
-/// A flash device has tables of all its pages, in memory for as long as a run of it lasts.
+/// Maximum size of a flash device, because a run keeps tables of all its pages in memory.
 const FLASH_BYTES_MAX: u64 = 256 << 30;
-/// The depths that a loop device can be given: the kernel's least, and its own.
+/// Queue depths that a loop device can have: from the kernel's minimum to the default of the
+/// device.
 const LOOP_DEPTHS: std::ops::RangeInclusive<u32> = 4..=128;
-/// The depth of a modelled device without one.
+/// Default queue depth of a modelled device and of a device of our stack.
 const NCQ_DEPTH: u32 = 31;
 
 #[derive(Deserialize)]
@@ -72,7 +73,7 @@ impl Kind {
         }
     }
 
-    /// Where runs on it happen.
+    /// Returns the backend of runs on a device of this kind.
     fn backend(self) -> Backend {
         match self {
             Kind::Stack => Backend::Stack,
@@ -84,10 +85,10 @@ impl Kind {
 }
 
 impl FileDevice {
-    /// The device, with every number in it.
+    /// Returns the settings of the device, with all defaults filled in.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the mistake.
     pub(super) fn settings(&self, backend: Backend) -> Result<DeviceSettings, String> {
         if self.of.backend() != backend {
             return Err(format!(
@@ -105,7 +106,7 @@ impl FileDevice {
         }
     }
 
-    /// Refuses keys that mean nothing for the type.
+    /// Refuses keys that the type of device does not have.
     fn check_keys(&self, known: &[&str]) -> Result<(), String> {
         let given = [
             ("profile", self.profile.is_some()),
@@ -220,7 +221,7 @@ impl FileDevice {
         })
     }
 
-    /// What is written over must be named as such.
+    /// Refuses to overwrite a path unless the plan says `overwrite = true`.
     fn check_overwrite(&self, path: &std::path::Path) -> Result<(), String> {
         match self.overwrite {
             true => Ok(()),

@@ -1,5 +1,5 @@
-//! Groups of upright bars, each with its interval: one group for each choice on one axis, one bar
-//! in it for each on another.
+//! Groups of vertical bars with their intervals: one group for each choice on one axis, and in a
+//! group one bar for each choice on another axis.
 
 use super::scale::{Scale, short};
 use super::{COLOURS, LEFT, WIDTH, escaped, put};
@@ -8,39 +8,39 @@ const HEIGHT: f64 = 270.0;
 const RIGHT: f64 = 404.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 226.0;
-/// Share of a group's room that its bars take.
+/// Fraction of a group's width that its bars fill.
 const FILLED: f64 = 0.82;
-/// What a letter takes, about.
+/// Approximate width of a character.
 const LETTER: f64 = 6.9;
 
 /// A bar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bar {
-    /// Its height.
+    /// Height of the bar.
     pub value: f64,
-    /// The interval around it.
+    /// Lower end of the interval.
     pub low: f64,
-    /// The upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
-/// What to draw.
+/// A bar chart.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// What is measured, with its unit.
+    /// Measured quantity, with its unit.
     pub y_label: String,
     /// The names of the groups.
     pub groups: Vec<String>,
     /// The names of the bars in a group.
     pub names: Vec<String>,
-    /// Their looks: the same number looks the same in every drawing of a page.
+    /// Styles of the bars: the same number looks the same in every drawing of a page.
     pub styles: Vec<usize>,
-    /// For each group its bars; nothing where there was no run.
+    /// Bars of each group; `None` where there was no run.
     pub bars: Vec<Vec<Option<Bar>>>,
 }
 
 impl Bars {
-    /// The drawing.
+    /// Returns the chart as SVG.
     pub fn svg(&self) -> String {
         let all = self.bars.iter().flatten().flatten();
         let y = Scale::over(all.map(|bar| bar.high.max(bar.value)), true, (BOTTOM, TOP));
@@ -113,7 +113,8 @@ impl Bars {
         );
     }
 
-    /// The names with their places, row by row.
+    /// Returns the rows of the legend: the style, the name and the horizontal position of each
+    /// entry.
     fn legend_rows(&self) -> Vec<Vec<(usize, &str, f64)>> {
         let mut rows: Vec<Vec<(usize, &str, f64)>> = vec![Vec::new()];
         let mut x = LEFT;
@@ -133,7 +134,7 @@ impl Bars {
     }
 }
 
-/// The interval of a bar as a stroke with caps; nothing where there is none.
+/// Returns the interval of a bar as a stroke with caps; empty if the interval has no length.
 fn interval(bar: &Bar, y: &Scale, middle: f64, cap: f64) -> String {
     if bar.low >= bar.high {
         return String::new();
@@ -176,7 +177,7 @@ mod tests {
         })
     }
 
-    /// The axis goes from 0 to 100, which is 196 units: 50 takes 98 of them, 25 half of that.
+    /// The axis from 0 to 100 is 196 units long: a value of 50 takes 98 units, and 25 takes 49.
     #[test]
     fn bars_are_as_high_as_their_values_and_a_gap_has_none() {
         let bars = Bars {

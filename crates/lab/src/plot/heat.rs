@@ -1,5 +1,5 @@
-//! A map of latencies over time: each interval is a column, each class of latency a row, and the
-//! more there were the darker it is, by factors.
+//! Heat map of latencies over time: a column for each interval, and a row for each latency class.
+//! The more requests a cell has, the darker it is, on a logarithmic scale.
 
 use std::fmt::Write;
 
@@ -11,21 +11,21 @@ const HEIGHT: f64 = 200.0;
 const RIGHT: f64 = 404.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 166.0;
-/// Shades; each is a class of the page (`h1` the lightest).
+/// Number of shades. Each shade is a CSS class of the page (`h1` is the lightest).
 const SHADES: usize = 5;
 
-/// What to draw.
+/// A heat map.
 pub struct Heat<'m> {
-    /// What took so long.
+    /// Label of the drawing.
     pub label: String,
-    /// The length of an interval in ns.
+    /// Length of an interval in ns.
     pub interval_ns: u64,
-    /// Interval, class of latency, and how many there were, in order.
+    /// Cells in order: interval, latency class, and number of requests.
     pub map: &'m [(u16, u8, u64)],
 }
 
 impl Heat<'_> {
-    /// The drawing; nothing where there was no request.
+    /// Returns the heat map as SVG; empty if there was no request.
     pub fn svg(&self) -> String {
         let classes = self.map.iter().map(|cell| cell.1);
         let (Some(least), Some(most)) = (classes.clone().min(), classes.max()) else {
@@ -47,7 +47,7 @@ impl Heat<'_> {
         out
     }
 
-    /// One path for each shade; what lies side by side is one rectangle of it.
+    /// Draws one path for each shade; adjacent cells of the same shade are one rectangle.
     fn shades(&self, out: &mut String, x: &Scale, y: &Scale) {
         let most = self.map.iter().map(|cell| cell.2).max().unwrap_or(1).max(2);
         let shade_of = |count: u64| {
@@ -85,7 +85,8 @@ impl Heat<'_> {
         }
     }
 
-    /// A line at each power of ten, and one from where on a device counts as frozen.
+    /// Draws a line at each power of ten. The line above which a device counts as frozen looks
+    /// different.
     fn latencies(&self, out: &mut String, y: &Scale, [least, most]: [f64; 2]) {
         let decades = (3..12).map(|power| 10_u64.pow(power));
         for ns in decades.filter(|ns| (least..=most).contains(&(*ns as f64))) {
@@ -105,7 +106,7 @@ impl Heat<'_> {
     }
 }
 
-/// A power of ten of nanoseconds in few letters.
+/// Formats a power of ten of nanoseconds, such as `100 ms`.
 fn power_of_ten(ns: u64) -> String {
     let (unit_ns, unit) = match ns {
         ..1_000_000 => (1_000, "us"),
@@ -115,7 +116,7 @@ fn power_of_ten(ns: u64) -> String {
     format!("{} {unit}", ns / unit_ns)
 }
 
-/// The axis of time.
+/// Draws the time axis.
 fn times(out: &mut String, x: &Scale, end_s: f64) {
     put(
         out,
@@ -168,7 +169,7 @@ mod tests {
         assert_eq!(dark.matches('z').count(), 2, "{dark}");
         let faint = svg.split("class=\"h1\" d=\"").nth(1).unwrap();
         assert_eq!(faint.split('"').next().unwrap().matches('z').count(), 1);
-        // Five intervals of 1 ms across; the first rectangle takes three of them.
+        // The drawing is five intervals of 1 ms wide; the first rectangle covers three of them.
         let across = (RIGHT - LEFT) / 5.0;
         assert!(dark.starts_with(&format!("M{LEFT:.1} ")), "{dark}");
         assert!(

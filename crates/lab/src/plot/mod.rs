@@ -1,8 +1,8 @@
-//! Plots as SVG text: lines over sizes, and bars where there is one size.
+//! Plots as SVG text: lines over several sizes, and bars for a single size.
 //!
-//! They stand inside a page that has the colours (`c0` to `c7`, by theme) and nothing else to load.
-//! A line is told by colour, marker and dash, and by its name at its end, so that neither colour
-//! nor a legend is needed to read it. A plot must never draw outside its frame.
+//! A plot is part of a page, which defines the colours (`c0` to `c7`, by theme); it loads nothing
+//! else. A line is identified by colour, marker and dash, and by its name at its end, so it is
+//! readable without colour and without a legend. A plot must never draw outside its frame.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ mod scale;
 pub use scale::short;
 use scale::{Scale, spread};
 
-/// Marks at round numbers along a curve, and strokes at its ends.
+/// Returns marks at round numbers along a curve, and marks without a label at its ends.
 pub fn round_marks(least: f64, most: f64) -> Vec<Mark> {
     let ticks = Scale::over([least, most].into_iter(), false, (0.0, 1.0)).ticks();
     let inside = ticks
@@ -34,30 +34,29 @@ pub fn round_marks(least: f64, most: f64) -> Vec<Mark> {
         .collect()
 }
 
-/// The style of pages with plots: colours by theme, tables, and what a reader holds the pointer
-/// over.
+/// Style sheet of pages with plots: colours by theme, tables, and highlighting under the pointer.
 pub const STYLE: &str = include_str!("page.css");
 
-/// Units of the drawing, which is about as many pixels on a phone.
+/// Sizes in units of the drawing; a unit is about one pixel on a phone.
 const WIDTH: f64 = 410.0;
 const HEIGHT: f64 = 310.0;
 const LEFT: f64 = 52.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 54.0;
-/// Between the baselines of names, at least.
+/// Minimum distance between the baselines of names.
 const LINE_HEIGHT: f64 = 13.5;
-/// What a letter of a name takes, about.
+/// Approximate width of a character of a name.
 const LETTER: f64 = 7.3;
-/// Between the middles of labels under the axis, at least.
+/// Minimum distance between the centres of labels under the axis.
 const X_LABEL_GAP: f64 = 44.0;
-/// Colours that the page has.
+/// Number of colours of the page.
 pub const COLOURS: usize = 8;
 
 /// One line of a plot.
 pub struct Series {
-    /// What stands at its end.
+    /// Name at the end of the line.
     pub name: String,
-    /// Its look: the same number looks the same in every plot of a page.
+    /// Style of the line: the same number looks the same in every plot of a page.
     pub style: usize,
     /// Points from left to right.
     pub points: Vec<(f64, f64)>,
@@ -65,34 +64,35 @@ pub struct Series {
 
 /// A mark on the horizontal axis.
 pub struct Mark {
-    /// Where.
+    /// Value at which the mark is.
     pub x: f64,
-    /// The value, and what it is a share of; without a value there is a stroke alone.
+    /// Two lines of label: the value, and the quantity of which it is a share. Without a value, the
+    /// mark is only a stroke.
     pub lines: [String; 2],
 }
 
-/// What to draw.
+/// A plot of lines or bars.
 pub struct Plot {
-    /// What is measured, with its unit.
+    /// Measured quantity, with its unit.
     pub y_label: String,
-    /// What is along the horizontal axis, with its unit.
+    /// Quantity along the horizontal axis, with its unit.
     pub x_label: String,
-    /// Values along the horizontal axis; one alone makes bars of the series.
+    /// Marks along the horizontal axis. With a single mark, the series are drawn as bars.
     pub marks: Vec<Mark>,
     /// The lines.
     pub series: Vec<Series>,
-    /// A value that the others are compared with.
+    /// Value with which the others are compared.
     pub reference: Option<f64>,
-    /// The axis of values must begin at 0.
+    /// Whether the axis of values must begin at 0.
     pub from_zero: bool,
-    /// Whether equal factors, and not equal differences, are equally long on the horizontal axis.
+    /// Whether the horizontal axis is logarithmic.
     pub by_factors: bool,
-    /// Whether the points have marks; a curve of many is better without.
+    /// Whether the points have markers; a curve of many points is clearer without them.
     pub has_points: bool,
 }
 
 impl Plot {
-    /// The drawing.
+    /// Returns the plot as SVG.
     pub fn svg(&self) -> String {
         match self.marks.len() {
             0 | 1 => self.bars(),
@@ -132,7 +132,7 @@ impl Plot {
         out
     }
 
-    /// The lines of values, from side to side.
+    /// Draws the horizontal grid lines, and the line of the reference value.
     fn grid(&self, out: &mut String, y: &Scale, right: f64) {
         grid(out, y, right, self.reference);
         if let Some(reference) = self.reference {
@@ -144,7 +144,8 @@ impl Plot {
         }
     }
 
-    /// What stands under the axis. A label that would touch the one before it is left out.
+    /// Draws the horizontal axis with its marks. A label that would touch the previous label is
+    /// left out.
     fn under(&self, out: &mut String, x: &Scale, right: f64) {
         let bottom = HEIGHT - BOTTOM;
         put(
@@ -184,7 +185,8 @@ impl Plot {
         );
     }
 
-    /// One size: the values as bars, with their names in front and the numbers behind.
+    /// Returns a plot of a single size: the values as bars, with names before and numbers after
+    /// them.
     fn bars(&self) -> String {
         const ROW: f64 = 22.0;
         let left = self.names_width();
@@ -227,8 +229,8 @@ impl Plot {
     }
 }
 
-/// A line and a number at each round value, up to `right`. Where `without` is there is a line
-/// already.
+/// Draws a line and a number at each round value, up to `right`. At the value `without`, draws only
+/// the number, because the caller draws a line there.
 fn grid(out: &mut String, y: &Scale, right: f64, without: Option<f64>) {
     for tick in y.ticks() {
         let at = y.at(tick);
@@ -297,7 +299,7 @@ fn draw_line(out: &mut String, series: &Series, x: &Scale, y: &Scale, has_points
     out.push_str("</g>\n");
 }
 
-/// Circle, square, triangle, diamond.
+/// Returns the path of a marker by style: circle, square, triangle or diamond.
 fn marker(style: usize, x: f64, y: f64) -> String {
     match style % 4 {
         0 => format!(
@@ -310,7 +312,7 @@ fn marker(style: usize, x: f64, y: f64) -> String {
     }
 }
 
-/// The name beside the end of its line, with a stroke to it where it had to move.
+/// Draws the name beside the end of its line, with a stroke from the line to the name.
 fn draw_name(out: &mut String, series: &Series, right: f64, (end, label): (f64, f64)) {
     put(
         out,
@@ -327,7 +329,7 @@ fn draw_name(out: &mut String, series: &Series, right: f64, (end, label): (f64, 
     );
 }
 
-/// Text inside of HTML and SVG.
+/// Escapes text for HTML and SVG.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -369,7 +371,7 @@ mod tests {
         }
     }
 
-    /// The numbers behind `key` in each piece of `svg` that has it.
+    /// Returns the numbers after `key` in each piece of `svg` that contains it.
     fn numbers(svg: &str, before: &str, key: &str) -> Vec<f64> {
         let pieces = svg.split(before).skip(1);
         let values = pieces.filter_map(|piece| piece.split_once(key)?.1.split('"').next());

@@ -1,25 +1,25 @@
-//! From values to places on a drawing, ticks at round numbers, and numbers in few letters.
+//! Mapping of values to positions in a drawing, ticks at round numbers, and short forms of numbers.
 //!
-//! Any finite values must give finite places: equal values, zeros and a single one included.
+//! Any finite values must give finite positions, including equal values, zeros and a single value.
 
-/// Ticks of an axis, about.
+/// Approximate number of ticks of an axis.
 const TICKS: f64 = 5.0;
-/// Length of an axis as a share of its largest value, at least.
+/// Minimum length of an axis as a fraction of its largest value.
 const LEAST_RANGE: f64 = 0.1;
 
 /// An axis.
 pub(super) struct Scale {
     from: f64,
     to: f64,
-    /// Places of both ends.
+    /// Positions of both ends.
     at: (f64, f64),
     logarithmic: bool,
     step: f64,
 }
 
 impl Scale {
-    /// An axis between round numbers that holds all `values`. It begins at 0 if it must, or if that
-    /// costs less than half of its length.
+    /// Creates an axis between round numbers that contains all `values`. The axis begins at 0 if
+    /// `from_zero` is set, or if that takes less than half of its length.
     pub(super) fn over(
         values: impl Iterator<Item = f64>,
         from_zero: bool,
@@ -42,7 +42,7 @@ impl Scale {
         }
     }
 
-    /// An axis on which equal factors are equally long; values are above 0.
+    /// Creates a logarithmic axis. All values must be above 0.
     pub(super) fn logarithmic(values: impl Iterator<Item = f64>, at: (f64, f64)) -> Scale {
         let (least, most) = ends(values.map(|value| value.max(f64::MIN_POSITIVE).ln()));
         Scale {
@@ -54,7 +54,7 @@ impl Scale {
         }
     }
 
-    /// An axis from the least to the greatest of the values.
+    /// Creates an axis from the smallest to the largest of the values.
     pub(super) fn from_end_to_end(values: impl Iterator<Item = f64>, at: (f64, f64)) -> Scale {
         let (least, most) = ends(values);
         Scale {
@@ -66,7 +66,7 @@ impl Scale {
         }
     }
 
-    /// The place of a value, inside the axis.
+    /// Returns the position of a value, clamped to the axis.
     pub(super) fn at(&self, value: f64) -> f64 {
         let value = match self.logarithmic {
             true => value.max(f64::MIN_POSITIVE).ln(),
@@ -76,7 +76,7 @@ impl Scale {
         self.at.0 + share * (self.at.1 - self.at.0)
     }
 
-    /// Round numbers along the axis.
+    /// Returns round numbers along the axis.
     pub(super) fn ticks(&self) -> Vec<f64> {
         let count = ((self.to - self.from) / self.step).round() as u32;
         (0..=count)
@@ -84,7 +84,7 @@ impl Scale {
             .collect()
     }
 
-    /// A tick with as many digits as tell it from its neighbours.
+    /// Formats a tick with enough digits to distinguish it from its neighbours.
     pub(super) fn show(&self, tick: f64) -> String {
         if self.to.abs() >= 1000.0 {
             return short(tick);
@@ -94,7 +94,7 @@ impl Scale {
     }
 }
 
-/// Least and most; 0 and 0 of none.
+/// Returns the smallest and the largest finite value; 0 and 0 if there is none.
 fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let of = |ends: Option<(f64, f64)>, value: f64| match ends {
         Some((least, most)) => Some((least.min(value), most.max(value))),
@@ -104,8 +104,8 @@ fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     finite.fold(None, of).unwrap_or((0.0, 0.0))
 }
 
-/// The same range, at least a tenth as long as its values are large, so that what hardly differs is
-/// not drawn as if it did.
+/// Widens a range to at least a tenth of its largest absolute value, so that small differences are
+/// not exaggerated.
 fn widened(least: f64, most: f64) -> (f64, f64) {
     let wanted = match least.abs().max(most.abs()) {
         0.0 => 1.0,
@@ -115,7 +115,7 @@ fn widened(least: f64, most: f64) -> (f64, f64) {
     (least - lacking / 2.0, most + lacking / 2.0)
 }
 
-/// 1, 2 or 5 times a power of ten, at least `step`.
+/// Returns 1, 2 or 5 times a power of ten: the smallest that is at least `step`.
 fn round_step(step: f64) -> f64 {
     let power = 10f64.powf(step.max(1e-12).log10().floor());
     let first = [1.0, 2.0, 5.0].into_iter().map(|factor| factor * power);
@@ -123,7 +123,7 @@ fn round_step(step: f64) -> f64 {
     fitting.next().unwrap_or(10.0 * power)
 }
 
-/// A number in at most about five letters: `0.531`, `12.4`, `8.2k`, `3.1M`.
+/// Formats a number in about five characters or fewer: `0.531`, `12.4`, `8.2k`, `3.1M`.
 pub fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         size if size >= 999.5e6 => (value / 1e9, "G"),
@@ -146,8 +146,8 @@ pub fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// Moves places apart until neighbours have `gap` between them, as little as it takes, within
-/// `within`; closer together when there is no room.
+/// Moves positions apart, as little as possible, until neighbours have a distance of `gap`, inside
+/// of the range `within`. The distance is smaller if the range has too little room.
 pub(super) fn spread(places: &[f64], gap: f64, within: (f64, f64)) -> Vec<f64> {
     let mut order: Vec<usize> = (0..places.len()).collect();
     order.sort_by(|a, b| places[*a].total_cmp(&places[*b]));
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_hardly_differs_is_drawn_close() {
-        // A tenth of 1 is the least range: 0.001 takes at most a hundredth of 100 places.
+        // The minimum range is a tenth of 1, so 0.001 takes at most a hundredth of the 100 units.
         let scale = Scale::over([0.999, 1.0].into_iter(), false, (0.0, 100.0));
         let apart = scale.at(1.0) - scale.at(0.999);
         assert!(apart > 0.0 && apart <= 1.0, "{apart}");
@@ -235,7 +235,7 @@ mod tests {
             spread(&[11.0, 50.0, 10.0, 99.0], 5.0, (0.0, 95.0)),
             [15.0, 50.0, 10.0, 95.0]
         );
-        // Five in a space for three.
+        // Five positions in a range that has room for three.
         let tight = spread(&[0.0; 5], 10.0, (0.0, 20.0));
         assert_eq!(tight, [0.0, 5.0, 10.0, 15.0, 20.0]);
     }

@@ -1,5 +1,5 @@
-//! What came of a plan, for people and for programs: medians with intervals, ratios to the
-//! baseline, and the counts, as JSON, as CSV and as one page.
+//! Report of a plan, for people and for programs: medians with intervals, ratios to the baseline,
+//! and counters, as JSON, as CSV and as one page.
 
 mod page;
 
@@ -18,57 +18,57 @@ use crate::workload::Resolved;
 
 pub use page::html;
 
-/// The version of the report's JSON.
+/// Version of the report's JSON.
 pub const SCHEMA: u32 = 1;
 
-/// What came of a cell.
+/// Summary of a cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CellSummary {
-    /// What was chosen on each axis.
+    /// Choice on each axis.
     pub choice: Choice,
-    /// Runs.
+    /// Number of runs.
     pub runs: usize,
-    /// The unit of the main figure.
+    /// Unit of the main metric.
     pub unit: String,
-    /// The main figure.
+    /// Main metric.
     pub value: Estimate,
-    /// Its interval is as narrow as the plan asks.
+    /// Whether the interval of the main metric is as narrow as the plan requires.
     pub is_narrow: bool,
-    /// The main figure of each run, in the order of seeds.
+    /// Main metric of each run, in the order of seeds.
     pub values: Vec<f64>,
-    /// The main figure as a ratio to that of the baseline cell, seed by seed; nothing for the
+    /// Ratio of the main metric to that of the baseline cell, paired by seed; `None` for the
     /// baseline itself.
     pub ratio: Option<Ratio>,
-    /// Medians of the other figures.
+    /// Medians of the other metrics.
     pub figures: BTreeMap<String, f64>,
-    /// The curves of the first seed.
+    /// Curves of the first seed.
     pub curves: BTreeMap<String, Vec<(f64, f64)>>,
-    /// Medians of what was counted of reads.
+    /// Medians of the counters of reads.
     pub reads: Direction,
-    /// Of writes.
+    /// Medians of the counters of writes.
     pub writes: Direction,
-    /// Median of flushes.
+    /// Median number of flushes.
     pub flushes: u64,
-    /// Median of seeks.
+    /// Median number of seeks.
     pub seeks: u64,
-    /// Median of the time of a run, in ns.
+    /// Median duration of a run, in ns.
     pub elapsed_ns: u64,
-    /// What bios took, where that is known: medians over the seeds, and the maps of the first.
+    /// Latencies of bios, if known: medians over the seeds, and the maps of the first seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latencies>,
-    /// Median of the processor time of this program for each request issued, in ns, on a machine.
+    /// Median of this program's CPU time per issued request in ns, for runs that measure it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_request: Option<u64>,
-    /// How far behind their models emulated devices were: sum of events, median of the means, the
-    /// latest of all.
+    /// Delay of emulated devices behind their models: the sum of events, the median of the means,
+    /// and the maximum of all runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lateness: Option<Lateness>,
 }
 
 impl CellSummary {
-    /// True if an emulated device was behind its model by a good part of what it emulates, so that
-    /// the cell shows this machine as much as the model: in the mean by more than a twentieth of
-    /// what half of the bios took.
+    /// Returns true if an emulated device was so late that the cell shows this machine as much as
+    /// the model: the mean delay is more than a twentieth of the median latency of reads or of
+    /// writes, whichever is smaller.
     pub fn is_late(&self) -> bool {
         let (Some(lateness), Some(latency)) = (self.lateness, &self.latency) else {
             return false;
@@ -79,54 +79,54 @@ impl CellSummary {
     }
 }
 
-/// An emulated device is late from this part of its latency on.
+/// Divisor of the median latency: a mean delay above the quotient makes an emulated device late.
 const LATE_PARTS: u64 = 20;
 
-/// A load of ours beside the program that makes the same load.
+/// Comparison of a load of ours with an external program that makes the same load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Check {
-    /// What was chosen for ours.
+    /// Choices of the cell of our load.
     pub choice: Choice,
-    /// The program.
+    /// Name of the program.
     pub program: String,
-    /// The unit of the main figure.
+    /// Unit of the main metric.
     pub unit: String,
-    /// Our main figure, and the program's.
+    /// Main metric of our load, and of the program.
     pub values: (Estimate, Estimate),
-    /// Medians of bios.
+    /// Median numbers of bios of our load, and of the program.
     pub bios: (u64, u64),
-    /// Medians of requests issued.
+    /// Median numbers of issued requests of our load, and of the program.
     pub issued: (u64, u64),
 }
 
-/// What came of a plan.
+/// Summary of a plan.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
-    /// The version of this.
+    /// Version of this format.
     pub schema: u32,
-    /// The plan's name.
+    /// Name of the plan.
     pub name: String,
-    /// Its identity.
+    /// Identity of the plan.
     pub id: String,
-    /// Where its runs were made.
+    /// Backend of the runs.
     pub backend: Backend,
-    /// The release of the kernel that made them, on a machine.
+    /// Release of the kernel of the runs, if they were made on a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Runs that the plan has, and that have been made.
+    /// Number of runs of the plan, and of runs that have been made.
     pub runs: (usize, usize),
-    /// The names on each axis.
+    /// Names on each axis.
     pub axes: BTreeMap<String, Vec<String>>,
-    /// What the others are compared with.
+    /// Choices of the baseline.
     pub baseline: Choice,
-    /// The cells, in the plan's order.
+    /// Cells, in the order of the plan.
     pub cells: Vec<CellSummary>,
-    /// Loads of ours beside programs that make the same ones.
+    /// Comparisons of our loads with external programs that make the same loads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
 }
 
-/// Sums up the runs of a plan.
+/// Summarizes the runs of a plan.
 pub fn summary(plan: &Plan, outcomes: &[Outcome]) -> Summary {
     let of = |choice: &Choice| -> Vec<&Outcome> {
         let own = outcomes.iter().filter(|outcome| outcome.choice == *choice);
@@ -161,8 +161,8 @@ pub fn summary(plan: &Plan, outcomes: &[Outcome]) -> Summary {
     }
 }
 
-/// Cells of programs, each with the cell that differs from it in the load alone, and has the same
-/// of our own.
+/// Compares each cell of an external program with the cell of our own version of the same load. The
+/// two cells have the same choice on every other axis.
 fn checks(plan: &Plan, cells: &[CellSummary]) -> Vec<Check> {
     let summed = |choice: &Choice| cells.iter().find(|cell| cell.choice == *choice);
     let check = |theirs: &Cell| {
@@ -242,7 +242,7 @@ fn cell_summary(
     })
 }
 
-/// Medians of what bios took, and the maps of the first run.
+/// Returns the medians of the latencies of bios, and the maps of the first run.
 fn latency(own: &[&Outcome]) -> Option<Latencies> {
     let all: Vec<&Latencies> = own.iter().filter_map(|run| run.latency.as_ref()).collect();
     let first = all.first()?;
@@ -288,13 +288,13 @@ fn lateness(own: &[&Outcome]) -> Option<Lateness> {
     })
 }
 
-/// The median of a count.
+/// Returns the median of a counter.
 fn median_count(own: &[&Outcome], of: impl Fn(&Outcome) -> u64) -> u64 {
     let all: Vec<f64> = own.iter().map(|outcome| of(outcome) as f64).collect();
     median(&all).map_or(0, |median| median.round() as u64)
 }
 
-/// The median of each count by itself.
+/// Returns the counters of one direction, each the median of that counter alone.
 fn direction(own: &[&Outcome], of: fn(&Outcome) -> Direction) -> Direction {
     let count = |what: fn(&Direction) -> u64| median_count(own, |outcome| what(&of(outcome)));
     Direction {
@@ -309,7 +309,7 @@ fn direction(own: &[&Outcome], of: fn(&Outcome) -> Direction) -> Direction {
     }
 }
 
-/// One line for each run, with every count.
+/// Returns a CSV table with a heading, and a line with every counter for each run.
 pub fn csv(outcomes: &[Outcome]) -> String {
     let mut out = AXES.join(",");
     out.push_str(",seed,value,unit,elapsed_ns");
@@ -357,7 +357,8 @@ pub fn csv(outcomes: &[Outcome]) -> String {
     out
 }
 
-/// What bios took, and what the program took; empty where that is not known.
+/// Appends the latencies of bios, the CPU time of the program and the delay of emulated devices. A
+/// field is empty if its value is not known.
 fn latency_fields(out: &mut String, outcome: &Outcome) {
     let latency = outcome.latency.as_ref();
     let mut values: Vec<Option<u64>> = Vec::new();
@@ -387,7 +388,7 @@ fn latency_fields(out: &mut String, outcome: &Outcome) {
     out.push('\n');
 }
 
-/// The names of what is counted in one direction.
+/// Names of the counters of one direction.
 const COUNTS: [&str; 8] = [
     "bios",
     "back_merges",
@@ -412,7 +413,7 @@ fn counts(of: &Direction) -> [u64; 8] {
     ]
 }
 
-/// A text as a field of CSV.
+/// Formats a text as a field of CSV.
 fn field(text: &str) -> String {
     match text.contains([',', '"', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),

@@ -1,8 +1,8 @@
-//! The report as one page: bars with intervals, what was enqueued and dequeued, curves, and every
-//! figure in a table.
+//! The report as one page: bars with intervals, numbers of enqueued and dequeued requests, curves,
+//! and a table of all metrics.
 //!
-//! The page must load nothing: no script, no font, no picture from anywhere. The same runs give the
-//! same bytes.
+//! The page must load nothing: no script, no font, and no picture. The same runs give the same
+//! bytes.
 
 use bimetal_block::units::{show_count, show_ns};
 
@@ -15,20 +15,20 @@ use crate::plot::heat::Heat;
 use crate::plot::{Plot, STYLE, Series, escaped, round_marks, short};
 use crate::statistics::Ratio;
 
-/// A curve of more points has no marks at them.
+/// Maximum number of points of a curve with markers.
 const POINTS_MAX: usize = 24;
-/// A direction of fewer bios has no map.
+/// Minimum number of bios of a direction for which a heat map is drawn.
 const MAPPED_MIN: u64 = 200;
-/// More maps than these are folded away.
+/// Maximum number of heat maps that are shown expanded.
 const OPEN_MAX: usize = 12;
 
-/// All of the page.
+/// Returns the whole page.
 pub fn html(summary: &Summary) -> String {
     let page = Page::new(summary);
     let mut out = page.head();
     page.checks(&mut out);
     for (title, cells) in page.figures() {
-        // A bar by itself says no more than its row of the table.
+        // A single bar shows no more than its row of the table.
         if cells.len() > 1 {
             page.figure_group(&mut out, &title, &cells);
         }
@@ -42,7 +42,7 @@ pub fn html(summary: &Summary) -> String {
 
 struct Page<'s> {
     summary: &'s Summary,
-    /// The axis of which each choice is a group of bars, and the one of which each is a bar.
+    /// Axis whose choices are groups of bars, and axis whose choices are the bars of a group.
     group_axis: &'static str,
     bar_axis: &'static str,
 }
@@ -50,7 +50,7 @@ struct Page<'s> {
 impl<'s> Page<'s> {
     fn new(summary: &'s Summary) -> Page<'s> {
         let varies = |axis: &&&str| summary.axes[**axis].len() > 1;
-        // What people compare first stands in front.
+        // The axes that readers compare first come first.
         let order = [
             "scheduler",
             "file_system",
@@ -58,7 +58,7 @@ impl<'s> Page<'s> {
             "write_mode",
             "device",
         ];
-        // Loads have units of their own, so no two of them are in one drawing.
+        // Loads have different units, so no drawing contains two loads.
         let mut varying = order.iter().filter(varies);
         let bar_axis = varying.next().copied().unwrap_or("scheduler");
         let rest = match bar_axis {
@@ -125,7 +125,7 @@ impl<'s> Page<'s> {
         )
     }
 
-    /// What is the same in all cells.
+    /// Returns the choices that are the same in all cells.
     fn fixed(&self) -> String {
         let mut words = Vec::new();
         for axis in AXES {
@@ -139,7 +139,7 @@ impl<'s> Page<'s> {
         }
     }
 
-    /// The cells of each figure, by what they have in common.
+    /// Returns the cells of each group of drawings. Cells of a group have the same title.
     fn figures(&self) -> Vec<(String, Vec<&'s CellSummary>)> {
         let mut figures: Vec<(Vec<&str>, Vec<&CellSummary>)> = Vec::new();
         for cell in &self.summary.cells {
@@ -155,7 +155,8 @@ impl<'s> Page<'s> {
             .collect()
     }
 
-    /// What is chosen on the axes that vary and are not drawn, the load and the device first.
+    /// Returns the choices that form the title of a cell's group: the load, the device, and other
+    /// axes that vary. Axes that are drawn as bars or groups of bars are left out.
     fn common(&self, cell: &'s CellSummary) -> Vec<&'s str> {
         let order = [
             "workload",
@@ -251,13 +252,13 @@ impl<'s> Page<'s> {
         );
     }
 
-    /// The place of a bar's name on its axis, by which it has its colour.
+    /// Returns the position of a bar's name on its axis, which determines its colour.
     fn style_of(&self, name: &str) -> usize {
         let all = &self.summary.axes[self.bar_axis];
         all.iter().position(|known| known == name).unwrap_or(0)
     }
 
-    /// A plot for each curve of each load, with a line for each cell.
+    /// Draws a plot for each curve of each load, with a line for each cell.
     fn curves(&self, out: &mut String) {
         let mut curves: Vec<(&str, &str)> = Vec::new();
         for cell in &self.summary.cells {
@@ -278,7 +279,7 @@ impl<'s> Page<'s> {
         out.push_str("</div>\n");
     }
 
-    /// Names of curves are `Y against X`.
+    /// Draws the plot of one curve, whose name is `Y against X`.
     fn curve(&self, out: &mut String, workload: &str, name: &str) {
         let cells = self.summary.cells.iter();
         let own: Vec<&CellSummary> = cells
@@ -321,7 +322,7 @@ impl<'s> Page<'s> {
         );
     }
 
-    /// Maps of what bios took, of each cell and direction.
+    /// Draws heat maps of the latencies of bios, for each cell and direction.
     fn latencies(&self, out: &mut String) {
         let all: Vec<&CellSummary> = self.summary.cells.iter().collect();
         let mut drawings = Vec::new();
@@ -339,7 +340,7 @@ impl<'s> Page<'s> {
         if drawings.is_empty() {
             return;
         }
-        // A wall of drawings stands in the way of the table.
+        // Many expanded heat maps would push the table far down.
         let open = if drawings.len() <= OPEN_MAX {
             " open"
         } else {
@@ -355,7 +356,7 @@ impl<'s> Page<'s> {
         );
     }
 
-    /// What tells a cell from the others.
+    /// Returns the choices that distinguish a cell from the others.
     fn line_name(&self, cell: &CellSummary, others: &[&CellSummary]) -> String {
         let differs = |axis: &str| {
             others
@@ -374,7 +375,7 @@ impl<'s> Page<'s> {
         }
     }
 
-    /// Our loads beside the programs that make the same ones.
+    /// Writes a table that compares our loads with external programs that make the same loads.
     fn checks(&self, out: &mut String) {
         let checks = &self.summary.checks;
         if checks.is_empty() {
@@ -502,14 +503,14 @@ impl<'s> Page<'s> {
         *out += &format!("<tr>{choices}{figures}</tr>\n");
     }
 
-    /// The axes on which there is something to choose; the load's in any case.
+    /// Returns the axes with more than one choice, and in any case the axis of the load.
     fn varying(&self) -> impl Iterator<Item = &'static str> {
         let axes = &self.summary.axes;
         let varies = move |axis: &&'static str| axes[*axis].len() > 1 || *axis == "workload";
         AXES.into_iter().filter(varies)
     }
 
-    /// The figures that only some loads have.
+    /// Writes a table of the metrics that only some loads have.
     fn figures_table(&self, out: &mut String) {
         out.push_str(
             "<details><summary>Figures of the loads</summary><div class=\"wide\"><table><tbody>",
@@ -543,8 +544,7 @@ fn drawing_of(name: &str, interval_ns: u64, of: &DirectionLatency) -> String {
     )
 }
 
-/// How far behind its model an emulated device was in the mean; `!` where that is a good part of
-/// what it emulates.
+/// Returns the mean delay of an emulated device behind its model, with a `!` if the device is late.
 fn late(cell: &CellSummary) -> String {
     let mark = if cell.is_late() { "!" } else { "" };
     let late = cell.lateness.map(|late| show_ns(late.mean_ns));
@@ -565,7 +565,7 @@ fn cell_of(tag: &str, text: &str) -> String {
     format!("<{tag}>{}</{tag}>", escaped(text))
 }
 
-/// A choice as it is read beside others.
+/// Returns a choice in the form in which it is shown beside others.
 fn shown<'t>(axis: &str, name: &'t str) -> &'t str {
     match (axis, name) {
         ("read_ahead", "0B") => "no read-ahead",
@@ -628,7 +628,7 @@ mod tests {
         }
     }
 
-    /// An emulated device is late when it adds more than a twentieth to what half of the bios took.
+    /// An emulated device is late if its mean delay is more than a twentieth of the median latency.
     #[test]
     fn a_late_device_is_marked() {
         let plan = Plan::parse(Path::new("p.toml"), PLAN).unwrap();
@@ -690,7 +690,7 @@ mod tests {
             })
             .collect();
         let summary = super::super::summary(&plan, &runs);
-        // Two schedulers by two file systems, each beside the cell of its own place.
+        // Two schedulers by two file systems, each compared with the cell of the same choices.
         assert_eq!(summary.checks.len(), 4);
         for check in &summary.checks {
             assert_eq!(
@@ -703,8 +703,8 @@ mod tests {
         assert_eq!(page.matches("<td>1.50</td>").count(), 4);
     }
 
-    /// Two file systems by two schedulers: three drawings of four bars, and two colours in the
-    /// legend of each.
+    /// Two file systems by two schedulers give three drawings of four bars, each with two colours
+    /// in its legend.
     #[test]
     fn there_is_a_bar_for_every_cell() {
         assert_eq!(page().matches("class=\"bar\"").count(), 3 * (4 + 2));

@@ -1,9 +1,11 @@
-//! Clients of a file server, in the manner of Dbench: each makes, writes, reads and removes files
-//! in a directory of its own, as fast as it is served, for a time; once for each number of clients.
+//! Clients of a file server, in the manner of Dbench. Each client creates, writes, reads and
+//! removes files in a directory of its own, as fast as it is served, for a fixed time. The load
+//! does this once for each number of clients.
 //!
-//! A mix drawn from the seed, not a recording: of 20 steps 7 write a chunk to the open file, 6 read
-//! one of a file, 3 make a file, 3 remove one, and 1 syncs the file. Files have up to 1 MiB, chunks
-//! 4 to 64 KiB. Or a recording (a load file) that each client does over and over.
+//! The steps are a mix drawn from the seed, not a recording: of 20 steps, 7 write a chunk to the
+//! last file of the client's list, 6 read a chunk of a file, 3 create a file, 3 remove a file, and
+//! 1 syncs the last file. Files have up to 1 MiB, and chunks 4 to 64 KiB. Alternatively, each
+//! client repeats a recording (a load file).
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -20,31 +22,31 @@ use super::{Measured, World, mb_per_s, sum};
 use crate::files::{FileId, Program};
 use crate::layer::{FileLayer, LoadError};
 
-/// The longest file.
+/// Maximum length of a file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Files of a client, at most.
+/// Maximum number of files of a client.
 const FILES_MAX: usize = 100;
 
-/// A load.
+/// A load of several clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clients {
-    /// Numbers of clients, each for a run of its own.
+    /// Numbers of clients, each of which is measured separately.
     pub counts: Vec<u32>,
-    /// Time of each.
+    /// Duration of each measurement in seconds.
     pub seconds: u64,
-    /// What each client does; without, a mix.
+    /// Load file that each client repeats; a mix if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<PathBuf>,
-    /// What that file must have, in hexadecimal digits.
+    /// CRC-32C that the load file must have, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crc32c: Option<String>,
 }
 
 impl Clients {
-    /// Refuses what cannot be run.
+    /// Refuses invalid parameters.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the mistake.
     pub fn check(&self) -> Result<(), String> {
         let possible = |count: &u32| (1..=1000).contains(count);
         if !(1..=100).contains(&self.counts.len()) || !self.counts.iter().all(possible) {
@@ -59,10 +61,10 @@ impl Clients {
         sum::check_digits(self.crc32c.as_deref())
     }
 
-    /// Runs it.
+    /// Runs the load.
     ///
     /// # Errors
-    /// When the device is full, or the layer fails.
+    /// If the device is full, or the layer fails.
     pub(super) async fn run<F: FileLayer>(&self, world: &World<F>) -> Result<Measured, LoadError> {
         let mut measured = Measured {
             unit: "MB/s".to_owned(),
@@ -88,10 +90,10 @@ impl Clients {
         Ok(measured)
     }
 
-    /// What each client does, if it is a recording.
+    /// Returns the load file, if the load has one.
     ///
     /// # Errors
-    /// When it cannot be read, or is another one than the plan says.
+    /// If the load file cannot be read, or does not have the checksum of the plan.
     pub(super) fn script(&self) -> Result<Option<Rc<LoadFile>>, LoadError> {
         let Some(path) = &self.script else {
             return Ok(None);
@@ -100,7 +102,7 @@ impl Clients {
         Ok(Some(Rc::new(LoadFile::read(path)?)))
     }
 
-    /// The rate of so many clients together.
+    /// Returns the total rate of `count` clients, and the latencies of their steps.
     async fn with<F: FileLayer>(
         &self,
         world: &World<F>,
@@ -134,7 +136,7 @@ impl Clients {
             });
         }
         world.rt.sleep_until(until).await;
-        // On a busy machine the sleep may be longer than it should.
+        // On a busy machine the sleep may take longer than requested.
         let rate = mb_per_s(bytes.get(), world.rt.now().ns_since(begun));
         tasks.join().await;
         world.files.sync(&mut Program::new(0)).await?;

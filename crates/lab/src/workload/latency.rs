@@ -1,13 +1,13 @@
-//! Times of single operations.
+//! Latencies of single operations.
 
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-/// What is longer counts as this: an hour.
+/// Maximum latency that is recorded: an hour. A longer one is recorded as this.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// Times in ns, to three digits.
+/// Histogram of latencies in ns, to three digits.
 pub(super) struct Latency(Histogram<u64>);
 
 impl Default for Latency {
@@ -26,12 +26,12 @@ impl Latency {
         self.0.saturating_record(ns.max(1));
     }
 
-    /// Adds what another has.
+    /// Adds the latencies of another histogram.
     pub(super) fn add(&mut self, other: &Latency) {
         self.0.add(&other.0).expect("the same bounds");
     }
 
-    /// Quantiles and the mean, in ms.
+    /// Returns the mean, quantiles and the maximum in ms, by name.
     pub(super) fn figures(&self, of: &str) -> BTreeMap<String, f64> {
         let ms = |ns: f64| ns / 1e6;
         let at = |quantile: f64| ms(self.0.value_at_quantile(quantile) as f64);

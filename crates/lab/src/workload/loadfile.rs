@@ -1,9 +1,9 @@
-//! What clients of a file server did, as a load file of Dbench has it: a line for each call, with
-//! the names and places that were recorded.
+//! Recorded calls of clients of a file server, in the format of Dbench's load files: a line for
+//! each call, with recorded names and offsets.
 //!
-//! Those of versions 2 to 4 are read: `NTCreateX \clients\client1\a.doc 0x40 0x2 9938`, with or
-//! without a time in front and a status behind. What asks for attributes or locks moves nothing and
-//! is only counted; times are not kept to.
+//! Load files of versions 2 to 4 are supported: `NTCreateX \clients\client1\a.doc 0x40 0x2 9938`,
+//! with or without a time before the call and a status after it. Calls on attributes or locks move
+//! no data and have no effect. Recorded times are ignored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,14 +15,14 @@ use super::latency::Latency;
 use crate::files::{FileId, Program};
 use crate::layer::{FileLayer, LoadError};
 
-/// The longest load file.
+/// Maximum length of a load file.
 const BYTES_MAX: u64 = 256 << 20;
-/// The longest file that it may make.
+/// Maximum offset of a read or write.
 const FILE_BYTES_MAX: u64 = 1 << 30;
-/// The longest read or write of it.
+/// Maximum length of a read or write.
 const CALL_BYTES_MAX: u64 = 16 << 20;
 
-/// Bits and values of `NTCreateX`.
+/// Option bit and dispositions of `NTCreateX`.
 const IS_DIRECTORY: u64 = 1;
 const SUPERSEDE: u64 = 0;
 const OPEN: u64 = 1;
@@ -30,10 +30,10 @@ const CREATE: u64 = 2;
 const OVERWRITE: u64 = 4;
 const OVERWRITE_IF: u64 = 5;
 
-/// The number of a name.
+/// Index of a name.
 type Name = usize;
 
-/// A call.
+/// A recorded call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     MakeDirectory(Name),
@@ -58,18 +58,18 @@ enum Call {
     Remove(Name),
     RemoveTree(Name),
     Rename(Name, Name),
-    /// It moves nothing.
+    /// A call without effect on data.
     Ask,
 }
 
-/// A load file, read.
+/// A parsed load file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LoadFile {
     calls: Vec<Call>,
     names: Vec<String>,
 }
 
-/// The words of a line: separated by blanks, or between quotation marks.
+/// Returns the words of a line, which are separated by blanks or enclosed in quotation marks.
 fn words(line: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
@@ -84,7 +84,7 @@ fn words(line: &str) -> Vec<&str> {
     words
 }
 
-/// A number as in C: decimal, or hexadecimal behind `0x`.
+/// Parses a number as in C: decimal, or hexadecimal after `0x`.
 fn number(word: &str) -> Option<i64> {
     match word.strip_prefix("0x") {
         Some(digits) => i64::from_str_radix(digits, 16).ok(),
@@ -92,7 +92,7 @@ fn number(word: &str) -> Option<i64> {
     }
 }
 
-/// The words behind a call, taken one after another.
+/// Words after the name of a call, which are taken one after another.
 struct Words<'a>(std::slice::Iter<'a, &'a str>);
 
 impl<'a> Words<'a> {
@@ -113,7 +113,7 @@ impl<'a> Words<'a> {
         u64::try_from(number).map_err(|_| format!("{what} is negative"))
     }
 
-    /// False if the call was refused when it was recorded. Without a word it was not.
+    /// Returns false if the recorded call failed. A call without a status succeeded.
     fn is_success(&mut self) -> bool {
         self.0.next().is_none_or(|status| {
             let ok = ["NT_STATUS_OK", "SUCCESS", "*"].contains(status);
@@ -122,7 +122,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Reads calls from lines.
+/// Parser of the lines of a load file.
 #[derive(Default)]
 struct Parser {
     file: LoadFile,
@@ -155,7 +155,7 @@ impl Parser {
         };
         let mut words = Words(rest.iter());
         let parsed = self.call(&call.to_ascii_uppercase(), &mut words)?;
-        // What was refused has moved nothing.
+        // A call that failed has moved no data.
         let is_done = parsed == Call::Ask || words.is_success();
         self.file
             .calls
@@ -171,7 +171,7 @@ impl Parser {
             "FLUSH" => Call::Flush(words.number("the handle")?),
             "UNLINK" => {
                 let name = self.name(words.word("the name")?);
-                // Attributes, in some versions.
+                // Some versions have attributes after the name.
                 let attributes = words
                     .0
                     .clone()
@@ -205,7 +205,7 @@ impl Parser {
         if disposition > OVERWRITE_IF {
             return Err(format!("no disposition {disposition} is known"));
         }
-        // It was not there when it was recorded.
+        // The recorded open failed because the file did not exist.
         if handle < 0 {
             return Ok(Call::Ask);
         }
@@ -218,7 +218,7 @@ impl Parser {
     }
 }
 
-/// A read or a write, with how much of it there was.
+/// Parses a read or a write, with the number of bytes that were moved.
 fn moved(is_read: bool, words: &mut Words<'_>) -> Result<Call, String> {
     let handle = words.number("the handle")?;
     let offset = words.count("the offset")?;
@@ -244,10 +244,10 @@ fn moved(is_read: bool, words: &mut Words<'_>) -> Result<Call, String> {
 }
 
 impl LoadFile {
-    /// Reads one.
+    /// Reads a load file.
     ///
     /// # Errors
-    /// When it cannot be read, or a line of it.
+    /// If the file cannot be read, or one of its lines cannot be parsed.
     pub(super) fn read(path: &Path) -> Result<LoadFile, LoadError> {
         let shown = path.display();
         let refused = |why: String| LoadError::Trace(format!("{shown}: {why}"));
@@ -272,20 +272,20 @@ impl LoadFile {
         }
     }
 
-    /// The name of the directory that a name is in.
+    /// Returns the path of the directory that contains a name.
     fn directory_of(&self, name: Name) -> &str {
         let path = &self.names[name];
         path.rsplit_once('/').map_or("", |(directory, _)| directory)
     }
 
-    /// True if `name` is in the tree `tree`, or is it.
+    /// Returns true if `name` is `tree`, or is inside of it.
     fn is_in(&self, name: Name, tree: Name) -> bool {
         let rest = self.names[name].strip_prefix(&*self.names[tree]);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
 
-/// One client that does as a load file says.
+/// A client that executes the calls of a load file.
 pub(super) struct Player<'a, F: FileLayer> {
     world: World<F>,
     file: &'a LoadFile,
@@ -293,7 +293,7 @@ pub(super) struct Player<'a, F: FileLayer> {
     directories: BTreeMap<&'a str, u32>,
     files: BTreeMap<Name, FileId>,
     open: BTreeMap<i64, (FileId, F::Open)>,
-    /// Bytes read and written.
+    /// Number of bytes read and written.
     bytes: u64,
 }
 
@@ -310,11 +310,11 @@ impl<'a, F: FileLayer> Player<'a, F> {
         }
     }
 
-    /// Does it until then, from the beginning again and again. `moved` is told of every read and
-    /// write.
+    /// Executes the calls of the load file until the time `until`, from the beginning again and
+    /// again. Passes the number of bytes that each call moves to `moved`.
     ///
     /// # Errors
-    /// When the device is full, or the layer fails.
+    /// If the device is full, or the layer fails.
     pub(super) async fn play(
         &mut self,
         until: Instant,
@@ -337,7 +337,7 @@ impl<'a, F: FileLayer> Player<'a, F> {
                 }
             }
             if self.bytes == bytes_before {
-                // It would go on for ever without taking any time.
+                // The loop might never end, because no time passes.
                 let why = "the load file reads and writes nothing of what it has opened";
                 return Err(LoadError::Trace(why.to_owned()));
             }
@@ -389,7 +389,7 @@ impl<'a, F: FileLayer> Player<'a, F> {
                 Ok(())
             }
             Call::Rename(from, to) => {
-                // What was there under the new name is gone.
+                // A rename removes the file that had the new name.
                 if self.files.contains_key(&from) {
                     self.remove(to).await?;
                 }
@@ -424,7 +424,7 @@ impl<'a, F: FileLayer> Player<'a, F> {
         }
         let open = match self.files.get(&name) {
             Some(file) => files.open(*file, &mut self.program).await?,
-            // A recording may begin with files that it has not made.
+            // A recording may begin with files that it has not created.
             None if makes || empties => {
                 let directory = self.directory(self.file.directory_of(name)).await?;
                 files.create(directory, &mut self.program).await?
@@ -442,7 +442,7 @@ impl<'a, F: FileLayer> Player<'a, F> {
         let Some((file, _)) = self.open.get(&handle) else {
             return Ok(());
         };
-        // No file has a hole.
+        // A file must have no hole, so a write beyond the end begins at the end.
         let from = offset.min(files.size_bytes(*file));
         let length = offset + bytes - from;
         files.write(*file, from, length, &mut self.program).await?;

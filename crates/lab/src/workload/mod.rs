@@ -1,9 +1,9 @@
-//! The loads: programs over the file layer, by a seed.
+//! Loads: programs over the file layer, driven by a seed.
 //!
-//! A load has one main figure, by which cells are compared, and others beside it. A load begins
-//! when its preparation is on the device, and ends when what it has written is. The same load runs
-//! in virtual time and on this machine: it asks the clock and the [layer](crate::layer) that it is
-//! given.
+//! A load has one main metric, by which cells are compared, and other metrics. The preparation of a
+//! load is not measured. A load on files ends when its written data is on the device. The same load
+//! runs in virtual time and on this machine: it uses only the clock and the [layer](crate::layer)
+//! that it is given.
 
 pub mod clients;
 mod latency;
@@ -33,131 +33,133 @@ use stream::Stream;
 use sweep::Sweep;
 use tool::Tool;
 
-/// Where a load runs.
+/// Environment of a load.
 #[derive(Clone)]
 pub struct World<F> {
-    /// Time.
+    /// Runtime, which has the clock.
     pub rt: Rt,
-    /// The files.
+    /// The file layer.
     pub files: F,
-    /// The seed of its choices.
+    /// Seed of the load's random choices.
     pub seed: u64,
 }
 
-/// What a page that a program reads or writes costs to simulate, about.
+/// Approximate cost in ns of simulating a page that a program reads or writes.
 const PAGE_ESTIMATE_NS: u64 = 1_500;
-/// The same of one large file, whose pages are more than fit into the processor's caches.
+/// Approximate cost in ns of simulating a page of one large file, whose pages do not fit into the
+/// processor's caches.
 const STREAM_PAGE_ESTIMATE_NS: u64 = 8_000;
 
-/// What a page takes of a machine, with its device, about: it depends on both.
+/// Approximate time in ns of a page on a real machine, which depends on the machine and its device.
 const NATIVE_PAGE_ESTIMATE_NS: u64 = 30_000;
-/// Making a device ready and putting it back.
+/// Approximate time in ns to prepare a device and restore it.
 const NATIVE_RUN_ESTIMATE_NS: u64 = 1_500_000_000;
 
-/// More operations than anybody waits for; below it, nothing that is reckoned from them overflows.
+/// Maximum number of operations. It is more than any user would wait for, and no estimate computed
+/// from it overflows.
 const OPERATIONS_MAX: u64 = 1_000_000_000;
 
-/// What a load has measured.
+/// Measurements of a load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The main figure; more is better.
+    /// Main metric. A higher value is better, except for a latency (unit `ms`).
     pub value: f64,
-    /// Its unit.
+    /// Unit of the main metric.
     pub unit: String,
-    /// Other figures, by names that end in their unit.
+    /// Other metrics, by names that end in their unit.
     pub figures: BTreeMap<String, f64>,
-    /// Curves: points of what is along the horizontal axis, and the value.
+    /// Curves by name: points of the position on the horizontal axis and the value.
     pub curves: BTreeMap<String, Vec<(f64, f64)>>,
 }
 
-/// A load as an experiment file has it.
+/// A load in the form of an experiment file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Workload {
     /// See [`postmark`].
     Postmark {
-        /// One of SS, SL, LS and LL, from which the others are changed.
+        /// One of SS, SL, LS and LL, whose parameters the other fields override.
         load: Option<String>,
-        /// The shortest file.
+        /// Minimum length of a file.
         low: Option<Size>,
-        /// The longest file.
+        /// Maximum length of a file.
         high: Option<Size>,
-        /// Files at the start.
+        /// Number of files at the start.
         files: Option<u64>,
-        /// Transactions.
+        /// Number of transactions.
         transactions: Option<u64>,
-        /// When everything is made durable.
+        /// Time at which everything is made durable.
         sync: Option<postmark::Sync>,
     },
     /// See [`sweep`].
     Sweep {
-        /// Places at which the rate is measured.
+        /// Number of positions at which the rate is measured.
         points: Option<u64>,
-        /// Bytes read at each.
+        /// Bytes read at each position.
         bytes: Option<Size>,
         /// Bytes of a request.
         request: Option<Size>,
-        /// Reads at random places.
+        /// Number of reads at random positions.
         accesses: Option<u64>,
     },
     /// See [`stream`].
     Stream {
         /// Length of the file.
         size: Size,
-        /// Chunks read at random.
+        /// Number of chunks read at random.
         seeks: Option<u64>,
     },
     /// See [`requests`].
     Requests {
-        /// In which order, and which way.
+        /// Order and direction of the requests.
         pattern: Pattern,
         /// Bytes of a request.
         request: Option<Size>,
-        /// Requests under way.
+        /// Number of requests in flight.
         depth: Option<u32>,
-        /// The part of the device that is used.
+        /// Length of the part of the device that is used.
         span: Option<Size>,
-        /// Requests.
+        /// Number of requests.
         count: Option<u64>,
-        /// In rounds until they are alike.
+        /// Whether to repeat rounds of requests until they are steady.
         steady: Option<bool>,
     },
     /// See [`replay`].
     Replay {
-        /// The file.
+        /// Path of the trace.
         trace: PathBuf,
-        /// Its format.
+        /// Format of the trace.
         format: Option<String>,
-        /// What it must have.
+        /// CRC-32C that the trace must have.
         crc32c: Option<String>,
-        /// Requests that are taken.
+        /// Maximum number of requests.
         count: Option<u64>,
-        /// When they are made.
+        /// Arrival times of the requests.
         arrivals: Option<replay::Arrivals>,
-        /// So many times as fast as recorded.
+        /// Factor by which the replay is faster than the recording.
         speed: Option<f64>,
-        /// Requests under way at most.
+        /// Maximum number of requests in flight.
         depth: Option<u32>,
     },
     /// See [`clients`].
     Clients {
         /// Numbers of clients.
         counts: Vec<u32>,
-        /// Time of each.
+        /// Duration of each measurement.
         time: Option<Time>,
-        /// What each does, as Dbench has it recorded; without, a mix.
+        /// Load file of Dbench that each client repeats; a mix if absent.
         script: Option<PathBuf>,
-        /// What that file must have.
+        /// CRC-32C that the load file must have.
         crc32c: Option<String>,
     },
     /// See [`tool`].
     Tool {
-        /// The name of the load that it makes.
+        /// Name of the load that the program makes.
         of: String,
     },
 }
 
-/// A load with every number in it.
+/// A load with all defaults filled in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Resolved {
@@ -178,11 +180,11 @@ pub enum Resolved {
 }
 
 impl Workload {
-    /// With every number in it, and so many times as much; `named` gives the other loads of the
-    /// file.
+    /// Fills in all defaults, and multiplies the size of a load that can be scaled by `scale`.
+    /// `named` returns the other loads of the file.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the mistake.
     pub(crate) fn resolved<'w>(
         &'w self,
         scale: f64,
@@ -296,7 +298,7 @@ impl Workload {
 }
 
 impl Resolved {
-    /// What a run costs whoever simulates it, about, in ns of a processor.
+    /// Returns the approximate CPU time of simulating a run, in ns.
     pub fn estimated_ns(&self) -> u64 {
         match self {
             Resolved::Postmark(load) => load.estimated_pages().saturating_mul(PAGE_ESTIMATE_NS),
@@ -306,7 +308,7 @@ impl Resolved {
                 .saturating_mul(STREAM_PAGE_ESTIMATE_NS),
             Resolved::Requests(load) => load.estimated_pages().saturating_mul(PAGE_ESTIMATE_NS),
             Resolved::Replay(load) => load.count.saturating_mul(PAGE_ESTIMATE_NS),
-            // A client moves some 10,000 pages in a second of its own, or waits.
+            // A client moves about 10,000 pages in a second of its own time, or waits.
             Resolved::Clients(load) => {
                 load.seconds * load.counts.len() as u64 * 10_000 * PAGE_ESTIMATE_NS
             }
@@ -314,7 +316,7 @@ impl Resolved {
         }
     }
 
-    /// What a run takes on a machine of which nothing is known, about, in ns.
+    /// Returns the approximate time of a run on an unknown machine, in ns.
     pub fn estimated_native_ns(&self) -> u64 {
         let pages = match self {
             Resolved::Tool(tool) => return tool.of.estimated_native_ns(),
@@ -332,10 +334,10 @@ impl Resolved {
         moving.saturating_add(NATIVE_RUN_ESTIMATE_NS)
     }
 
-    /// Runs it.
+    /// Runs the load.
     ///
     /// # Errors
-    /// When the device is full, or the layer fails.
+    /// If the device is full, or the layer fails.
     pub(crate) async fn run<F: FileLayer>(&self, world: &World<F>) -> Result<Measured, LoadError> {
         match self {
             Resolved::Postmark(load) => run_postmark(load, world).await,
@@ -351,7 +353,7 @@ impl Resolved {
         }
     }
 
-    /// True if it is on the device itself, without a file system.
+    /// Returns true if the load runs on the device itself, without a file system.
     pub fn is_raw(&self) -> bool {
         match self {
             Resolved::Requests(_) | Resolved::Sweep(_) | Resolved::Replay(_) => true,
@@ -386,7 +388,7 @@ async fn run_postmark<F: FileLayer>(
     files.pay(&mut program).await;
     let removed = rt.now();
     files.sync(&mut program).await?;
-    // Removing the files is no part of it, making durable what the transactions did is.
+    // The removal of the files does not count; the sync of the transactions' data does.
     let syncing_ns = match load.sync {
         postmark::Sync::Transactions => 0,
         postmark::Sync::Removal => rt.now().ns_since(removed),
@@ -406,7 +408,7 @@ async fn run_postmark<F: FileLayer>(
     })
 }
 
-/// Millions of bytes a second.
+/// Returns a rate in millions of bytes per second.
 fn mb_per_s(bytes: u64, ns: u64) -> f64 {
     bytes as f64 / 1e6 / (ns as f64 / 1e9).max(f64::MIN_POSITIVE)
 }

@@ -1,8 +1,9 @@
-//! Postmark: the small files of a mail server. Files are made; then each transaction reads a file
-//! or appends to one, and makes a file or removes one; then all files are removed.
+//! Postmark: the small files of a mail server. The files are created first. Each transaction then
+//! reads a file or appends to one, and creates a file or removes one. At the end all files are
+//! removed.
 //!
-//! Source: `postmark` 1.5 (`run_transactions`), with its defaults: both choices even, one
-//! directory, sizes even between the bounds.
+//! Source: `postmark` 1.5 (`run_transactions`), with its defaults: both choices equally likely, one
+//! directory, sizes uniform between the bounds.
 
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
@@ -19,32 +20,33 @@ pub const NAMED: [(&str, Postmark); 4] = [
     ("LL", Postmark::new(100 << 10, 3 << 20, 4_250, 10_000)),
 ];
 
-/// A load.
+/// A Postmark load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Postmark {
-    /// The shortest file.
+    /// Minimum length of a file.
     pub low_bytes: u64,
-    /// The longest file.
+    /// Maximum length of a file.
     pub high_bytes: u64,
-    /// Files at the start.
+    /// Number of files at the start.
     pub files: u64,
-    /// Transactions.
+    /// Number of transactions.
     pub transactions: u64,
-    /// When what was written has to be on the device.
+    /// Time at which everything is made durable.
     #[serde(default, skip_serializing_if = "Sync::is_behind_transactions")]
     pub sync: Sync,
 }
 
-/// When everything is made durable. The program of which this is the load never asks for that, so
-/// it is for whoever measures to say.
+/// Time at which everything is made durable. The original program never syncs, so the user of the
+/// load must choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sync {
-    /// Behind the transactions, and again when all files are removed: what the transactions have
-    /// left in memory counts.
+    /// After the transactions, and again after the removal of all files: the measured time includes
+    /// the write of data that the transactions have left in memory.
     #[default]
     Transactions,
-    /// When all files are removed, and not before: what is still in memory then is never written.
+    /// Only after the removal of all files: data that is still in memory at the removal is never
+    /// written.
     Removal,
 }
 
@@ -54,29 +56,29 @@ impl Sync {
     }
 }
 
-/// What came of it.
+/// Counters of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Transactions done.
+    /// Number of transactions completed.
     pub transactions: u64,
     /// Bytes that the program read.
     pub read_bytes: u64,
     /// Bytes that the program wrote.
     pub written_bytes: u64,
-    /// Files made, those at the start included.
+    /// Files created, including those at the start.
     pub created: u64,
     /// Files removed by transactions.
     pub removed: u64,
 }
 
-/// The longest file that there may be.
+/// Maximum length of a file that a plan may specify.
 const FILE_BYTES_MAX: u64 = 1 << 40;
 
-/// The program reads and writes through a buffer, as C's does.
+/// Size of the buffer through which the program reads, as with C's stdio.
 const BUFFER_BYTES: u64 = 4096;
 
 impl Postmark {
-    /// Files of `low_bytes` to `high_bytes`.
+    /// Creates a load with files of `low_bytes` to `high_bytes`.
     pub const fn new(low_bytes: u64, high_bytes: u64, files: u64, transactions: u64) -> Postmark {
         Postmark {
             low_bytes,
@@ -87,10 +89,10 @@ impl Postmark {
         }
     }
 
-    /// One of the paper's loads.
+    /// Returns one of the paper's loads by name.
     ///
     /// # Errors
-    /// When there is none of that name, in words.
+    /// A message, if no load has this name.
     pub fn named(name: &str) -> Result<Postmark, String> {
         let found = NAMED.iter().find(|(known, _)| *known == name);
         found
@@ -98,10 +100,10 @@ impl Postmark {
             .ok_or_else(|| format!("no load `{name}`, expected one of SS, SL, LS, LL"))
     }
 
-    /// Refuses what cannot be run.
+    /// Refuses invalid parameters.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the mistake.
     pub fn check(&self) -> Result<(), String> {
         if self.low_bytes == 0
             || self.low_bytes > self.high_bytes
@@ -117,7 +119,8 @@ impl Postmark {
         Ok(())
     }
 
-    /// The same with so many times as many files and transactions, at least ten of each.
+    /// Returns the load with its numbers of files and transactions multiplied by `scale`, at least
+    /// ten of each.
     pub fn scaled(self, scale: f64) -> Postmark {
         let times = |count: u64| ((count as f64 * scale).round() as u64).max(10);
         Postmark {
@@ -127,18 +130,18 @@ impl Postmark {
         }
     }
 
-    /// Pages that the program reads and writes, about: half of the transactions read a file, half
-    /// append to one, half make one.
+    /// Returns the approximate number of pages that the program reads and writes: half of the
+    /// transactions read a file, half append to one, and half create one.
     pub(crate) fn estimated_pages(&self) -> u64 {
         let pages_of_file = (self.low_bytes + self.high_bytes) / 2 / BUFFER_BYTES + 1;
         let moved = self.files + self.transactions + self.transactions / 4;
         moved.saturating_mul(pages_of_file)
     }
 
-    /// Makes the files.
+    /// Creates the files.
     ///
     /// # Errors
-    /// When the device is full, or the layer fails.
+    /// If the device is full, or the layer fails.
     pub async fn prepare(
         &self,
         files: &impl FileLayer,
@@ -174,10 +177,10 @@ impl Postmark {
         Ok(())
     }
 
-    /// One transaction.
+    /// Executes one transaction.
     ///
     /// # Errors
-    /// When the device is full, or the layer fails.
+    /// If the device is full, or the layer fails.
     pub async fn transact(
         &self,
         files: &impl FileLayer,
@@ -204,7 +207,7 @@ impl Postmark {
         Ok(())
     }
 
-    /// Adds something to a file that may become longer.
+    /// Appends to a file, unless the file has its maximum length.
     async fn append(
         &self,
         files: &impl FileLayer,
@@ -241,7 +244,7 @@ impl Postmark {
     }
 }
 
-/// The files there are.
+/// Files that currently exist.
 pub struct Pool {
     directory: u32,
     files: Vec<FileId>,
@@ -254,7 +257,7 @@ impl Pool {
     }
 }
 
-/// Reads a file from start to end, by the buffer.
+/// Reads a file from start to end, one buffer at a time.
 async fn read_all(
     files: &impl FileLayer,
     file: FileId,

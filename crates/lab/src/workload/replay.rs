@@ -1,8 +1,9 @@
-//! The requests of a trace on a device, at the times when they were recorded or one after another.
-//! Without a file system.
+//! Replay of a trace on a device, without a file system: at the recorded times, or as fast as the
+//! device completes requests.
 //!
-//! A latency begins when a request was due, and not when there was room for it: a device that falls
-//! behind is not spared what it has not been asked in time.
+//! With recorded times, a latency begins when the request is due, not when a slot is free for it.
+//! Otherwise the latencies of a device that falls behind would not include the delay of its
+//! requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,47 +21,47 @@ use super::{Measured, World, sum};
 use crate::files::Program;
 use crate::layer::{FileLayer, LoadError};
 
-/// Requests of a trace that are taken, unless the plan says otherwise, and at most.
+/// Default number of requests taken from a trace, and its maximum.
 pub(super) const COUNT_USUAL: u64 = 100_000;
 const COUNT_MAX: u64 = 10_000_000;
-/// Requests under way, unless the plan says otherwise.
+/// Default number of requests in flight.
 pub(super) const DEPTH_USUAL: u32 = 64;
-/// The blocks of a call, at most: a longer request is several.
+/// Maximum number of blocks of a call; a longer request is split into several calls.
 const CALL_BLOCKS_MAX: u64 = 1024;
 
-/// When requests are made.
+/// Arrival times of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
-    /// When the trace has them.
+    /// As recorded in the trace.
     #[default]
     Recorded,
-    /// As soon as there is room among those under way.
+    /// As soon as a slot for a request in flight is free.
     Closed,
 }
 
-/// A load.
+/// A load that replays a trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Replay {
-    /// The file.
+    /// Path of the trace.
     pub trace: PathBuf,
-    /// Its format by name; without, it is recognised.
+    /// Name of the trace format; detected if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
-    /// What the file must have, in hexadecimal digits.
+    /// CRC-32C that the trace must have, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crc32c: Option<String>,
-    /// Requests that are taken, at most.
+    /// Maximum number of requests taken from the trace.
     pub count: u64,
-    /// When they are made.
+    /// Arrival times of the requests.
     pub arrivals: Arrivals,
-    /// So many times as fast as recorded.
+    /// Factor by which the replay is faster than the recording.
     pub speed: f64,
-    /// Requests under way at most.
+    /// Maximum number of requests in flight.
     pub depth: u32,
 }
 
-/// A request in blocks of the device.
+/// A request of the trace, in blocks of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Due {
     time_ns: u64,
@@ -70,10 +71,10 @@ struct Due {
 }
 
 impl Replay {
-    /// Refuses what cannot be run.
+    /// Refuses invalid parameters.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the mistake.
     pub fn check(&self) -> Result<(), String> {
         self.format()?;
         if !(1..=COUNT_MAX).contains(&self.count) || !(1..=1000).contains(&self.depth) {
@@ -93,10 +94,10 @@ impl Replay {
         named.transpose()
     }
 
-    /// Runs it.
+    /// Runs the load.
     ///
     /// # Errors
-    /// When the trace cannot be read or is another one, or the layer fails.
+    /// If the trace cannot be read or has a wrong checksum, or the layer fails.
     pub(super) async fn run<F: FileLayer>(&self, world: &World<F>) -> Result<Measured, LoadError> {
         sum::check(&self.trace, self.crc32c.as_deref())?;
         let (all, trims, passed_over) = self.read(world.files.device_blocks())?;
@@ -121,7 +122,7 @@ impl Replay {
             bytes += u64::from(due.blocks) * 4096;
             let begins = match self.arrivals {
                 Arrivals::Recorded => due_at,
-                // There was no room before.
+                // The request had no slot before.
                 Arrivals::Closed => world.rt.now(),
             };
             let (due, replayed) = (*due, Rc::clone(&replayed));
@@ -151,7 +152,8 @@ impl Replay {
         Ok(self.measured(figures, rate))
     }
 
-    /// At a rate that is given it is latency that tells devices apart.
+    /// Returns the measurements. With recorded times the rate is given, so the main metric is the
+    /// latency.
     fn measured(&self, figures: BTreeMap<String, f64>, rate: f64) -> Measured {
         let (value, unit) = match self.arrivals {
             Arrivals::Recorded => (figures["latency_mean_ms"], "ms"),
@@ -165,7 +167,7 @@ impl Replay {
         }
     }
 
-    /// Waits for the time of a request, and gives it.
+    /// Waits until a request is due, and returns that time.
     async fn until_due<F: FileLayer>(
         &self,
         world: &World<F>,
@@ -184,8 +186,9 @@ impl Replay {
         due_at
     }
 
-    /// The requests of the trace on a device of so many blocks, how many of them were left out
-    /// since they give room back, and how many lines of the trace were no requests.
+    /// Reads the requests of the trace, for a device of `device_blocks` blocks. Also returns the
+    /// number of trims, which are left out, and the number of lines of the trace that are not
+    /// requests.
     fn read(&self, device_blocks: u32) -> Result<(Vec<Due>, u64, u64), LoadError> {
         let options = Options {
             format: self.format().map_err(LoadError::Trace)?,
@@ -216,15 +219,15 @@ impl Replay {
     }
 }
 
-/// The blocks that a record touches. A trace of a larger device goes round this one; what would
-/// reach beyond its end is cut.
+/// Converts a record to blocks of the device. An address beyond the device wraps around. A request
+/// that crosses the end of the device is cut.
 fn on_device(record: &Record, first_ns: u64, device_blocks: u32) -> Due {
     let first = record.offset_bytes / 4096;
     let last = (record.offset_bytes + record.length_bytes - 1) / 4096;
     let block = (first % u64::from(device_blocks)) as u32;
     let room = u64::from(device_blocks - block);
     Due {
-        // Some traces are out of order by a little.
+        // Some traces are slightly out of order.
         time_ns: record.time_ns.saturating_sub(first_ns),
         is_write: record.op == Op::Write,
         block,
@@ -232,7 +235,7 @@ fn on_device(record: &Record, first_ns: u64, device_blocks: u32) -> Due {
     }
 }
 
-/// What those that carry out requests share.
+/// State shared by the tasks that execute requests.
 struct Replayed<F> {
     world: World<F>,
     latency: RefCell<Latency>,
@@ -250,7 +253,7 @@ impl<F: FileLayer> Replayed<F> {
     }
 
     async fn ask(&self, due: Due) -> Result<(), LoadError> {
-        // A trace does not say who asked.
+        // A trace does not say which program made a request.
         let mut program = Program::new(0);
         let files = &self.world.files;
         let end = u64::from(due.block) + u64::from(due.blocks);
@@ -288,7 +291,7 @@ mod tests {
         assert_eq!(of(0, 1), (0, 1));
         assert_eq!(of(4095, 2), (0, 2));
         assert_eq!(of(8192, 4096), (2, 1));
-        // Block 205 is 5 the third time round.
+        // Block 205 becomes block 5 after two wraps.
         assert_eq!(of(205 * 4096, 8192), (5, 2));
         assert_eq!(of(98 * 4096, 10 * 4096), (98, 2), "it ends with the device");
         assert_eq!(of((3 << 44) + 512, 512).1, 1);

@@ -1,8 +1,8 @@
-//! Requests at random or in sequence, as a job of fio has them, with so many under way. Without a
+//! Random or sequential requests, as in a job of fio, with a fixed number in flight and without a
 //! file system.
 //!
-//! What flash does when it is new it does not go on doing. So they can be made in rounds, on a
-//! device that was written twice before, until the rounds are alike (SNIA, Solid State Storage
+//! The performance of new flash does not last. The requests can therefore be made in rounds, on a
+//! device that was written twice before, until the rounds are steady (SNIA, Solid State Storage
 //! Performance Test Specification).
 
 use std::cell::{Cell, RefCell};
@@ -18,49 +18,49 @@ use crate::files::Program;
 use crate::layer::{FileLayer, LoadError};
 use crate::statistics::{STEADY_ROUNDS, Steadiness};
 
-/// Rounds that are made at most until they are alike.
+/// Maximum number of rounds.
 const ROUNDS_MAX: u64 = 25;
-/// The device is written so many times before, in requests of so many bytes.
+/// Number of times that the device is written before the rounds, and the size of these writes.
 const FILLS: u64 = 2;
 const FILL_BLOCKS: u32 = 32;
 
-/// In which order, and which way.
+/// Order and direction of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// Reads at random places.
+    /// Random reads.
     RandomRead,
-    /// Writes at random places.
+    /// Random writes.
     RandomWrite,
-    /// Reads, one behind the other.
+    /// Sequential reads.
     Read,
-    /// Writes, one behind the other.
+    /// Sequential writes.
     Write,
 }
 
-/// A load.
+/// A load of requests to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
-    /// In which order, and which way.
+    /// Order and direction of the requests.
     pub pattern: Pattern,
     /// Bytes of a request.
     pub request_bytes: u64,
-    /// Requests under way, each for a task of its own.
+    /// Number of requests in flight, each from a task of its own.
     pub depth: u32,
-    /// The part of the device that is used; 0 for all of it.
+    /// Length of the part of the device that is used; 0 for the whole device.
     pub span_bytes: u64,
-    /// Requests; those of a round, if there are rounds.
+    /// Number of requests, or of requests of each round if there are rounds.
     pub count: u64,
-    /// In rounds until they are alike, on a device that was written before.
+    /// Whether to repeat rounds until they are steady, on a device that was written before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub steady: bool,
 }
 
 impl Requests {
-    /// Refuses what cannot be run.
+    /// Refuses invalid parameters.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the mistake.
     pub fn check(&self) -> Result<(), String> {
         let blocks = self.request_bytes > 0 && self.request_bytes.is_multiple_of(4096);
         if !blocks || self.request_bytes > 32 << 20 {
@@ -76,8 +76,9 @@ impl Requests {
         Ok(())
     }
 
-    /// Calls that it makes, about: half of the rounds that there may be, after the fillings. Those
-    /// of a whole device are not among them, for its size is not known here.
+    /// Returns the approximate number of calls: the initial writes, and half of the maximum number
+    /// of rounds. The initial writes of a whole device are not included, because its size is not
+    /// known here.
     pub(super) fn estimated_pages(&self) -> u64 {
         let fill_calls = self.span_bytes.div_ceil(4096 * u64::from(FILL_BLOCKS)) * FILLS;
         match self.steady {
@@ -89,10 +90,10 @@ impl Requests {
         }
     }
 
-    /// Runs it.
+    /// Runs the load.
     ///
     /// # Errors
-    /// When the layer fails.
+    /// If the layer fails.
     pub(super) async fn run<F: FileLayer>(&self, world: &World<F>) -> Result<Measured, LoadError> {
         let device_bytes = u64::from(world.files.device_blocks()) * 4096;
         let span_bytes = match self.span_bytes {
@@ -106,7 +107,8 @@ impl Requests {
         }
     }
 
-    /// Rounds until they are alike, and what the last of them have in common.
+    /// Repeats rounds until they are steady, or their number is the maximum. Returns the
+    /// measurements of the last rounds.
     async fn until_steady<F: FileLayer>(
         &self,
         world: &World<F>,
@@ -148,7 +150,7 @@ impl Requests {
         Ok(measured)
     }
 
-    /// Writes all places for requests, in order.
+    /// Writes all slots of the device sequentially, [`FILLS`] times.
     async fn fill<F: FileLayer>(&self, world: &World<F>, slots: u64) -> Result<(), LoadError> {
         let mut program = Program::new(0);
         let blocks = (slots * (self.request_bytes / 4096)) as u32;
@@ -161,7 +163,7 @@ impl Requests {
         Ok(())
     }
 
-    /// So many requests, the round `number` of them.
+    /// Executes the requests of the round `number`.
     async fn round<F: FileLayer>(
         &self,
         world: &World<F>,
@@ -205,7 +207,7 @@ impl Requests {
     }
 }
 
-/// How long requests took, together and each.
+/// Duration of a round, and the latencies of its requests.
 #[derive(Default)]
 struct Round {
     ns: u64,
@@ -213,7 +215,7 @@ struct Round {
 }
 
 impl Round {
-    /// Requests a second.
+    /// Returns the rate in requests per second.
     fn rate(&self, load: &Requests) -> f64 {
         load.count as f64 / (self.ns as f64 / 1e9).max(f64::MIN_POSITIVE)
     }
@@ -231,16 +233,16 @@ impl Round {
     }
 }
 
-/// One of those that ask.
+/// A task that makes requests, one at a time.
 struct Job<F> {
     load: Requests,
-    /// Places for a request.
+    /// Number of positions for a request on the device.
     slots: u64,
     world: World<F>,
     rng: Rng,
-    /// Requests of earlier rounds, behind which those in sequence go on.
+    /// Number of requests of earlier rounds, after which sequential requests continue.
     first: u64,
-    /// Requests begun by all.
+    /// Number of requests that all tasks have begun.
     next: Rc<Cell<u64>>,
     latency: Rc<RefCell<Latency>>,
 }

@@ -1,5 +1,5 @@
-//! One large file, as Bonnie has it: written by characters and by blocks, rewritten, read by
-//! characters and by blocks, and read at random.
+//! One large file, as in Bonnie: written by characters and by blocks, rewritten, read by characters
+//! and by blocks, and read at random.
 
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
@@ -11,20 +11,20 @@ use crate::layer::{FileLayer, LoadError};
 /// Bytes of a call.
 const CHUNK_BYTES: u64 = 8192;
 
-/// A load.
+/// A load on one large file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
-    /// Length of the file.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// Chunks read at random.
+    /// Number of chunks read at random.
     pub seeks: u64,
 }
 
 impl Stream {
-    /// Refuses what cannot be run.
+    /// Refuses invalid parameters.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the mistake.
     pub fn check(&self) -> Result<(), String> {
         if !(1 << 20..=1 << 42).contains(&self.bytes) {
             return Err("`size` must be 1 MiB to 4 TiB".to_owned());
@@ -35,8 +35,8 @@ impl Stream {
         }
     }
 
-    /// So many times as long, in whole chunks; but a MiB and ten seeks, where it has so many, are
-    /// left.
+    /// Returns the load with its length, in whole chunks, and its number of seeks multiplied by
+    /// `scale`. The minimum is 1 MiB and ten seeks, or the original values if they are smaller.
     pub(super) fn scaled(self, scale: f64) -> Stream {
         let bytes = (self.bytes as f64 * scale) as u64 / CHUNK_BYTES * CHUNK_BYTES;
         let seeks = (self.seeks as f64 * scale) as u64;
@@ -46,15 +46,16 @@ impl Stream {
         }
     }
 
-    /// Pages that are moved: written twice, rewritten, and read twice.
+    /// Returns the number of pages that are moved: each page is written twice, rewritten, and read
+    /// twice.
     pub(super) fn estimated_pages(&self) -> u64 {
         self.bytes / 4096 * 6 + self.seeks * 2
     }
 
-    /// Runs it.
+    /// Runs the load.
     ///
     /// # Errors
-    /// When the device is full, or the layer fails.
+    /// If the device is full, or the layer fails.
     pub(super) async fn run<F: FileLayer>(&self, world: &World<F>) -> Result<Measured, LoadError> {
         let mut program = Program::new(0);
         let directory = world.files.make_directory(&mut program).await?;
@@ -174,7 +175,7 @@ impl Stream {
         Ok(mb_per_s(self.bytes, world.rt.now().ns_since(begun)))
     }
 
-    /// Chunks at random places, a second.
+    /// Reads chunks at random positions, and returns their number per second.
     async fn seek<F: FileLayer>(
         &self,
         world: &World<F>,

@@ -1,14 +1,15 @@
-//! Files that a load reads are meant by what is in them: a path may have another one tomorrow.
+//! Checksums of files that a load reads. A plan refers to the content of a file, because its path
+//! may have other content later.
 
 use std::io::Read as _;
 use std::path::Path;
 
 use crate::layer::LoadError;
 
-/// Refuses a sum in a plan that cannot be one.
+/// Refuses a malformed checksum in a plan.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A description of the mistake.
 pub(super) fn check_digits(wanted: Option<&str>) -> Result<(), String> {
     let is_sum = |text: &str| text.len() == 8 && u32::from_str_radix(text, 16).is_ok();
     match wanted.is_none_or(is_sum) {
@@ -17,10 +18,10 @@ pub(super) fn check_digits(wanted: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// Refuses a file whose CRC-32C is not the one that is wanted, in hexadecimal digits.
+/// Refuses a file whose CRC-32C is not `wanted`, in hexadecimal digits.
 ///
 /// # Errors
-/// When it is another one, or cannot be read.
+/// If the checksum differs, or the file cannot be read.
 pub(super) fn check(path: &Path, wanted: Option<&str>) -> Result<(), LoadError> {
     let Some(wanted) = wanted else {
         return Ok(());

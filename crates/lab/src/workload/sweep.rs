@@ -1,5 +1,5 @@
-//! A look over the whole device, as HD Tach has it: the rate of reads in sequence at places from
-//! start to end, and the time of reads at random places. Without a file system.
+//! A scan of the whole device, as in HD Tach: the rate of sequential reads at positions from start
+//! to end, and the latency of random reads. It uses no file system.
 
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
@@ -9,24 +9,24 @@ use super::{Measured, OPERATIONS_MAX, World, mb_per_s};
 use crate::files::Program;
 use crate::layer::{FileLayer, LoadError};
 
-/// A load.
+/// A load that scans the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sweep {
-    /// Places at which the rate is measured.
+    /// Number of positions at which the rate is measured.
     pub points: u64,
-    /// Bytes that are read at each.
+    /// Bytes that are read at each position.
     pub bytes: u64,
     /// Bytes of a request.
     pub request_bytes: u64,
-    /// Reads of 4 KiB at random places.
+    /// Number of reads of 4 KiB at random positions.
     pub accesses: u64,
 }
 
 impl Sweep {
-    /// Refuses what cannot be run.
+    /// Refuses invalid parameters.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the mistake.
     pub fn check(&self) -> Result<(), String> {
         let blocks = |bytes: u64| (4096..=1 << 40).contains(&bytes) && bytes.is_multiple_of(4096);
         if !blocks(self.bytes) || !blocks(self.request_bytes) || self.request_bytes > 32 << 20 {
@@ -43,16 +43,16 @@ impl Sweep {
         Ok(())
     }
 
-    /// Pages that are read.
+    /// Returns the number of requests, each of which costs about as much to simulate as a page.
     pub(super) fn estimated_pages(&self) -> u64 {
         let requests = self.points * self.bytes.div_ceil(self.request_bytes);
         requests + self.accesses
     }
 
-    /// Runs it.
+    /// Runs the load.
     ///
     /// # Errors
-    /// When the layer fails.
+    /// If the layer fails.
     pub(super) async fn run<F: FileLayer>(&self, world: &World<F>) -> Result<Measured, LoadError> {
         let mut program = Program::new(0);
         let blocks = u64::from(world.files.device_blocks());
@@ -86,8 +86,8 @@ impl Sweep {
         })
     }
 
-    /// The rate of reads in sequence from a block on, behind one request that brings the device
-    /// there.
+    /// Returns the rate of sequential reads from a block on. The first request only positions the
+    /// device and is not timed, unless it is the only one.
     async fn rate_at<F: FileLayer>(
         &self,
         world: &World<F>,

@@ -1,10 +1,10 @@
-//! Loads by the programs that everybody knows: `postmark`, `dbench`, `bonnie++` and `fio`, as they
-//! are in Debian.
+//! Loads that are made by well-known external programs: `postmark`, `dbench`, `bonnie++` and `fio`,
+//! as packaged in Debian.
 //!
-//! A check on our own: the same load, with the same numbers, by somebody else's program on the same
-//! device, and the report puts the two beside each other. They make the kernel's calls, so they run
-//! on this machine only. What a program prints is not ours: whatever is not as it is expected must
-//! end the run with that, and never become a figure.
+//! They check our own loads: an external program makes the same load, with the same parameters, on
+//! the same device, and the report compares the two. The programs make system calls, so they need a
+//! real kernel. Their output is not under our control: unexpected output must end the run with an
+//! error that describes it, and must never become a metric.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,35 +15,35 @@ use super::requests::Pattern;
 use super::{Measured, Resolved, named, postmark};
 use crate::layer::LoadError;
 
-/// A load that a program makes.
+/// A load that an external program makes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
-    /// The load.
+    /// Our own version of the load.
     pub of: Box<Resolved>,
 }
 
-/// A program and what it is told.
+/// One execution of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Its name.
+    /// Name of the program.
     pub program: &'static str,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<String>,
-    /// What it reads.
+    /// Standard input of the program.
     pub input: String,
 }
 
-/// What a program has printed, and when.
+/// Output of a program, with the times at which it was printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Printed {
-    /// All of it.
+    /// The whole output.
     pub text: String,
-    /// How much of it there was, and since when, in ns from the beginning.
+    /// Length of the output after each read, and the time of the read in ns since the start.
     pub seen: Vec<(usize, u64)>,
 }
 
 impl Printed {
-    /// When a word had been printed.
+    /// Returns the time at which a word had been printed.
     fn at_ns(&self, word: &str) -> Result<u64, String> {
         let from = self
             .text
@@ -58,10 +58,10 @@ impl Printed {
 }
 
 impl Tool {
-    /// The program that makes a load.
+    /// Returns the program for a load.
     ///
     /// # Errors
-    /// When there is none for it, in words.
+    /// A message, if no program can make the load.
     pub fn new(of: Resolved) -> Result<Tool, String> {
         match &of {
             Resolved::Postmark(load) if load.sync != postmark::Sync::Removal => Err(
@@ -87,7 +87,7 @@ impl Tool {
         }
     }
 
-    /// The program's name, and the package that it is in.
+    /// Returns the name of the program, and the name of its package.
     pub fn program(&self) -> (&'static str, &'static str) {
         match *self.of {
             Resolved::Postmark(_) => ("postmark", "postmark"),
@@ -97,10 +97,10 @@ impl Tool {
         }
     }
 
-    /// Refuses files that the program needs and that are others than the plan says, or none.
+    /// Refuses files that the program needs if they are missing, or are not those of the plan.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// A description of the problem.
     pub(crate) fn check_files(&self) -> Result<(), LoadError> {
         match &*self.of {
             Resolved::Clients(load) => load.script().map(drop),
@@ -108,7 +108,8 @@ impl Tool {
         }
     }
 
-    /// What is to be run, one after another, in a folder or on a device of so many bytes.
+    /// Returns the executions of the program, in order, in a folder or on a device of
+    /// `device_bytes` bytes.
     pub fn steps(&self, place: &Path, device_bytes: u64, seed: u64) -> Vec<Step> {
         let program = self.program().0;
         let step = |arguments: Vec<String>| Step {
@@ -127,7 +128,7 @@ impl Tool {
                 ),
             }],
             Resolved::Clients(load) => {
-                // It runs in another folder than we do.
+                // The program has a different working directory, so the path must be absolute.
                 let script = load.script.clone().unwrap_or_default();
                 let script = std::path::absolute(&script).unwrap_or(script);
                 let script = script.display().to_string();
@@ -145,7 +146,7 @@ impl Tool {
                 load.counts.iter().map(of).collect()
             }
             Resolved::Stream(load) => {
-                // It wants files of twice the memory that it is told of.
+                // bonnie++ requires a file of twice the memory size that it is given.
                 let mib = load.bytes >> 20;
                 let options = format!(
                     "-q -n 0 -u root -s {mib} -r {} -z {seed} -m bimetal -d",
@@ -169,7 +170,7 @@ impl Tool {
                      --iodepth={} --size={span} --number_ios={} --randseed={seed}",
                     load.request_bytes, load.depth, load.count
                 );
-                // To fio a colon stands between files.
+                // fio treats a colon as a separator of file names.
                 let file = format!("--filename={}", place.replace(':', "\\:"));
                 vec![step(words(&options, [file]))]
             }
@@ -177,10 +178,10 @@ impl Tool {
         }
     }
 
-    /// What the programs have measured; `sync_ns` is what the sync behind them took.
+    /// Returns the measurements of the programs. `sync_ns` is the duration of the sync after them.
     ///
     /// # Errors
-    /// What they have printed and should not, or the other way round.
+    /// A description of unexpected or missing output.
     pub fn measured(&self, printed: &[Printed], sync_ns: u64) -> Result<Measured, String> {
         match (&*self.of, printed) {
             (Resolved::Postmark(load), [printed]) => {
@@ -215,7 +216,8 @@ impl Tool {
     }
 }
 
-/// The least file of bonnie++ that is a whole number of MiB, and twice of one.
+/// Minimum file size for bonnie++: its file, and the half of it that is given as memory, must be
+/// whole numbers of MiB.
 const BONNIE_BYTES_MIN: u64 = 4 << 20;
 
 fn words<const N: usize>(options: &str, rest: [String; N]) -> Vec<String> {
@@ -235,8 +237,9 @@ fn of(value: f64, unit: &str, figures: &[(&str, f64)]) -> Result<Measured, Strin
     })
 }
 
-/// The last line of dbench: `Throughput 41.3 MB/sec  4 clients  4 procs  max_latency=9.1 ms`, in
-/// millions of bytes.
+/// Parses the last line of dbench:
+/// `Throughput 41.3 MB/sec  4 clients  4 procs  max_latency=9.1 ms`. Returns the rate in millions
+/// of bytes per second.
 fn throughput(text: &str) -> Result<f64, String> {
     let rest = text
         .lines()
@@ -248,7 +251,8 @@ fn throughput(text: &str) -> Result<f64, String> {
     Ok(rate.ok_or("it printed no throughput")?)
 }
 
-/// Fields of the line that bonnie++ prints (format 1.98), in KiB a second, and our names of them.
+/// Fields of the line that bonnie++ prints (format 1.98), in KiB per second, and our names for
+/// them.
 const BONNIE: [(usize, &str); 5] = [
     (9, "write_characters_mb_per_s"),
     (11, "write_blocks_mb_per_s"),
@@ -264,7 +268,7 @@ fn bonnie(text: &str) -> Result<Measured, String> {
         .find(|line| line.starts_with("1.98,"))
         .ok_or("it printed no line of format 1.98")?;
     let fields: Vec<&str> = line.split(',').collect();
-    // What is too short to be measured is `+++++`, or nothing.
+    // A measurement that was too short is `+++++`, or empty.
     let number = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok());
     let rates = BONNIE
         .iter()
@@ -279,7 +283,7 @@ fn bonnie(text: &str) -> Result<Measured, String> {
     of(*value, "MB/s", &figures)
 }
 
-/// What is used of fio's JSON.
+/// The part of fio's JSON that is used.
 #[derive(Deserialize)]
 struct Fio {
     jobs: Vec<FioJob>,
@@ -398,7 +402,7 @@ mod tests {
             file.arguments.join(" "),
             "-q -n 0 -u root -s 64 -r 32 -z 7 -m bimetal -d /m"
         );
-        // All of the device, or the part of it that the load has.
+        // The whole device, or the part of it that the load uses.
         for (span_bytes, size) in [(0, "--size=1073741824"), (1 << 20, "--size=1048576")] {
             let arguments = steps(requests(Pattern::RandomWrite, span_bytes))
                 .remove(0)
@@ -430,8 +434,7 @@ mod tests {
         }
     }
 
-    /// As postmark 1.53 prints it, with times of our own: 2 s of transactions, and half a second of
-    /// sync.
+    /// Output of postmark 1.53 with invented times: 2 s of transactions, and half a second of sync.
     #[test]
     fn postmark_is_timed_by_its_words() {
         let pieces = [
@@ -456,7 +459,7 @@ mod tests {
         assert!(why.contains("Performing"), "{why}");
     }
 
-    /// Its last lines as dbench 4.0 prints them.
+    /// Output that ends with the last lines of dbench 4.0.
     #[test]
     fn dbench_has_a_rate_for_each_number_of_clients() {
         let of = |rate: &str| {
@@ -480,8 +483,8 @@ mod tests {
         assert!(why.contains("throughput"), "{why}");
     }
 
-    /// Lines of bonnie++ 2.00a (format 1.98): rates are in KiB/s, and what was too short is
-    /// crosses.
+    /// Lines of bonnie++ 2.00a (format 1.98). Rates are in KiB/s, and plus signs stand for a
+    /// measurement that was too short.
     #[test]
     fn bonnie_has_the_rates_that_were_measured() {
         let tool = Tool::new(Resolved::Stream(Stream {
@@ -507,7 +510,7 @@ mod tests {
         );
     }
 
-    /// The parts that are read of what fio 3.33 prints.
+    /// The parsed parts of the output of fio 3.33.
     #[test]
     fn fio_says_how_many_and_how_long() {
         let text = r#"note

@@ -129,10 +129,10 @@ impl ClientHandshake {
         self.partial.len()
     }
 
-    /// Takes bytes from the server and appends what is to be sent to `out`.
+    /// Takes bytes from the server and appends the bytes to send to `out`.
     ///
-    /// Returns how many bytes of `input` were taken (all of them with `NeedMore`) and how to go
-    /// on.
+    /// Returns the number of bytes of `input` taken (all of them with `NeedMore`) and the next
+    /// step.
     ///
     /// # Errors
     /// Any breach of the protocol; close the connection.

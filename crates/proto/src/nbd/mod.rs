@@ -1,18 +1,18 @@
 //! The Network Block Device protocol: fixed newstyle handshake and transmission phase.
 //!
 //! The source is the protocol document of the NBD project (`doc/proto.md` of
-//! NetworkBlockDevice/nbd); item documentation names its sections. `docs/nbd.md` of this
-//! repository lists what is spoken and what is refused.
+//! NetworkBlockDevice/nbd); item documentation names its sections. `docs/nbd.md` of this repository
+//! lists the supported and the refused parts of the protocol.
 //!
 //! - [`wire`]: numbers and small types of the wire, limits, [`ProtocolError`];
-//! - [`ServerHandshake`] and [`ClientHandshake`]: option haggling from either end;
+//! - [`ServerHandshake`] and [`ClientHandshake`]: option negotiation on either end;
 //! - [`request`]: the request header, its validation, and the bounds of an export;
 //! - [`reply`]: encoders for the server's replies;
 //! - [`reply_decoder`]: decoding and checking of replies at the client.
 //!
-//! A [`ProtocolError`] always means: end the connection. Whatever can be answered within the
-//! protocol is answered (an error reply to an option, an [`Errno`] to a request) and is no
-//! `ProtocolError`.
+//! A [`ProtocolError`] always means that the connection must be ended. A mistake that can be
+//! answered within the protocol is answered (an error reply to an option, an [`Errno`] to a
+//! request) and is no `ProtocolError`.
 
 mod client;
 mod fields;

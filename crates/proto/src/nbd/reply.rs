@@ -133,12 +133,12 @@ pub fn block_status_chunk(
     }
 }
 
-/// Cuts a list of extents to what the reply to `request` may hold (section "Structured reply
-/// types").
+/// Cuts a list of extents to the length allowed in the reply to `request` (section "Structured
+/// reply types").
 ///
-/// With `REQ_ONE` the first extent remains, no longer than the request. Without it, extents that
-/// start behind the request's end go, and so do those that would exceed [`EXTENTS_MAX`] or
-/// `max_payload_bytes`; the client asks again for what is missing.
+/// With `REQ_ONE` only the first extent remains, no longer than the request. Without it, extents
+/// that start behind the request's end are removed, and extents that would exceed [`EXTENTS_MAX`]
+/// or `max_payload_bytes`; the client asks again for the missing extents.
 pub fn fit_extents(request: &Request, max_payload_bytes: u32, extents: &mut Vec<Extent>) {
     if request.flags & command_flag::REQ_ONE != 0 {
         extents.truncate(1);

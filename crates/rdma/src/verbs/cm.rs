@@ -143,8 +143,8 @@ impl CmChannel {
         let carries = matches!(happened, Happened::Request | Happened::Established);
         let (start, len) = (event.conn.private_data, event.conn.private_data_len);
         let private = if carries && !start.is_null() {
-            // SAFETY: of these events the library says that so many bytes are there, in the event
-            // itself.
+            // SAFETY: for these events the library guarantees that `len` bytes are stored at
+            // `start`, in the event itself.
             unsafe { std::slice::from_raw_parts(start.cast::<u8>(), usize::from(len)) }.to_vec()
         } else {
             Vec::new()

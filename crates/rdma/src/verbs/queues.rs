@@ -244,8 +244,8 @@ impl Queues {
     pub(crate) fn poll(&self, mut each: impl FnMut(Done)) -> io::Result<bool> {
         let mut entries = [Completion::default(); POLLED];
         let cq = self.cq.as_ptr();
-        // SAFETY: the queue is alive, its device has this function, and it writes so many entries
-        // at most.
+        // SAFETY: the queue is alive, its device has this function, and the function writes at most
+        // `POLLED` entries.
         let count = unsafe {
             let poll = (*(*cq).context).ops.poll_cq;
             poll(cq, POLLED as i32, entries.as_mut_ptr())

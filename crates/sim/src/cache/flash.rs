@@ -1,7 +1,8 @@
-//! What a device does on account of a request: the seam where flash translation layers are put in.
+//! Work that a request causes on a device: the interface for flash translation layers.
 //!
-//! A cost model only, without time of its own: it counts pages read and programmed and blocks
-//! erased, its own copies included. It must never refuse a page below the size it was made for.
+//! This is a cost model only, without a clock: it counts pages read, pages programmed and blocks
+//! erased, including its own copies. It must never refuse a page below the size for which it was
+//! built.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -11,15 +12,16 @@ use bimetal_flash::{Counters, Drive, DriveConfig, FlashError, FtlConfig, PageCon
 use bimetal_policy::replacement::Granularity;
 use bimetal_rt::Rng;
 
-/// Spare flash of a page-mapped drive in percent of what the host can use, if not given: that of a
-/// drive for servers.
+/// Default spare flash of a page-mapped drive, in percent of the capacity that the host can use:
+/// that of a server drive.
 const SPARE_PERCENT: u32 = 28;
-/// Log blocks in percent of the data blocks, if not given.
+/// Default number of log blocks, in percent of the data blocks.
 const LOG_PERCENT: u32 = 3;
 const LOG_BLOCKS_MIN: u32 = 4;
-/// A share is at most this.
+/// Maximum share, in percent.
 const PERCENT_MAX: u32 = 1_000;
-/// Blocks that a page-mapped drive needs beside its spare: the one that is written, and reserves.
+/// Number of blocks that a drive needs besides its spare and log blocks: the open block, and
+/// reserves.
 const RESERVE_BLOCKS: u32 = 4;
 /// Seed of the writes that age a drive.
 const AGE_SEED: u64 = 7;
@@ -27,9 +29,9 @@ const AGE_SEED: u64 = 7;
 /// Work of the flash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Work {
-    /// Pages read, those for copying included.
+    /// Pages read, including reads for copies.
     pub reads: u64,
-    /// Pages programmed, copies included.
+    /// Pages programmed, including copies.
     pub programs: u64,
     /// Blocks erased.
     pub erases: u64,
@@ -51,11 +53,12 @@ pub trait Flash: Send {
     /// Writes pages together, in ascending order.
     fn write(&mut self, lpns: &[u32]) -> Work;
 
-    /// Page `lpn` has no content any more.
+    /// Discards the content of page `lpn`.
     fn trim(&mut self, lpn: u32) -> Work;
 }
 
-/// No translation layer: a page read is one read, a page written one program, nothing is erased.
+/// A device without a translation layer: a page read is one read, a page write is one program, and
+/// nothing is erased.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoFtl;
 
@@ -86,8 +89,8 @@ struct Aged {
 }
 
 impl Aged {
-    /// Writes every page once in order; a page-mapped drive then takes as many writes again at
-    /// random places, so that its cleaning is in its steady state and not in its first days.
+    /// Creates a drive and writes every page once in order. A page-mapped drive then gets as many
+    /// writes again at random pages, so that its cleaning is in its steady state.
     fn new(config: &DriveConfig) -> Result<Aged, FlashError> {
         let mut drive = Drive::new(config)?;
         let pages = drive.logical_pages();
@@ -104,7 +107,7 @@ impl Aged {
         Ok(Aged { drive, before })
     }
 
-    /// What was done since the last question.
+    /// Returns the work since the last call.
     fn work(&mut self, asked: Result<(), FlashError>) -> Work {
         asked.expect("the device was made for every page of the trace");
         let now = self.drive.counters();
@@ -139,10 +142,10 @@ impl Flash for Aged {
     }
 }
 
-/// The devices there are, by name.
+/// Available devices, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ftl {
-    /// [`NoFtl`].
+    /// No translation layer: [`NoFtl`].
     None,
     /// Page-mapped with greedy cleaning: `page`, or `page:7` with 7 % of spare flash.
     Page {
@@ -156,14 +159,14 @@ pub enum Ftl {
         /// Log blocks in percent of the data blocks.
         log_percent: u32,
     },
-    /// FAST: `fast`, or `fast:5`.
+    /// FAST: `fast`, or `fast:5` with log blocks for 5 % of the data blocks.
     Fast {
         /// Log blocks in percent of the data blocks.
         log_percent: u32,
     },
 }
 
-/// No device has this name.
+/// Error for the name of an unknown device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownFtl(String);
 
@@ -223,7 +226,7 @@ impl fmt::Display for Ftl {
 }
 
 impl Ftl {
-    /// What such a device likes to be written at a time.
+    /// Returns the unit in which the device prefers to be written.
     pub fn granularity(self) -> Granularity {
         match self {
             Ftl::None => Granularity::Page,
@@ -232,10 +235,11 @@ impl Ftl {
         }
     }
 
-    /// A device of `blocks` erase blocks of `pages_per_block` pages each, full and in use.
+    /// Builds a device of `blocks` erase blocks of `pages_per_block` pages each, which is full and
+    /// has been in use.
     ///
     /// # Errors
-    /// When no drive can be so large.
+    /// If no drive can be this large.
     pub fn build(self, blocks: u32, pages_per_block: u32) -> Result<Box<dyn Flash>, FlashError> {
         let share = |percent: u32, least: u32| {
             let share = u64::from(blocks) * u64::from(percent) / 100;
@@ -266,7 +270,7 @@ impl Ftl {
     }
 }
 
-/// What the flash takes for its work, in microseconds.
+/// Times of the flash operations, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// Reading a page.
@@ -278,7 +282,7 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// SLC flash of the time of the paper: 25, 200 and 1500 us.
+    /// Returns the times of SLC flash when the paper was written: 25, 200 and 1500 us.
     fn default() -> Costs {
         Costs {
             read_us: 25.0,
@@ -289,7 +293,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Microseconds that `work` takes, one operation after another.
+    /// Returns the time of `work` in microseconds, if its operations run one after another.
     pub fn time_us(&self, work: Work) -> f64 {
         work.reads as f64 * self.read_us
             + work.programs as f64 * self.program_us

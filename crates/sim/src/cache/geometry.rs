@@ -1,29 +1,31 @@
-//! Where the pages of a trace lie on a device that is just large enough for them.
+//! Positions of the pages of a trace on a device that is just large enough for them.
 //!
-//! Only erase blocks that the trace touches exist, numbered in ascending order of address, so that
-//! neighbours stay neighbours and the device is full, which is the hard case for an FTL.
+//! The device has only the erase blocks that the trace touches, numbered in ascending order of
+//! address. So neighbours stay neighbours, and the device is full, which is the hard case for an
+//! FTL.
 
 use bimetal_policy::replacement::Place;
 
-/// Places of the pages of a trace.
+/// Positions of the pages of a trace.
 #[derive(Clone, Debug)]
 pub struct Geometry {
     pages_per_block: u32,
     blocks: u32,
     lpns: Vec<u32>,
-    /// The page of the trace at a device page, or [`NOWHERE`].
+    /// Page of the trace at each device page, or [`NOWHERE`].
     pages: Vec<u32>,
 }
 
-/// No page of the trace lies there.
+/// Value for a device page without a page of the trace.
 const NOWHERE: u32 = u32::MAX;
 
 impl Geometry {
-    /// Places for pages at these addresses, in pages. `None` when there are more than 2^32 of them.
+    /// Assigns positions to pages at these addresses, which are in pages. Returns `None` if the
+    /// device would have 2^32 pages or more.
     pub fn new(addresses: &[u64], pages_per_block: u32) -> Option<Geometry> {
         let per_block = u64::from(pages_per_block.max(1));
         let mut touched: Vec<u64> = addresses.iter().map(|page| page / per_block).collect();
-        // Neighbours mostly come one after another, so this is far fewer to sort.
+        // Neighbours mostly follow each other, so this leaves far fewer blocks to sort.
         touched.dedup();
         touched.sort_unstable();
         touched.dedup();
@@ -53,28 +55,28 @@ impl Geometry {
         })
     }
 
-    /// Erase blocks of the device.
+    /// Returns the number of erase blocks of the device.
     pub fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// Pages of an erase block.
+    /// Returns the number of pages of an erase block.
     pub fn pages_per_block(&self) -> u32 {
         self.pages_per_block
     }
 
-    /// The device page of a page of the trace.
+    /// Returns the device page of a page of the trace.
     pub fn lpn(&self, page: u32) -> u32 {
         self.lpns[page as usize]
     }
 
-    /// The page of the trace that lies at a device page, if any does.
+    /// Returns the page of the trace at a device page, if there is one.
     pub fn page_at(&self, lpn: u32) -> Option<u32> {
         let page = self.pages[lpn as usize];
         (page != NOWHERE).then_some(page)
     }
 
-    /// The same, as erase block and offset.
+    /// Returns the erase block and the offset of a page of the trace.
     pub fn place(&self, page: u32) -> Place {
         let lpn = self.lpn(page);
         Place {

@@ -1,7 +1,7 @@
-//! Policies x sizes x devices over one decoded trace, on all cores.
+//! Runs of policies x sizes x devices over one decoded trace, on all cores.
 //!
-//! The trace is shared and read only; every run has its own policy and device. Results come in the
-//! order of the jobs, whichever finishes first.
+//! All runs share the trace, which is read-only; every run has its own policy and device. Results
+//! are in the order of the jobs, in whichever order the jobs finish.
 
 use super::flash::{Costs, Ftl};
 use super::geometry::Geometry;
@@ -13,29 +13,29 @@ use bimetal_trace::{Accesses, Kind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What to try on a trace.
+/// Grid of runs over a trace.
 #[derive(Clone, Debug)]
 pub struct Grid {
-    /// Which policies.
+    /// Policies.
     pub policies: Vec<Spec>,
-    /// How large.
+    /// Sizes of the cache.
     pub sizes: Vec<CacheSize>,
-    /// Over which devices.
+    /// Devices.
     pub ftls: Vec<Ftl>,
 }
 
-/// One run to do.
+/// One run of a grid.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Which policy.
+    /// Policy.
     pub policy: Spec,
-    /// How large.
+    /// Size of the cache in pages.
     pub size_pages: usize,
-    /// Over which device.
+    /// Device.
     pub ftl: Ftl,
 }
 
-/// The runs of a grid over a trace that touches `footprint` pages.
+/// Returns the runs of a grid over a trace that touches `footprint` pages.
 pub fn jobs(grid: &Grid, footprint: usize) -> Vec<Job> {
     let mut jobs = Vec::new();
     for ftl in &grid.ftls {
@@ -52,31 +52,33 @@ pub fn jobs(grid: &Grid, footprint: usize) -> Vec<Job> {
     jobs
 }
 
-/// What all runs over a trace have in common.
+/// Settings that all runs over a trace share.
 #[derive(Clone, Copy, Debug)]
 pub struct Over<'a> {
     /// The trace.
     pub accesses: &'a Accesses,
-    /// Where its pages lie.
+    /// Positions of its pages on the device.
     pub geometry: &'a Geometry,
-    /// What the flash takes.
+    /// Times of the flash operations.
     pub costs: Costs,
-    /// Count as published tables do ([`Build::as_tables`]).
+    /// Whether to count as published tables do ([`Build::as_tables`]).
     pub as_tables: bool,
-    /// The share of the pages that `accesses` has; 1 for all. Sizes shrink by it, and outcomes are
-    /// estimates for the whole trace ([`Outcome::of_whole`]).
+    /// Share of the pages that `accesses` contains; 1 means all. Sizes are multiplied by it, and
+    /// outcomes are estimates for the whole trace ([`Outcome::of_whole`]).
     pub rate: f64,
 }
 
-/// Pages of a cache that stands for one of `size_pages` over a sample; at least 1.
+/// Returns the size in pages of a cache that represents a cache of `size_pages` over a sample; at
+/// least 1.
 pub fn miniature_pages(size_pages: usize, rate: f64) -> usize {
     ((size_pages as f64 * rate).round() as usize).max(1)
 }
 
-/// Does all `jobs` on `threads` threads. `done` is told after each how many are finished.
+/// Runs all `jobs` on `threads` threads. After each job, calls `done` with the number of finished
+/// jobs.
 ///
 /// # Errors
-/// When a device that is asked for cannot be.
+/// If a requested device cannot be built.
 pub fn run_all(
     jobs: &[Job],
     over: &Over<'_>,
@@ -111,7 +113,7 @@ pub fn run_all(
     outcomes.into_iter().collect()
 }
 
-/// The next use of every access, as the optimum wants to know it.
+/// Returns the next use of every access except trims, for the optimal policy.
 fn future_of(accesses: &Accesses) -> Arc<[u32]> {
     let used = accesses.iter().filter(|(_, kind)| *kind != Kind::Trim);
     let pages: Vec<u32> = used.map(|(page, _)| page).collect();

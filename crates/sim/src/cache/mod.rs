@@ -1,9 +1,9 @@
 //! Buffer caches over flash, driven by traces: the policies of the live cache, page by page, and
-//! what each makes the device do.
+//! the work that each of them causes on the device.
 //!
-//! The verdict is device time, not the hit ratio: a policy that hits more often may write more, or
-//! in an order that costs the flash more. No policy is written here a second time, and no run
-//! depends on anything but the trace and its parameters.
+//! The result is device time, not the hit ratio: a policy that hits more often may write more, or
+//! in an order that costs the flash more. This module must never implement a policy a second time,
+//! and a run must depend on nothing but the trace and its parameters.
 
 mod flash;
 mod geometry;

@@ -1,4 +1,4 @@
-//! One policy of one size over one device, fed with one trace.
+//! One run: a policy of one size over a device, fed with a trace.
 
 use super::flash::{Costs, Flash, Work};
 use super::geometry::Geometry;
@@ -7,41 +7,41 @@ use bimetal_policy::replacement::{
 };
 use bimetal_trace::{Accesses, Kind};
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Page accesses: reads and writes.
+    /// Number of page accesses: reads and writes.
     pub accesses: u64,
-    /// Those of them that were reads.
+    /// Number of accesses that were reads.
     pub reads: u64,
-    /// Accesses to pages that were not held.
+    /// Number of accesses to pages that were not in the cache.
     pub misses: u64,
-    /// Those of them that were reads.
+    /// Number of misses that were reads.
     pub read_misses: u64,
-    /// Pages that the cache read from the device: read misses, and what padding needed.
+    /// Number of pages that the cache read from the device, for read misses and for padding.
     pub host_reads: u64,
-    /// Pages that the cache wrote to the device.
+    /// Number of pages that the cache wrote to the device.
     pub host_writes: u64,
-    /// Requests that it wrote them in.
+    /// Number of write requests to the device.
     pub host_write_groups: u64,
-    /// What the flash did.
+    /// Work of the flash.
     pub work: Work,
-    /// What that took, one operation after another.
+    /// Time of that work in microseconds, if its operations run one after another.
     pub device_time_us: f64,
 }
 
 impl Outcome {
-    /// Misses of each access; 0 without accesses.
+    /// Returns the misses per access; 0 without accesses.
     pub fn miss_ratio(&self) -> f64 {
         ratio(self.misses, self.accesses)
     }
 
-    /// What a run over a sample says of the whole trace, in which `seen` reads, writes and trims
-    /// were found: everything but accesses is divided by the rate.
+    /// Returns an estimate for the whole trace from a run over a sample. `seen` is the number of
+    /// reads, writes and trims in the whole trace. Everything but accesses is divided by the rate.
     ///
-    /// Misses are so divided by the accesses that were to be expected in the sample, and not by
-    /// those that it had: whether the few hottest pages are in it changes its accesses a lot and
-    /// its misses hardly (the correction of SHARDS-adj, Waldspurger et al., FAST 2015, section 3).
+    /// So the miss ratio uses the number of accesses expected in the sample, not the actual number:
+    /// whether the sample contains the few hottest pages changes its accesses a lot and its misses
+    /// hardly (the correction of SHARDS-adj, Waldspurger et al., FAST 2015, section 3).
     pub fn of_whole(self, seen: [u64; 3], rate: f64) -> Outcome {
         let whole = |count: u64| (count as f64 / rate).round() as u64;
         let [reads, writes, _] = seen;
@@ -63,7 +63,7 @@ impl Outcome {
         }
     }
 
-    /// Programs of each page written; 0 without writes.
+    /// Returns the programs per page written; 0 without writes.
     pub fn write_amplification(&self) -> f64 {
         ratio(self.work.programs, self.host_writes)
     }
@@ -77,7 +77,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// A run that is going on.
+/// A run in progress.
 pub struct Run<'a> {
     policy: Box<dyn Replacement>,
     flash: Box<dyn Flash>,
@@ -90,7 +90,7 @@ pub struct Run<'a> {
     outcome: Outcome,
 }
 
-/// Feeds all of `accesses` to `policy`, and writes what is dirty at the end.
+/// Feeds all of `accesses` to `policy`, and writes the dirty pages at the end.
 pub fn run(
     policy: Box<dyn Replacement>,
     flash: Box<dyn Flash>,
@@ -111,7 +111,7 @@ pub fn run(
 }
 
 impl<'a> Run<'a> {
-    /// A run that has seen nothing.
+    /// Creates a run without accesses.
     pub fn new(
         policy: Box<dyn Replacement>,
         flash: Box<dyn Flash>,
@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Room for pages below `pages`.
+    /// Reserves memory for pages below `pages`.
     pub fn reserve(&mut self, pages: usize) {
         self.policy.reserve(pages);
     }
@@ -156,7 +156,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A page loses its content.
+    /// Discards the content of a page.
     pub fn trim(&mut self, page: PageId) {
         self.introduce(page);
         self.policy.remove(page);
@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Does what the policy decided.
+    /// Writes the dirty pages that the policy has evicted to the device.
     fn write_back(&mut self) {
         let mut evictions = std::mem::take(&mut self.evictions);
         for group in evictions.groups() {
@@ -202,7 +202,8 @@ impl<'a> Run<'a> {
         self.evictions = evictions;
     }
 
-    /// Makes the pages to write those of the whole erase block, reading what the cache lacks.
+    /// Extends the pages to write to the whole erase block, and reads the pages that the cache
+    /// lacks.
     fn pad(&mut self, group: &Group<'_>) {
         let Some(first) = group.pages.first() else {
             return;
@@ -226,7 +227,7 @@ impl<'a> Run<'a> {
         self.lpns.extend(all);
     }
 
-    /// Writes the pages collected as one request.
+    /// Writes the collected pages as one request.
     fn write(&mut self) {
         if self.lpns.is_empty() {
             return;
@@ -244,7 +245,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Writes all that is dirty, erase block by erase block, and says what it all came to.
+    /// Writes all dirty pages, erase block by erase block, and returns the result of the run.
     pub fn finish(mut self) -> Outcome {
         let mut dirty = Vec::new();
         self.policy.dirty_pages(&mut dirty);

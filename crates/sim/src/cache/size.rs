@@ -1,18 +1,18 @@
-//! The size of a cache: so many pages, or a share of the pages that a trace touches.
+//! The size of a cache: a number of pages, or a share of the pages that a trace touches.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A size.
+/// Size of a cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CacheSize {
-    /// Pages, at least 1.
+    /// Number of pages, at least 1.
     Pages(usize),
-    /// A share of the footprint, above 0.
+    /// Share of the footprint, above 0.
     Share(f64),
 }
 
-/// Not a size.
+/// Error for a text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidSize(String);
 
@@ -53,7 +53,7 @@ impl FromStr for CacheSize {
 }
 
 impl CacheSize {
-    /// Pages, for a trace that touches `footprint` of them; at least 1.
+    /// Returns the number of pages for a trace that touches `footprint` pages; at least 1.
     pub fn pages(self, footprint: usize) -> usize {
         match self {
             CacheSize::Pages(pages) => pages,

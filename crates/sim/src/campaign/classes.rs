@@ -1,4 +1,4 @@
-//! Sets of classes of faults, of whatever tester: how they are named, joined and told.
+//! Sets of fault classes, for any tester: how they are named, parsed and formatted.
 
 use std::marker::PhantomData;
 
@@ -6,16 +6,16 @@ use serde::{Serialize, Serializer};
 
 /// A class of faults or of checks that can be switched on and off.
 pub trait FaultClass: Copy + 'static {
-    /// All of them: 32 at most.
+    /// Returns all classes, at most 32.
     fn all() -> &'static [Self];
 
-    /// Those that what is tested withstands today, and which so are on by default.
+    /// Returns the classes that the tested program withstands today, which are on by default.
     fn withstood() -> Vec<Self>;
 
-    /// The name on a command line.
+    /// Returns the name on a command line.
     fn name(self) -> &'static str;
 
-    /// Its place among all of them.
+    /// Returns the position of the class among all classes.
     fn number(self) -> u32;
 }
 
@@ -24,35 +24,35 @@ pub trait FaultClass: Copy + 'static {
 pub struct ClassSet<C>(u32, PhantomData<C>);
 
 impl<C: FaultClass> ClassSet<C> {
-    /// None.
+    /// The empty set.
     pub const NONE: ClassSet<C> = ClassSet(0, PhantomData);
 
-    /// What is on by default.
+    /// Returns the set of classes that are on by default.
     pub fn withstood() -> ClassSet<C> {
         C::withstood().into_iter().collect()
     }
 
-    /// Every class.
+    /// Returns the set of all classes.
     pub fn all() -> ClassSet<C> {
         C::all().iter().copied().collect()
     }
 
-    /// True when the class is in the set.
+    /// Returns true if the class is in the set.
     pub fn has(self, class: C) -> bool {
         self.0 & bit(class) != 0
     }
 
-    /// The classes in the set.
+    /// Returns the classes in the set.
     pub fn iter(self) -> impl Iterator<Item = C> {
         let all = C::all().iter().copied();
         all.filter(move |class| self.has(*class))
     }
 
-    /// A set as it stands on a command line: names with commas between them. `withstood`, `all` and
-    /// `none` are sets; a name after `-` is taken out.
+    /// Parses a set from a command line: names separated by commas. `withstood`, `all` and `none`
+    /// are sets; a name after `-` is removed from the set.
     ///
     /// # Errors
-    /// The name that is none.
+    /// The name that is not the name of a class.
     pub fn parse(text: &str) -> Result<ClassSet<C>, String> {
         let mut classes = ClassSet::NONE;
         for part in text.split(',') {
@@ -79,7 +79,7 @@ impl<C: FaultClass> ClassSet<C> {
         Ok(classes)
     }
 
-    /// The set as [`parse`](Self::parse) reads it.
+    /// Returns the set in the form that [`parse`](Self::parse) accepts.
     pub fn text(self) -> String {
         let names: Vec<&str> = self.iter().map(C::name).collect();
         if names.is_empty() {

@@ -1,10 +1,10 @@
-//! Many seeds in batches whose results are kept, so that a run of hours can be stopped and taken up
-//! again, and batches can run beside each other.
+//! Many seeds in batches whose results are kept, so that a run of hours can be stopped and resumed,
+//! and batches can run in parallel.
 //!
-//! A campaign says what its seeds mean (subject, classes, extent); results of another meaning are
-//! never added to it. What a seed does, who runs the batches, and where the state is kept, is up to
-//! the caller: here are no threads and no files. The tester of the mirror and that of the index use
-//! the same campaigns.
+//! A campaign records the meaning of its seeds (subject, classes, extent); results with another
+//! meaning are never added to it. The caller decides what a seed does, which thread runs a batch,
+//! and where the state is stored: this module has no threads and no files. The testers of the
+//! mirror and of the index use the same campaigns.
 
 mod classes;
 mod summary;
@@ -18,51 +18,51 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// The version of the state.
+/// Version of the stored state.
 const VERSION: u32 = 1;
 
-/// What the seeds of a campaign are and mean.
+/// The seeds of a campaign, and their meaning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meaning {
-    /// What is tested: `mirror` or `index`.
+    /// Subject of the test: `mirror` or `index`.
     #[serde(default = "mirror")]
     pub subject: String,
-    /// The seeds, from the first to before the second.
+    /// Range of the seeds.
     pub seeds: Range<u64>,
-    /// Seeds of a batch.
+    /// Number of seeds in a batch.
     pub batch_seeds: u64,
-    /// The classes that are on, as on a command line.
+    /// Classes that are on, as on a command line.
     pub classes: String,
-    /// The extent.
+    /// Name of the extent.
     pub extent: String,
-    /// Each seed that is a multiple of this is run twice, to prove that it replays; 0 is none.
+    /// Interval of the seeds that are run twice, to check that they replay; 0 means none.
     pub replay_every: u64,
 }
 
-/// What the first campaigns were about, which did not say so.
+/// Returns the subject of the first campaigns, whose states do not name one.
 fn mirror() -> String {
     "mirror".to_owned()
 }
 
-/// A campaign and what has come of it so far.
+/// A campaign and its results so far.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Campaign {
     version: u32,
-    /// What its seeds mean.
+    /// Meaning of the seeds.
     pub meaning: Meaning,
-    /// Batches that are done, by number.
+    /// Numbers of the completed batches.
     pub done: BTreeSet<u64>,
-    /// What came of them.
+    /// Results of the completed batches.
     pub summary: Summary,
-    /// Time spent on them, in seconds, as the caller measures it.
+    /// Time spent on the completed batches in seconds, as measured by the caller.
     pub wall_s: f64,
 }
 
 impl Campaign {
-    /// A campaign of which nothing is done.
+    /// Creates a campaign without completed batches.
     ///
     /// # Panics
-    /// When a batch has no seeds.
+    /// If a batch has no seeds.
     pub fn new(meaning: Meaning) -> Campaign {
         assert!(meaning.batch_seeds > 0, "a batch has seeds");
         Campaign {
@@ -74,10 +74,10 @@ impl Campaign {
         }
     }
 
-    /// Takes up a campaign from its state.
+    /// Resumes a campaign from its stored state.
     ///
     /// # Errors
-    /// When the state is not of this version, or its seeds mean something else.
+    /// If the state is invalid or of another version, or if its seeds mean something else.
     pub fn resume(state: &str, meaning: &Meaning) -> Result<Campaign, String> {
         let campaign: Campaign = serde_json::from_str(state).map_err(|e| e.to_string())?;
         if campaign.version != VERSION {
@@ -92,17 +92,17 @@ impl Campaign {
         Ok(campaign)
     }
 
-    /// Batches that are left, by number.
+    /// Returns the numbers of the remaining batches.
     pub fn left(&self) -> Vec<u64> {
         let seeds = self.meaning.seeds.end - self.meaning.seeds.start;
         let batches = 0..seeds.div_ceil(self.meaning.batch_seeds);
         batches.filter(|batch| !self.done.contains(batch)).collect()
     }
 
-    /// Adds what came of a batch.
+    /// Adds the results of a batch.
     ///
     /// # Panics
-    /// When it had been added already.
+    /// If the batch was added before.
     pub fn add(&mut self, batch: u64, summary: &Summary) {
         assert!(self.done.insert(batch), "a batch counts once");
         self.summary.merge(summary);
@@ -110,13 +110,13 @@ impl Campaign {
 }
 
 impl Meaning {
-    /// The seeds of a batch.
+    /// Returns the seeds of a batch.
     pub fn seeds_of(&self, batch: u64) -> Range<u64> {
         let start = self.seeds.start + batch * self.batch_seeds;
         start..self.seeds.end.min(start + self.batch_seeds)
     }
 
-    /// Runs a batch, telling what came of each seed.
+    /// Runs a batch, and passes the result of each seed to `progress`.
     pub fn run<O: Outcome>(
         &self,
         batch: u64,
@@ -127,16 +127,16 @@ impl Meaning {
     }
 }
 
-/// How often a seed is run.
+/// Number of runs of a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replay {
     /// Once.
     Once,
-    /// Twice, to prove that it replays.
+    /// Twice, to check that the seed replays.
     Twice,
 }
 
-/// Runs seeds, those twice that are multiples of `replay_every`.
+/// Runs seeds. A seed that is a multiple of `replay_every` is run twice.
 pub fn run_seeds<O: Outcome>(
     seeds: Range<u64>,
     replay_every: u64,

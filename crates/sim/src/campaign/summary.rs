@@ -1,65 +1,65 @@
-//! What came of many seeds, whatever they test: sums that do not depend on the order of the seeds.
+//! Sums over many seeds of any tester, which do not depend on the order of the seeds.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-/// What came of a seed, for those who add seeds up.
+/// Result of a seed, in a form that can be added up.
 pub trait Outcome {
-    /// All of it.
+    /// Returns the values to add.
     fn told(&self) -> Told<'_>;
 }
 
-/// What a seed adds to the sums.
+/// Values that a seed adds to the sums.
 pub struct Told<'a> {
     /// The seed.
     pub seed: u64,
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// Virtual time in nanoseconds; 0 where there is no clock.
+    /// Virtual time in nanoseconds; 0 if the tester has no clock.
     pub virtual_ns: u64,
-    /// Requests to the disks.
+    /// Number of requests to the disks.
     pub disk_requests: u64,
-    /// What was wrong, if anything.
+    /// Finding, if there is one.
     pub finding: Option<&'a str>,
-    /// It is in the nature of the run that few operations happen.
+    /// Whether the run may have few operations by design.
     pub may_do_little: bool,
-    /// Operations by kind.
+    /// Number of operations by kind.
     pub operations: &'a BTreeMap<String, u64>,
-    /// Faults that were hit.
+    /// Number of faults that were hit, by kind.
     pub faults: Vec<(&'static str, u64)>,
-    /// How often states were reached.
+    /// Number of times that states were reached.
     pub reached: &'a BTreeMap<String, u64>,
 }
 
-/// Adds a line.
+/// Appends a line.
 fn line_to(text: &mut String, line: &str) {
     writeln!(text, "{line}").expect("a string takes every line");
 }
 
-/// Counts in one line.
+/// Formats counters as one line.
 fn counted(name: &str, counts: &BTreeMap<String, u64>) -> String {
     let counts = counts.iter().map(|(what, count)| format!("{what} {count}"));
     format!("{name}: {}", counts.collect::<Vec<_>>().join(", "))
 }
 
-/// What a run of one seed has to say, whatever it was a run of.
+/// Parts of the report of a seed, for any tester.
 pub(crate) struct Account<'a> {
-    /// The events of a verbose run.
+    /// Events of a verbose run.
     pub log: &'a [String],
     pub scenario: &'a dyn std::fmt::Debug,
     pub operations: &'a BTreeMap<String, u64>,
     pub disk_requests: u64,
-    /// In words.
+    /// Faults that were hit, as text.
     pub faults: String,
     pub reached: &'a BTreeMap<String, u64>,
-    /// The end: what came of it.
+    /// Result of the seed, which is the last line.
     pub summary: String,
 }
 
 impl Account<'_> {
-    /// All of it.
+    /// Returns the report as text.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for line in self.log {
@@ -75,12 +75,12 @@ impl Account<'_> {
     }
 }
 
-/// Something that was counted over many seeds.
+/// A count over many seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// How often it happened.
+    /// Number of occurrences.
     pub times: u64,
-    /// In how many seeds.
+    /// Number of seeds with an occurrence.
     pub seeds: u64,
 }
 
@@ -96,26 +96,27 @@ impl Tally {
     }
 }
 
-/// What came of many seeds.
+/// Sums over many seeds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Seeds run.
+    /// Number of seeds.
     pub seeds: u64,
-    /// Those that failed, with what was wrong.
+    /// Findings of the seeds that failed.
     pub failed: BTreeMap<u64, String>,
-    /// Events.
+    /// Number of events.
     pub events: u64,
     /// Virtual time in milliseconds.
     pub virtual_ms: u64,
-    /// The fewest operations in a seed that may not do less.
+    /// Minimum number of operations of a seed, without the seeds that may have few operations by
+    /// design.
     pub operations_min: Option<u64>,
-    /// Operations by kind.
+    /// Number of operations by kind.
     pub operations: BTreeMap<String, Tally>,
-    /// Requests to the disks.
+    /// Number of requests to the disks.
     pub disk_requests: u64,
-    /// Faults that were hit, by class.
+    /// Number of faults that were hit, by class.
     pub faults: BTreeMap<String, Tally>,
-    /// States reached.
+    /// Number of times that states were reached.
     pub reached: BTreeMap<String, Tally>,
 }
 
@@ -127,7 +128,7 @@ fn tally(tallies: &mut BTreeMap<String, Tally>, what: &str, times: u64) {
 }
 
 impl Summary {
-    /// Adds what came of a seed.
+    /// Adds the result of a seed.
     pub fn add(&mut self, outcome: &impl Outcome) {
         let told = outcome.told();
         self.seeds += 1;
@@ -155,7 +156,7 @@ impl Summary {
         self.operations_min = known.min();
     }
 
-    /// Adds what came of other seeds.
+    /// Adds the sums over other seeds.
     pub fn merge(&mut self, other: &Summary) {
         self.seeds += other.seeds;
         self.events += other.events;
@@ -174,7 +175,7 @@ impl Summary {
         }
     }
 
-    /// The summary in words.
+    /// Returns the summary as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let line = format!(

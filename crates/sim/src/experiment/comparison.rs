@@ -1,6 +1,6 @@
-//! The hetero-mirroring experiment over the paper's whole range of loads, and what it comes to: one
-//! row for each scheme and load, a summary against the figures that were promised, and a sweep that
-//! says which parameters decide.
+//! The hetero-mirroring experiment over the paper's whole range of loads. Its results are one row
+//! for each scheme and load, a summary to compare with the promised figures, and a sweep that shows
+//! which parameters matter.
 
 use serde::Serialize;
 
@@ -9,21 +9,21 @@ use super::hetero::{
 };
 use super::parallel::{all_cores, run_all};
 
-/// The loads of the paper's figures 7 and 8, in writes a second.
+/// Loads of the paper's figures 7 and 8, in writes per second.
 pub const WRITES_PER_S: [u64; 8] = [40, 80, 120, 160, 200, 240, 280, 320];
-/// Outstanding writes of the closed model.
+/// Maximum number of outstanding writes of the closed model.
 const OUTSTANDING_MAX: u64 = 32;
-/// The load at which tails are compared.
+/// Load at which tail latencies are compared, in writes per second.
 pub const TAIL_WRITES_PER_S: u64 = 80;
 
-/// How much is run.
+/// Extent of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Extent {
-    /// The loads, in writes a second.
+    /// Loads, in writes per second.
     pub writes_per_s: Vec<u64>,
-    /// Seconds of virtual time for each run.
+    /// Virtual time of each run, in seconds.
     pub seconds: u64,
-    /// Seeds 1 to this; figures are their medians.
+    /// Number of seeds, counted from 1; results are medians over the seeds.
     pub seeds: u64,
 }
 
@@ -32,9 +32,9 @@ pub struct Extent {
 pub struct Row {
     /// The scheme.
     pub scheme: String,
-    /// The load.
+    /// Load, in writes per second.
     pub writes_per_s: u64,
-    /// The medians over the seeds, each figure by itself.
+    /// Medians over the seeds, computed for each value separately.
     pub outcome: Outcome,
 }
 
@@ -43,38 +43,39 @@ pub struct Row {
 pub struct Comparison {
     /// The devices.
     pub devices: Devices,
-    /// How much was run.
+    /// Extent of the comparison.
     pub extent: Extent,
     /// A row for each scheme and load.
     pub rows: Vec<Row>,
 }
 
-/// What one scheme comes to over the range of loads.
+/// Result of one scheme over the range of loads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// The scheme.
     pub scheme: String,
-    /// Throughput averaged over the loads, against the single SSD: 0.1 is 10 % more.
+    /// Average throughput over the loads, relative to that of the single SSD: 0.1 means 10 % more.
     pub average_gain: f64,
     /// The largest gain at one load.
     pub best_gain: f64,
     /// The smallest gain at one load.
     pub least_gain: f64,
-    /// The highest throughput, against that of the SSD mirror.
+    /// Highest throughput, relative to that of the SSD mirror.
     pub peak_gain_over_ssd_mirror: f64,
-    /// Mean response, against the single SSD, averaged over the loads.
+    /// Mean response time relative to that of the single SSD, averaged over the loads.
     pub response_change: f64,
-    /// p99.9 at 80 writes/s, or else at the lowest load, as a share of the single SSD's.
+    /// p99.9 at 80 writes/s, or else at the first load, as a share of the single SSD's.
     pub tail_share: f64,
-    /// The most exposed at any load, in bytes.
+    /// Maximum exposure at any load, in bytes.
     pub exposed_bytes_peak: u64,
 }
 
-/// Runs schemes under every load on every core, telling how many of how many runs are done. The
-/// single SSD and the mirror of two, which the summaries need, are among them in any case.
+/// Runs schemes under every load, on every core. After each run, calls `progress` with the number
+/// of finished runs and the number of all runs. The single SSD and the mirror of two SSDs are
+/// always included, because the summaries need them.
 ///
 /// # Errors
-/// When devices or settings do not exist.
+/// If devices or settings do not exist.
 pub fn compare(
     devices: &Devices,
     schemes: &[Scheme],
@@ -122,7 +123,7 @@ pub fn compare(
     })
 }
 
-/// The median of each figure.
+/// Returns the median of each value.
 fn medians(outcomes: &[Outcome]) -> Outcome {
     let median = |figure: fn(&Outcome) -> f64| {
         let mut values: Vec<f64> = outcomes.iter().map(figure).collect();
@@ -151,7 +152,7 @@ impl Comparison {
             .map(|row| &row.outcome)
     }
 
-    /// What each scheme comes to.
+    /// Returns the summary of each scheme.
     pub fn summaries(&self) -> Vec<Summary> {
         let mut names: Vec<&str> = self.rows.iter().map(|row| row.scheme.as_str()).collect();
         names.dedup();
@@ -189,22 +190,23 @@ impl Comparison {
     }
 }
 
-/// One point of the sweep: what was changed, and what the paper's rules and ours come to.
+/// One point of the sweep: a change, and the results of the paper's rules and of ours.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepPoint {
-    /// What was changed.
+    /// Description of the change.
     pub change: String,
     /// Throughput of the single SSD averaged over the loads.
     pub single_per_s: f64,
-    /// The paper to the letter.
+    /// Result of the paper's rules to the letter.
     pub paper: Summary,
-    /// The paper, acknowledged at the wait limit.
+    /// Result of the paper's rules, acknowledged at the wait limit.
     pub paper_wait_limit: Summary,
-    /// Ours.
+    /// Result of our rules.
     pub bounded: Summary,
 }
 
-/// The changes of the sweep: of the disk, of the SSD, each alone.
+/// Returns the devices of the sweep: the shipped ones, and variants with a single change of the
+/// disk or of the SSD.
 pub fn sweep_devices() -> Vec<Devices> {
     let base = Devices::fit_b();
     let disk = |name: &str, overrides: &str| Devices {
@@ -249,7 +251,7 @@ pub fn sweep_devices() -> Vec<Devices> {
     ]
 }
 
-/// The changes of our own rules, compared on the shipped devices.
+/// Returns variants of our rules and of the paper's rules, to compare on the shipped devices.
 pub fn sweep_rules() -> Vec<Scheme> {
     vec![
         Scheme::hetero("bounded, 16 MiB", "exposure = { bytes = \"16MiB\" }"),
@@ -284,7 +286,7 @@ pub fn sweep_rules() -> Vec<Scheme> {
     ]
 }
 
-/// The summary of one point of the sweep.
+/// Returns the results of one point of the sweep.
 pub fn sweep_point(comparison: &Comparison) -> SweepPoint {
     let single = Scheme::SingleSsd;
     let single: Vec<f64> = comparison.of(single.name()).map(|o| o.done_per_s).collect();
@@ -301,9 +303,9 @@ pub fn sweep_point(comparison: &Comparison) -> SweepPoint {
 mod tests {
     use super::*;
 
-    /// Short runs of the shipped devices: the paper's gain is there, its exposure has no bound,
-    /// ours has. The bars are the ones promised for the full experiment; the short runs have room
-    /// to them (see `docs/experiments/hetero-mirroring.md`).
+    /// Runs the shipped devices for a short time. The paper's gain is there; its exposure has no
+    /// bound, and ours has. The limits are those promised for the full experiment; the short runs
+    /// keep a margin to them (see `docs/experiments/hetero-mirroring.md`).
     #[test]
     fn the_papers_result_is_there_and_ours_is_bounded() {
         let extent = Extent {

@@ -1,11 +1,11 @@
-//! The hetero-mirroring paper's experiment: 40 to 320 writes a second of 10 to 500 KB at random
-//! places, at most 32 outstanding, on one SSD, a mirror of two SSDs, the paper's hetero-mirror, and
-//! ours with a bounded exposure.
+//! The hetero-mirroring paper's experiment: 40 to 320 writes per second of 10 to 500 KB at random
+//! offsets, at most 32 outstanding, on one SSD, a mirror of two SSDs, the paper's hetero-mirror,
+//! and ours with a bounded exposure.
 //!
 //! Source: sections 4.1 and 4.2 of the paper (its figures 7 and 8), and `docs/models.md` for the
-//! devices. The paper's load is a closed queueing model that generates a steady number of writes a
-//! second; here: Poisson arrivals, an arrival beyond 32 outstanding waits for a place, and the
-//! response time counts from the place, as a closed model counts it.
+//! devices. The paper's load is a closed queueing model that generates a steady number of writes
+//! per second. Here, arrivals are a Poisson process, an arrival beyond 32 outstanding writes waits
+//! for a slot, and the response time begins when the write has a slot, as in a closed model.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -29,17 +29,17 @@ use super::sparse::Sparse;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Writes are multiples of this, as in the paper (10 KB), rounded up to whole blocks.
+/// Step of the write lengths, as in the paper (10 KB); a length is rounded up to whole blocks.
 const STEP_BYTES: u64 = 10_000;
 const STEPS: u64 = 50;
 const BLOCK_BYTES: u64 = 4096;
-/// The volume: the paper's SSDs have 32 GB.
+/// Size of the volume: the paper's SSDs have 32 GB.
 const VOLUME_BYTES: u64 = 32_000_000_000 / BLOCK_BYTES * BLOCK_BYTES;
 
 /// The devices of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Devices {
-    /// A name for tables.
+    /// Name for tables.
     pub name: String,
     /// Profile of the SSDs.
     pub ssd: String,
@@ -51,11 +51,12 @@ pub struct Devices {
     pub hdd_overrides: String,
 }
 
-/// The paper's disk has 250 GB and its SSD 32 GB, so the volume uses the outer eighth of the disk.
+/// Size of the paper's disk, 250 GB. Its SSD has 32 GB, so the volume uses the outer eighth of the
+/// disk.
 const PAPERS_DISK: &str = "disk_bytes = 250000000000";
 
 impl Devices {
-    /// Fit A of the paper's pair: a disk that serves one request at a time.
+    /// Returns fit A of the paper's pair, with a disk that serves one request at a time.
     pub fn fit_a() -> Devices {
         Devices {
             name: "A: sata-2009-a + hdd-7200-qd1 (250 GB)".to_owned(),
@@ -66,7 +67,7 @@ impl Devices {
         }
     }
 
-    /// Fit B: a disk that orders eight requests. `sata-2009` means this one.
+    /// Returns fit B, with a disk that orders eight requests. `sata-2009` means this fit.
     pub fn fit_b() -> Devices {
         Devices {
             name: "B: sata-2009-b + hdd-7200 (250 GB)".to_owned(),
@@ -79,7 +80,8 @@ impl Devices {
 }
 
 impl Devices {
-    /// A consumer SSD of four bits a cell with its fast cache exhausted, and the disk.
+    /// Returns a consumer SSD with four bits per cell and an exhausted fast cache, and the paper's
+    /// disk.
     pub fn qlc_exhausted() -> Devices {
         Devices {
             name: "QLC: qlc-sata with its SLC cache exhausted + hdd-7200 (250 GB)".to_owned(),
@@ -91,35 +93,35 @@ impl Devices {
     }
 }
 
-/// What is put under load.
+/// Device under load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Scheme {
     /// One SSD.
     SingleSsd,
     /// A mirror of two SSDs that waits for both.
     SsdMirror,
-    /// A hetero-mirror by these rules.
+    /// A hetero-mirror with the given settings.
     Hetero {
-        /// A name for the table.
+        /// Name for the table.
         name: String,
         /// Keys of the mirror's configuration, as lines of TOML.
         settings: String,
     },
-    /// A hetero-mirror on formatted sides, with logs and checksums: what is served in earnest.
+    /// A hetero-mirror on formatted sides, with logs and checksums, as the server runs it.
     Logged {
-        /// A name for the table.
+        /// Name for the table.
         name: String,
         /// Keys of the mirror's configuration, as lines of TOML.
         settings: String,
-        /// Length of the log on each side.
+        /// Length of the log on each side, in bytes.
         log_bytes: u64,
-        /// The part of the volume under load.
+        /// Size of the part of the volume under load, in bytes.
         span_bytes: u64,
     },
 }
 
 impl Scheme {
-    /// A hetero-mirror with these lines of configuration.
+    /// Returns a hetero-mirror with these lines of configuration.
     pub fn hetero(name: &str, settings: &str) -> Scheme {
         Scheme::Hetero {
             name: name.to_owned(),
@@ -127,7 +129,7 @@ impl Scheme {
         }
     }
 
-    /// The name in tables.
+    /// Returns the name in tables.
     pub fn name(&self) -> &str {
         match self {
             Scheme::SingleSsd => "single SSD",
@@ -140,52 +142,52 @@ impl Scheme {
 /// The load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Load {
-    /// Writes a second that arrive.
+    /// Number of writes that arrive per second.
     pub writes_per_s: u64,
     /// Length of a run in seconds of virtual time.
     pub seconds: u64,
-    /// Writes outstanding at most.
+    /// Maximum number of outstanding writes.
     pub outstanding_max: u64,
     /// The seed.
     pub seed: u64,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Writes completed a second.
+    /// Number of completed writes per second.
     pub done_per_s: f64,
     /// Mean response time in milliseconds.
     pub mean_ms: f64,
-    /// Quantiles of the response time in milliseconds.
+    /// Median of the response time in milliseconds.
     pub p50_ms: f64,
-    /// See `p50_ms`.
+    /// 99 % quantile of the response time in milliseconds.
     pub p99_ms: f64,
-    /// See `p50_ms`.
+    /// 99.9 % quantile of the response time in milliseconds.
     pub p999_ms: f64,
-    /// The most acknowledged bytes that not all sides held; zero without a mirror.
+    /// Maximum number of acknowledged bytes that not all sides held; zero without a mirror.
     pub exposed_bytes_peak: u64,
     /// Acknowledged bytes that not all sides held at the end of the load.
     pub exposed_bytes_end: u64,
-    /// Mode switches of all sides a second.
+    /// Mode switches of all sides per second.
     pub mode_switches_per_s: f64,
-    /// How often the log of the side that has gone round least has been written full; zero without
-    /// logs.
+    /// Number of times that a side has written the length of its log, for the side with the fewest;
+    /// zero without logs.
     pub log_rounds: f64,
-    /// The mirror at the end of the load.
+    /// Status of the mirror at the end of the load.
     pub mirror: Option<MirrorStatus>,
 }
 
-/// A mistake in the settings of an experiment.
+/// Error in the settings of an experiment.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
-    /// A device that does not exist or cannot be changed like this.
+    /// A device that does not exist or that cannot be changed in this way.
     #[error("{0}")]
     Model(#[from] ModelError),
     /// Settings that are not TOML or that a mirror does not have.
     #[error("settings: {0}")]
     Settings(#[from] toml::de::Error),
-    /// Settings that make no mirror.
+    /// Settings that are not valid for a mirror.
     #[error("settings: {0}")]
     Mirror(String),
 }
@@ -193,7 +195,7 @@ pub enum ExperimentError {
 /// Runs one scheme under one load.
 ///
 /// # Errors
-/// When devices or settings do not exist.
+/// If devices or settings do not exist.
 pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, ExperimentError> {
     let rt = Rt::virtual_time(VirtualOptions {
         seed: load.seed,
@@ -231,7 +233,8 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
     })
 }
 
-/// How often the log of the side that has gone round least has been written full.
+/// Returns the number of times that a side has written the length of its log, for the side with the
+/// fewest.
 fn log_rounds(mirror: &Mirror) -> f64 {
     #[derive(Default)]
     struct Logs {
@@ -276,7 +279,7 @@ fn build(
     let hdd = |seed| model(ModelType::Hdd, &devices.hdd, &devices.hdd_overrides, seed);
     let (sides, settings) = match scheme {
         Scheme::SingleSsd => return Ok((ssd(seed)?, None)),
-        // A mirror that waits for both: nothing may be exposed.
+        // With an exposure bound of 0 bytes, the mirror waits for both SSDs.
         Scheme::SsdMirror => (
             vec![ssd(seed)?, ssd(seed + 1_000)?],
             "exposure = { bytes = \"0B\" }".to_owned(),
@@ -306,7 +309,7 @@ fn build(
     Ok((Rc::new(mirror.clone()), Some(mirror)))
 }
 
-/// A mirror on sides that have just been formatted.
+/// Formats sides, and opens a mirror on them.
 async fn formatted(
     rt: &Rt,
     config: &MirrorConfig,
@@ -330,7 +333,7 @@ async fn formatted(
     Mirror::open(rt, config, sides.collect(), &OpenOptions::default()).await
 }
 
-/// Generates the load and says how many writes were completed within its time.
+/// Generates the load, and returns the number of writes completed within its time.
 async fn drive(
     rt: &Rt,
     device: Rc<dyn Device>,
@@ -389,7 +392,7 @@ fn draw_write(rng: &mut Rng, data: &Buf, span_bytes: u64) -> Request {
     Request::write(offset, data.slice(0..len as usize), Flags::NONE)
 }
 
-/// The schemes of the paper's comparison and ours.
+/// Returns the schemes of the paper's comparison and ours.
 pub fn schemes() -> Vec<Scheme> {
     vec![
         Scheme::SingleSsd,
@@ -400,9 +403,10 @@ pub fn schemes() -> Vec<Scheme> {
     ]
 }
 
-/// The paper's rules, acknowledged at the first completion.
+/// Scheme with the paper's rules, acknowledged at the first completion.
 pub const PAPER: &str = "paper, first";
-/// The paper's rules, acknowledged when both are done or the wait limit has passed.
+/// Scheme with the paper's rules, acknowledged when both sides are done or the wait limit has
+/// passed.
 pub const PAPER_WAIT_LIMIT: &str = "paper, limit";
-/// Ours: 64 MiB and 5 s.
+/// Scheme with our rules: 64 MiB and 5 s.
 pub const BOUNDED: &str = "bounded";

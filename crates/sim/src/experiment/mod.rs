@@ -1,4 +1,4 @@
-//! Experiments that hold the published systems against their own figures.
+//! Experiments that rebuild published systems and compare the results with the published figures.
 
 pub mod comparison;
 pub mod hetero;

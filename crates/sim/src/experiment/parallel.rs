@@ -1,16 +1,16 @@
-//! Runs of an experiment on several cores. Each is a world of its own, so the number of cores
-//! changes nothing in what comes out.
+//! Runs of an experiment on several cores. Each run is a world of its own, so the number of cores
+//! does not change the results.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// As many threads as there are cores.
+/// Returns the number of cores.
 pub fn all_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What `run` makes of each job on so many threads, in their order, telling how many of how many
-/// are done.
+/// Runs all jobs on the given number of threads, and returns the results in the order of the jobs.
+/// After each job, calls `progress` with the number of finished jobs and the number of all jobs.
 ///
 /// # Errors
 /// The first error, in the order of the jobs.

@@ -1,5 +1,5 @@
-//! A medium that keeps only what is not zero: an experiment writes terabytes of zeroes, and a
-//! mirror reads its own records back.
+//! A medium that stores only blocks that are not zero: an experiment writes terabytes of zeroes,
+//! and a mirror reads its own records back.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use bimetal_block::request::{Extent, IoResult, Op, Reply, Request};
 use bimetal_block::{BLOCK_BYTES, Device, Geometry, IoFuture};
 use bimetal_rt::{Buf, Payload, Rt};
 
-/// See the module. It takes no time; a timing model goes over it.
+/// Sparse medium; see the module. It takes no time; a timing model goes over it.
 pub struct Sparse {
     geometry: Geometry,
     blocks: RefCell<BTreeMap<u64, Payload>>,
@@ -17,7 +17,7 @@ pub struct Sparse {
 }
 
 impl Sparse {
-    /// A medium of this size, all zeroes.
+    /// Creates a medium of this size, all zeroes.
     pub fn new(rt: &Rt, size_bytes: u64) -> Sparse {
         Sparse {
             geometry: Geometry::of_size(size_bytes),

@@ -155,9 +155,9 @@ impl<'w, 'a> Program<'w, 'a> {
         Ok(())
     }
 
-    /// Checks that the memory for nodes and changes is within its bound. A full disk may keep
-    /// changes in memory until the first write after space is free again. Changes being written are
-    /// not counted.
+    /// Checks that the memory for nodes and changes is within its bound. While the disk is full,
+    /// changes may stay in memory until the first write after space is free again. Changes being
+    /// written are not counted.
     fn check_memory(&self) -> Checked {
         let world = &*self.world;
         if world.was_full || world.is_read_only {

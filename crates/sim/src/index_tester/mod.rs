@@ -36,9 +36,9 @@ use world::World;
 /// Options for running seeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Keep a log of every event.
+    /// Whether to keep a log of every event.
     pub verbose: bool,
-    /// Run each seed once only: half the time, and replay is not checked.
+    /// Whether to run each seed only once, which halves the time and does not check replay.
     pub once: bool,
     /// The classes of faults that are on.
     pub classes: Classes,

@@ -265,8 +265,8 @@ impl Open {
             }
             Ok(()) if must_conflict => return Err("it did not see what others wrote".to_owned()),
             Err(Error::Storage { .. } | Error::Damaged { .. }) if !is_read_only(db, world)? => {
-                // It was refused because the index could not know whether another writer was
-                // faster.
+                // The commit was refused because the index could not find out whether another
+                // writer had changed a key first.
                 let error = answer.expect_err("it was one");
                 world.reach("transaction refused: its keys cannot be read");
                 return world.judge_read(&error, failures, self.since);

@@ -28,7 +28,7 @@ pub struct Report {
     pub events: u64,
     /// Finding, if there is one.
     pub finding: Option<Finding>,
-    /// Number of steps by kind; failed steps are under `failed ...`.
+    /// Number of steps by kind.
     pub operations: BTreeMap<String, u64>,
     /// Number of calls of the disk.
     pub disk_requests: u64,
@@ -123,7 +123,7 @@ impl Trace {
     /// Adds an event, which is a few numbers. The text is for the log only.
     pub fn event(&mut self, numbers: &[u64], words: impl FnOnce() -> String) {
         for number in numbers {
-            // The generator as a finaliser: every bit reaches every bit.
+            // The generator serves as a finaliser: every input bit affects every output bit.
             self.hash = Draw::new(self.hash ^ number).number();
         }
         self.events += 1;

@@ -133,7 +133,8 @@ pub struct Life {
     pub astray: Option<(u64, Astray)>,
     /// Whether `astray` is a write to the segments, rather than one to the log or a superblock.
     pub astray_in_segments: bool,
-    /// Bytes that change at rest after it, by their part of the disk in 1 / 2^32, and what of them.
+    /// Bytes that change at rest after the life: offset as a fraction of the disk, in 1/2^32, and
+    /// mask of the bits that flip.
     pub rot: Vec<(u32, u8)>,
     /// Disk operations at which the power is cut in opens after this life.
     pub cuts_in_opening: Vec<u64>,

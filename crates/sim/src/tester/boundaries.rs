@@ -44,7 +44,7 @@ pub struct Boundaries {
 }
 
 impl Boundaries {
-    /// Boundaries with an interference.
+    /// Creates boundaries with an interference.
     pub fn new(interference: Interference) -> Boundaries {
         Boundaries {
             interference,
@@ -95,7 +95,7 @@ impl Boundaries {
         fails
     }
 
-    /// True from the cut until the next program.
+    /// Returns true from the cut until the next program.
     pub fn is_cut(&self) -> bool {
         self.is_cut.get()
     }

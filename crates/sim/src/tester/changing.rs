@@ -151,8 +151,8 @@ impl Copies<'_> {
         }
     }
 
-    /// Reads everything on every side, so that what is wrong on one of them is known: what is found
-    /// later may have no other copy any more.
+    /// Scrubs all sides, so that every corrupt block is known before the change: a block that is
+    /// found corrupt later may have no other copy left.
     async fn scrub(&self, mirror: &Mirror) {
         let world = self.world;
         if mirror.start_scrub().is_err() {
@@ -169,9 +169,9 @@ impl Copies<'_> {
         world.reach("sides: scrubbed before a change");
     }
 
-    /// Opens what is left by each of the names, on copies: some of them must open and hold what was
-    /// read before, and none of the others anything else. By the other names a read may fail where
-    /// the copies of the sides that are named are wrong.
+    /// Opens copies of the sides once with each possible set of names. At least one set must open
+    /// and return the content read before, and no set may return other content. A read may fail
+    /// with a set whose sides have only corrupt copies of the block.
     async fn check(&self, of: ChangeOfSides, before: &[u64]) {
         let (world, mut failures) = (self.world, Vec::new());
         let namings = self.namings(of.change);
@@ -211,7 +211,7 @@ fn difference(before: &[u64], after: &[u64]) -> Option<String> {
     ))
 }
 
-/// Changes the sides, cuts the power, and looks at what opens then.
+/// Changes the set of sides, cuts the power, and checks which sets of sides open afterwards.
 pub async fn change_sides(world: &World, platters: &[Platters], of: ChangeOfSides) {
     let new = platters_of(&world.rt, &world.scenario).swap_remove(0);
     let mut platters = forks(platters);
@@ -256,7 +256,7 @@ pub async fn change_sides(world: &World, platters: &[Platters], of: ChangeOfSide
     end(world, &sides).await;
     match before {
         Ok(before) => copies.check(of, &before).await,
-        // With corrupt copies, or without a side that is spared, a read may fail.
+        // With corrupt copies, or if no side is free of faults, a read may fail.
         Err(_) => world.reach("sides: not everything could be read"),
     }
 }

@@ -1,9 +1,9 @@
 //! The classes of faults and of checks that can be switched on and off, one by one.
 //!
-//! A class says nothing about how a volume deals with it. The set that is on by default is what the
-//! mirror withstands; a class joins it in the commit that makes the mirror withstand it. Each class
-//! draws from a stream of its own, so that switching one on leaves every seed as it was that does
-//! not draw it.
+//! A class does not say how a volume handles it. The default set contains the classes that the
+//! mirror withstands; a class joins the set in the commit that makes the mirror withstand it. Each
+//! class draws from its own random stream, so that switching a class on changes only the seeds that
+//! draw it.
 
 use crate::campaign::{ClassSet, FaultClass};
 
@@ -12,12 +12,12 @@ use crate::campaign::{ClassSet, FaultClass};
 pub enum Class {
     /// A power cut tears blocks at 512 bytes.
     Torn,
-    /// A freeze lasts 1 to 120 s, or for ever.
+    /// A freeze lasts 1 to 120 s, or is permanent.
     LongHangs,
-    /// A side goes and comes back many times in a row.
+    /// A side becomes absent and returns many times in a row.
     Flapping,
-    /// The program is killed while the disks keep their power: what they were given may land later,
-    /// but before they answer the next program.
+    /// The program is killed while the disks keep their power. Requests in flight may be applied
+    /// later, but before the disks answer the next program.
     Kill,
     /// As [`Class::Kill`], but the disks answer the next program at once.
     Unfenced,
@@ -25,17 +25,17 @@ pub enum Class {
     Rot,
     /// Writes are acknowledged and never done.
     LostWrites,
-    /// Writes land on other blocks.
+    /// Writes change other blocks.
     MisdirectedWrites,
-    /// Reads answer with other blocks.
+    /// Reads return other blocks.
     MisdirectedReads,
     /// One copy of a side's superblock is zeroes or garbage.
     SuperblockCopy,
-    /// Both copies of a side's superblock are.
+    /// Both copies of a side's superblock are zeroes or garbage.
     SuperblockBoth,
     /// A side returns as it was at the end of an earlier life.
     OlderSide,
-    /// A side of another volume stands where one of ours should.
+    /// A side of another volume takes the place of a side.
     ForeignSide,
     /// Each side is booted alone.
     Alone,
@@ -43,29 +43,29 @@ pub enum Class {
     AllCopies,
     /// Power is cut while the volume opens.
     CutOpening,
-    /// Lives that only read and are killed, again and again: the first answer is final.
+    /// Lives that only read and are killed, several in a row: the first answer is final.
     FirstAnswer,
-    /// A log that is hardly longer than what waits for a side that does not answer.
+    /// The load writes more than the smallest log holds while a side does not answer.
     FullLog,
-    /// A scrub, and a death in the middle of it.
+    /// A scrub, and a crash during the scrub.
     CrashInScrub,
-    /// A death in the middle of a resync.
+    /// A crash during a resync.
     CrashInResync,
-    /// A death when a side becomes absent, comes back or becomes whole.
+    /// A crash when a side becomes absent, returns or becomes healthy.
     CrashAtEpoch,
-    /// A side is added, replaced or removed, and power is cut meanwhile.
+    /// A side is added, replaced or removed, and the power is cut meanwhile.
     ChangeOfSides,
     /// Logs are full, and the program dies several times in a row while it opens the volume: no
     /// member of the newest epoch may hold less afterwards than before (T14).
     DeathsInOpening,
-    /// A change is acknowledged when every side that counts has it.
+    /// A change is acknowledged only when every side that counts has it.
     AcknowledgeAll,
-    /// More requests are under way at once than the smallest log takes, while sides freeze.
+    /// More requests are in flight at once than the smallest log holds, while sides freeze.
     DeepQueue,
 }
 
 impl Class {
-    /// All of them.
+    /// All classes.
     pub const ALL: [Class; 25] = [
         Class::Torn,
         Class::LongHangs,
@@ -94,7 +94,7 @@ impl Class {
         Class::DeepQueue,
     ];
 
-    /// The name on a command line.
+    /// Returns the name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Class::Torn => "torn",
@@ -134,7 +134,7 @@ impl FaultClass for Class {
         &Class::ALL
     }
 
-    /// What the mirror withstands today.
+    /// Returns the classes that the mirror withstands today.
     fn withstood() -> Vec<Class> {
         vec![
             Class::Torn,

@@ -226,8 +226,8 @@ fn stamps_of(
     Ok(found)
 }
 
-/// Returns true if the bytes are filled with a stamp, and the end of a unit of this length has the
-/// stamp's [tail](tail_of).
+/// Returns true if the bytes are filled with a stamp. If a unit ends with the bytes, `ends` is its
+/// length, and its last eight bytes must be the [tail](tail_of) of the stamp; zeroes have no tail.
 fn is_filled(bytes: &[u8], stamp: u64, ends: Option<usize>) -> bool {
     let ends = ends.filter(|_| stamp != ZEROES);
     let body = bytes.len() - ends.map_or(0, |_| 8);
@@ -241,8 +241,8 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Reads the whole used part of the volume in order, and passes each result to `check`: the first
-/// unit and the stamps from there, or the error. Stops at the first violation.
+/// Reads the whole used part of the volume in order. Passes to `check`, for each read, the units,
+/// the start of the read, and the stamps or the error. Stops at the first violation.
 ///
 /// # Errors
 /// The violation.
@@ -269,8 +269,8 @@ pub async fn read_all(
     Ok(())
 }
 
-/// Reads the used part of the volume, and unit by unit where a longer read fails; `None` stands for
-/// a unit that cannot be read at all.
+/// Reads the used part of the volume, unit by unit where a longer read fails. Returns `None` for a
+/// unit that cannot be read.
 ///
 /// # Errors
 /// An answer that no volume may give.

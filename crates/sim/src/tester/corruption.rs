@@ -28,7 +28,7 @@ pub struct SideMap {
 }
 
 impl SideMap {
-    /// Size of the side in bytes.
+    /// Returns the size of the side in bytes.
     pub fn size_bytes(&self) -> u64 {
         let disk_bytes = self.platters[0].borrow().size_bytes();
         self.stripe
@@ -47,7 +47,8 @@ impl SideMap {
         }
     }
 
-    /// The place on the side of an offset on a disk, found by what the disk's share is up to there.
+    /// Returns the offset on the side of an offset on a disk, by trying each unit of its stripe
+    /// row.
     fn on_side(&self, disk: usize, offset: u64) -> u64 {
         let Some(stripe) = self.stripe else {
             return offset;
@@ -62,24 +63,25 @@ impl SideMap {
         places.next().expect("every block of a disk is in a row")
     }
 
-    /// The ends of a unit of the volume as the disks hold it now.
+    /// Returns the first and the last eight bytes of a unit of the volume, as its home location
+    /// holds them now.
     pub fn unit_ends(&self, offset: u64, len: usize) -> (u64, u64) {
         self.unit_ends_at(self.data_offset + offset, len)
     }
 
-    /// The ends of a unit at a place on the side.
+    /// Returns the first and the last eight bytes of a unit at an offset on the side.
     pub fn unit_ends_at(&self, place: u64, len: usize) -> (u64, u64) {
         let (disk, at) = self.on_disk(place);
         let platter = self.platters[disk].borrow();
         ends_of(platter.block_at(at), (at % BLOCK_BYTES) as usize, len)
     }
 
-    /// Asks a platter about the home of the block at an offset of the volume.
+    /// Queries the platter about the home location of the block at an offset of the volume.
     pub fn ask<T>(&self, offset: u64, question: impl Fn(&Platter, usize) -> T) -> T {
         self.ask_at(self.data_offset + offset, question)
     }
 
-    /// Asks a platter about the block at a place on the side.
+    /// Queries the platter about the block at an offset on the side.
     fn ask_at<T>(&self, place: u64, question: impl Fn(&Platter, usize) -> T) -> T {
         let (disk, at) = self.on_disk(place);
         question(&self.platters[disk].borrow(), (at / BLOCK_BYTES) as usize)
@@ -142,8 +144,8 @@ impl Rule {
         }
     }
 
-    /// True when a block of a side is one of two copies of which the other is corrupt, or may not
-    /// be corrupted for the sake of the other.
+    /// Returns true if a block of a side must stay intact: it is a superblock whose other copy is
+    /// or may become corrupt or missing, or it is the checkpoint slot that is never corrupted.
     fn is_last_copy(&self, side: &SideMap, place: u64) -> bool {
         let last = side.size_bytes() - BLOCK_BYTES;
         let is_gone = |place| {
@@ -157,23 +159,24 @@ impl Rule {
         match block {
             0 => is_gone(last),
             block if block == last => is_gone(0),
-            // Of the two slots of checkpoints, always the first is hit.
+            // Of the two checkpoint slots, only the first one is ever corrupted.
             block => block == 2 * BLOCK_BYTES,
         }
     }
 
-    /// The map of a side.
+    /// Returns the layout of a side.
     pub fn side(&self, index: usize) -> SideMap {
         self.sides.borrow()[index].clone()
     }
 
-    /// The block of the volume in use that a place on a side belongs to, in bytes.
+    /// Returns the offset in the volume of the block at an offset on a side; `None` outside the
+    /// used part of the volume.
     fn in_volume(&self, side: &SideMap, offset: u64) -> Option<u64> {
         let offset = offset.checked_sub(side.data_offset)?;
         (offset < self.span_bytes).then(|| offset - offset % BLOCK_BYTES)
     }
 
-    /// True when a block on a disk may be corrupted now.
+    /// Returns true if a block on a disk may be corrupted now.
     pub fn may_corrupt(&self, side: usize, disk: usize, index: usize) -> bool {
         if self.spared.is_none_or(|spared| spared == side) {
             return false;
@@ -188,13 +191,13 @@ impl Rule {
             Some(offset) => {
                 !others.any(|(_, other)| other.ask(offset, Platter::may_become_corrupt))
             }
-            // Of what belongs to the sides themselves, one side's may be corrupt.
+            // The metadata areas of only one side may be corrupt.
             None => !others.any(|(_, other)| self.has_corrupt_areas(other)),
         }
     }
 
-    /// True when a block of what belongs to a side itself is corrupt: of its log, its map and so
-    /// on.
+    /// Returns true if a block of the metadata areas of a side is corrupt: of its log, its bitmap
+    /// and so on.
     pub fn has_corrupt_areas(&self, side: &SideMap) -> bool {
         let disks = side.platters.iter().enumerate();
         let mut corrupt = disks.flat_map(|(disk, platter)| {
@@ -207,8 +210,8 @@ impl Rule {
         })
     }
 
-    /// True when a block on a disk may be read wrongly now: it is data, and the side without faults
-    /// has it.
+    /// Returns true if a read of a block on a disk may be misdirected now: the block is data, and
+    /// the side without faults holds it.
     pub fn may_misread(&self, side: usize, disk: usize, index: usize) -> bool {
         let sides = self.sides.borrow();
         let place = sides[side].on_side(disk, index as u64 * BLOCK_BYTES);
@@ -261,27 +264,27 @@ impl Rule {
         blocks.any(|offset| (0..count).any(|side| is_corrupt(side, offset)))
     }
 
-    /// True when the newest content of a block is all that every copy holds, durably: then nothing
-    /// but an error is right once all copies are corrupt.
+    /// Returns true if every side holds the newest content of a block durably at its home location.
+    /// Once all these copies are corrupt, only an error is right.
     pub fn is_everywhere(&self, offset: u64) -> bool {
         let count = self.sides.borrow().len();
         let durable = |side: usize| self.sides.borrow()[side].ask(offset, Platter::is_durable);
         (0..count).all(|side| durable(side) && self.is_whole(side, offset))
     }
 
-    /// True when any block of any side is corrupt.
+    /// Returns true if any block of any side is corrupt.
     pub fn any_corrupt(&self) -> bool {
         let sides = self.sides.borrow();
         let mut platters = sides.iter().flat_map(|side| &side.platters);
         platters.any(|platter| platter.borrow().corrupt_blocks().next().is_some())
     }
 
-    /// Notes that all copies of a block have been made corrupt.
+    /// Records that all copies of a block have been corrupted.
     pub fn add_hopeless(&self) {
         self.hopeless.set(self.hopeless.get() + 1);
     }
 
-    /// True when all copies of some block have been made corrupt.
+    /// Returns true if all copies of some block have been corrupted.
     pub fn any_hopeless(&self) -> bool {
         self.hopeless.get() > 0
     }

@@ -1,40 +1,40 @@
 //! The disks of the tester, and the fault model.
 //!
-//! What a disk of the tester does, and so what a volume has to live with. Names in brackets are
-//! classes that can be switched on and off ([`classes`](super::classes)); the rest is always on.
+//! The fault model is the behaviour that a volume must tolerate. Names in parentheses are classes
+//! that can be switched on and off ([`classes`](super::classes)); the rest is always on.
 //!
 //! - **Order.** Requests in flight complete in any order: each has its own random duration. The
-//!   blocks of a write change when it arrives, when it completes, or some of them then and the rest
-//!   now. A block of 4 KiB changes as a whole while there is power.
-//! - **Volatile cache.** A completed write is seen by every later read. It survives a power cut
-//!   when it had FUA or when a flush that arrived after its completion has completed. Of the other
-//!   writes each block keeps any one of its versions since then, independently of other blocks, or
-//!   any of them for each of its sectors of 512 bytes (`torn`).
-//! - **Errors.** A read, a write or a flush fails: once, several times, or from now on. A write
-//!   that failed has changed any of its blocks.
-//! - **Failed flushes.** A flush that failed has made nothing durable, and the disk gives up none,
-//!   some or all of the blocks that it has not made durable, as the page cache of Linux does: no
-//!   later flush covers them, also when it succeeds. Until it is written again, such a block is
-//!   read as it was written, or in an older version, at once or from some read on. The next program
-//!   finds an older version, and so does one that has not written the block itself. Under a volume
-//!   without superblocks, which has no checksums to notice it by, nothing is given up.
-//! - **Freezes.** For a while nothing is taken and nothing is answered, writes of that time may
-//!   have happened or not, and all are answered late: up to 5 s, 1 to 120 s (`long-hangs`), or for
-//!   ever.
-//! - **Slowness.** Everything takes 10 or 100 times as long for a while.
-//! - **Absence.** For a while everything fails with `Offline`, what is inside too; many times in a
-//!   row (`flapping`).
-//! - **Power cut.** From one instant on, nothing that the program does reaches a medium.
-//! - **Death of the program alone** (`kill`). Nothing that it does afterwards reaches a medium, but
-//!   what the disk had been given may still land, up to 5 s later. A disk answers the next program
-//!   only after that, or at once (`unfenced`).
+//!   blocks of a write change when the write arrives, when it completes, or some at its arrival and
+//!   the others at its completion. A block of 4 KiB changes as a whole while there is power.
+//! - **Volatile cache.** Every later read sees a completed write. The write survives a power cut if
+//!   it had FUA, or if a flush that arrived after its completion has completed. Otherwise a power
+//!   cut leaves each block with any one of its versions since the last durable one, independently
+//!   of other blocks, or with any of these versions for each sector of 512 bytes (`torn`).
+//! - **Errors.** A read, a write or a flush fails: once, several times, or permanently. A failed
+//!   write may have changed any of its blocks.
+//! - **Failed flushes.** A failed flush has made nothing durable, and the disk loses none, some or
+//!   all of the blocks that are not durable, as the page cache of Linux does: no later flush makes
+//!   a lost block durable, even if the flush succeeds. Until a lost block is written again, reads
+//!   return its written content or an older version, at once or from some read on. The next program
+//!   finds an older version, and so does a program that has not written the block itself. Under a
+//!   volume without superblocks, which has no checksums to detect the loss, no block is lost.
+//! - **Freezes.** For a while the disk accepts and answers no request. A write of that time may or
+//!   may not have happened, and every request is answered late. A freeze lasts up to 5 s, 1 to 120
+//!   s (`long-hangs`), or for ever.
+//! - **Slowness.** For a while every request takes 10 or 100 times as long.
+//! - **Absence.** For a while every request fails with `Offline`, including the requests in flight;
+//!   many times in a row (`flapping`).
+//! - **Power cut.** From one instant on, no request of the program reaches a medium.
+//! - **Death of the program alone** (`kill`). No later request of the program reaches a medium, but
+//!   requests in flight may still be applied, up to 5 s later. A disk answers the next program only
+//!   after that, or at once (`unfenced`).
 //! - **Corruption.** A block changes at rest (`rot`), a write is acknowledged and never done
-//!   (`lost-writes`), a write lands on other blocks (`misdirected-writes`), a read answers with
-//!   other blocks (`misdirected-reads`). Which copies may be hit is the rule in
-//!   [`corruption`](super::corruption).
+//!   (`lost-writes`), a write changes other blocks (`misdirected-writes`), or a read returns other
+//!   blocks (`misdirected-reads`). The rule in [`corruption`](super::corruption) decides which
+//!   copies may be hit.
 //!
-//! What a disk of the tester does not do: lie about a flush, tear a block without a power cut, go
-//! on with a request whose future was dropped while its program lives.
+//! A disk of the tester never lies about a flush, tears a block without a power cut, or continues a
+//! request whose future was dropped while its program lives.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -136,7 +136,7 @@ impl Drop for Writing {
 const LATE_NS_MAX: u64 = 5_000_000_000;
 
 impl Disk {
-    /// A disk over a platter.
+    /// Creates a disk over a platter.
     pub fn new(
         rt: &Rt,
         place: Place,
@@ -169,17 +169,17 @@ impl Disk {
         }
     }
 
-    /// Where it stands.
+    /// Returns the position of the disk.
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// The switch.
+    /// Returns the switch.
     pub fn switch(&self) -> Rc<Switch> {
         Rc::clone(&self.switch)
     }
 
-    /// What it holds.
+    /// Returns the platter.
     pub fn platter(&self) -> &Rc<RefCell<Platter>> {
         &self.platter
     }
@@ -233,7 +233,8 @@ impl Disk {
         Duration::from_nanos(rng.between(ns_min, top) * (1 + slower_by))
     }
 
-    /// Overlapping writes in flight would land in any order: a volume must never send them.
+    /// Registers a change in flight, and reports a finding if it overlaps another one: overlapping
+    /// changes in flight are applied in any order, so a volume must never send them.
     fn start_writing(&self, request: &Request) -> Option<Writing> {
         if !request.op.changes_content() {
             return None;
@@ -399,7 +400,8 @@ impl Disk {
         Some(elsewhere)
     }
 
-    /// Loses or misdirects a change, if one is due and the rule allows this one.
+    /// Loses or misdirects a change, if such a fault is due and the rule allows it for this change.
+    /// Returns whether it did.
     fn goes_astray(&self, request: &Request, written: &impl Fn(usize) -> bool) -> bool {
         let how = [Astray::LostWrite, Astray::MisdirectedWrite];
         let how = how.into_iter().find(|how| self.switch.wants_astray(*how));
@@ -503,7 +505,8 @@ impl Disk {
     }
 }
 
-/// Evicts the blocks that failed flushes have lost, of the first `below` changes, from the cache.
+/// Evicts blocks from the cache: those whose newest content a failed flush has lost and is one of
+/// the first `below` changes.
 fn evict_up_to(platter: &RefCell<Platter>, below: u64, rng: &mut Rng) {
     let lost: Vec<usize> = platter.borrow().lost_blocks(below).collect();
     for index in lost {

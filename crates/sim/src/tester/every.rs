@@ -1,9 +1,9 @@
-//! A run repeated once for each boundary of its I/O, with the power cut there; and once for each
-//! operation, with that operation failing, until a run passes untouched. The second is how SQLite
-//! tests its error paths (<https://sqlite.org/testing.html>, section 3.2 and 3.3).
+//! A run that is repeated once for each I/O boundary, with a power cut there, or once for each
+//! operation, with that operation failing, until a run has no such operation. SQLite tests its
+//! error paths in the second way (<https://sqlite.org/testing.html>, section 3.2 and 3.3).
 //!
-//! The runs are small ([`Extent::Small`](super::Extent)) and have no other faults, so that whatever
-//! goes wrong follows from the one interference.
+//! The runs are small ([`Extent::Small`](super::Extent)) and have no other faults, so that any
+//! violation follows from the injected fault.
 
 use bimetal_rt::Rng;
 use serde::Serialize;
@@ -18,14 +18,14 @@ use super::{Options, run_scenario};
 pub enum Every {
     /// The power is cut.
     Cut,
-    /// The power is cut, and again while the volume recovers from that.
+    /// The power is cut, and cut again while the volume recovers.
     CutTwice,
-    /// The operation fails: 0 reads, 1 writes, 2 flushes.
+    /// An operation of this class fails: 0 reads, 1 writes, 2 flushes.
     Fail(usize),
 }
 
 impl Every {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Every; 5] = [
         Every::Cut,
         Every::CutTwice,
@@ -34,7 +34,7 @@ impl Every {
         Every::Fail(2),
     ];
 
-    /// The name on a command line.
+    /// Returns the name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Every::Cut => "cut",
@@ -98,7 +98,7 @@ pub fn every(
     unreachable!("a run has an end")
 }
 
-/// The run that is repeated.
+/// Returns the scenario that is repeated.
 pub fn scenario_of(seed: u64, options: Options) -> Scenario {
     let mut scenario = Scenario::draw(seed, options.classes, Extent::Small);
     for life in &mut scenario.lives {

@@ -16,7 +16,7 @@ use super::switch::Astray;
 const FULL_LOG_SPAN_BYTES: u64 = 1 << 20;
 /// Minimum size of the loaded part if many clients must write more in parallel than a log holds.
 const DEEP_QUEUE_SPAN_BYTES: u64 = 6 << 20;
-/// The longest operation of a load that is to fill a log.
+/// Maximum length in bytes of an operation in a load that must fill a log.
 const FILLING_BYTES_MAX: u64 = 256 << 10;
 
 /// Adds the faults that the seed draws from the classes to the scenario.
@@ -54,7 +54,7 @@ fn any_side(scenario: &Scenario, rng: &mut Rng) -> usize {
     rng.below(scenario.sides.len() as u64) as usize
 }
 
-/// A side that may have faults.
+/// Draws a side that may have faults.
 fn other_side(scenario: &Scenario, rng: &mut Rng) -> usize {
     let count = scenario.sides.len();
     let side = any_side(scenario, rng);
@@ -86,7 +86,7 @@ fn spare_a_side(scenario: &mut Scenario, rng: &mut Rng) {
     }
 }
 
-/// A few faults of one kind on sides that may have faults, in any life.
+/// Adds a few faults of one kind to each life, on sides that may have faults.
 fn add_some(
     scenario: &mut Scenario,
     rng: &mut Rng,
@@ -250,9 +250,9 @@ fn fill_logs(scenario: &mut Scenario, rng: &mut Rng) {
     });
 }
 
-/// Makes so many clients write at once that their requests exceed the smallest log, while sides
-/// freeze for less than the time after which they are ejected. That is much work for a seed, so
-/// only some do.
+/// Makes many clients write at once, so that their requests exceed the smallest log, while sides
+/// freeze for less than the time after which they are ejected. Only some seeds do that, because it
+/// takes much work.
 fn queue_deeply(scenario: &mut Scenario, rng: &mut Rng) {
     if !scenario.superblocks || scenario.extent == Extent::Small || rng.chance(0.7) {
         return;
@@ -347,7 +347,8 @@ fn add_superblock_loss(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
         return;
     }
     at_least_lives(scenario, 2);
-    // Always the same copy: a side that is absent in between does not write the lost one again.
+    // All lives lose the same copy: a side that is absent in between does not write the lost copy
+    // again.
     let first = rng.chance(0.5);
     for number in 1..scenario.lives.len() {
         let side = other_side(scenario, rng);

@@ -40,8 +40,8 @@ pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: Ta
     if world.scenario.steadfast.is_some() {
         return;
     }
-    // Without a spared side, permanent faults would prove nothing about the volume: they end when
-    // the others have.
+    // If no side is free of faults, permanent faults would prove nothing about the volume. So they
+    // end when the temporary faults have ended.
     world
         .rt
         .sleep_until(calm_at + Duration::from_nanos(1))
@@ -100,7 +100,7 @@ async fn cause(world: Rc<World>, fault: Fault, switch: Rc<Switch>) {
         FaultKind::Slow(_) => switch.set_slowness(1),
         FaultKind::Errors { class, .. } => switch.set_error_chance(class, 0.0),
         FaultKind::Offline => switch.set_offline(false),
-        // These last as long as they have not been used up, or for ever.
+        // These faults end when they are used up, or never.
         FaultKind::FailNext { .. }
         | FaultKind::Flapping { .. }
         | FaultKind::Rot { .. }

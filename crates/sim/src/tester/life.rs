@@ -431,7 +431,8 @@ impl Run {
         }
     }
 
-    /// The program has come to a boundary of I/O that it does not survive.
+    /// Kills the program or cuts the power, at the I/O boundary that an interference or an ambush
+    /// has chosen.
     fn strike(&self, program: &Program) {
         let boundaries = &self.world.around.boundaries;
         let ambush = program.ambush.get().filter(|_| boundaries.is_ambushed());
@@ -455,7 +456,8 @@ impl Run {
         self.whole = sides.iter().map(|side| side.health == "healthy").collect();
     }
 
-    /// From here on nothing reaches the platters; what was not durable may be lost.
+    /// Cuts the power: from here on no request reaches the platters, and data that was not durable
+    /// may be lost.
     fn cut_power(&self, sides: &[SideStack]) {
         let world = &self.world;
         for disk in sides.iter().flat_map(|side| &side.disks) {
@@ -482,13 +484,13 @@ impl Run {
     }
 
     fn crash_model(&self) {
-        // After a finding the model may hold what cannot be; what follows is of no interest.
+        // After a finding, the model may be in an impossible state, and later events do not matter.
         if !self.world.findings.any() {
             self.world.volume.borrow_mut().crash();
         }
     }
 
-    /// The program is killed; the disks keep their power and what they were given.
+    /// Kills the program; the disks keep their power and the requests in flight.
     fn kill(&self, sides: &[SideStack]) {
         for disk in sides.iter().flat_map(|side| &side.disks) {
             disk.switch().die();
@@ -499,7 +501,7 @@ impl Run {
         self.world.trace.event(&[11], || "killed".to_owned());
     }
 
-    /// Ends the tasks of a program that is closed, or that is dead and does not know it.
+    /// Ends the tasks of a program that has closed, or that has died without noticing.
     async fn end_program(&self, program: Rc<Program>) {
         for disk in program.sides.iter().flat_map(|side| &side.disks) {
             disk.switch().die();
@@ -535,7 +537,7 @@ fn is_cut(world: &World) -> bool {
     world.around.boundaries.is_cut()
 }
 
-/// Waits until the power is cut at a boundary, or for so long.
+/// Waits for the given time. Without a time, waits until the power is cut at a boundary.
 async fn until_cut(world: &World, after: Option<Duration>) {
     match after {
         Some(after) => world.rt.sleep(after).await,
@@ -546,7 +548,8 @@ async fn until_cut(world: &World, after: Option<Duration>) {
     }
 }
 
-/// The dead program's own end reaches nothing; only that it ends is of interest.
+/// Checks that a program whose disks are dead can close its volume. Closing then has no other
+/// effect.
 async fn end_mirror(world: &World, mirror: &Mirror) {
     let closed = world.rt.timeout(world.patience(), mirror.close());
     if closed.await.is_err() {
@@ -557,7 +560,7 @@ async fn end_mirror(world: &World, mirror: &Mirror) {
     }
 }
 
-/// What a program does from its opening to its end, unless it is cut short.
+/// Runs a program from its opening to its end, unless the program is interrupted.
 async fn go_through(
     world: &Rc<World>,
     program: &Rc<Program>,
@@ -592,7 +595,7 @@ async fn go_through(
     }
 }
 
-/// Reads the whole volume and settles what the model did not know.
+/// Reads the whole volume, which settles the values that the model did not know.
 async fn read_all(world: &Rc<World>, program: &Rc<Program>) {
     let unit_bytes = world.scenario.unit_bytes;
     let read = client::read_all(world, &program.top, |units, start, found| {
@@ -609,7 +612,7 @@ async fn read_all(world: &Rc<World>, program: &Rc<Program>) {
                 let rule = &world.around.rule;
                 let explained =
                     world.may_refuse(error) || rule.may_fail(start * unit_bytes, end * unit_bytes);
-                // Without a side that is spared, faults may be the reason.
+                // If no side is free of faults, faults may be the reason.
                 if explained || world.scenario.steadfast.is_none() {
                     return Ok(());
                 }
@@ -651,7 +654,7 @@ fn candidates_of(sides: &[SideStack]) -> Vec<Candidate> {
         .collect()
 }
 
-/// Opens the volume, however it was stopped.
+/// Opens the volume, whether its last program closed it or not.
 async fn open_sides(world: &World, sides: &[SideStack], last: Ended) -> Result<Mirror, String> {
     let (rt, scenario) = (&world.rt, &world.scenario);
     let config = scenario.mirror.config(sides.len());
@@ -681,7 +684,8 @@ fn start_clients(world: &Rc<World>, program: &Program, life: usize, clients: &Ta
     }
 }
 
-/// Often at first, then less often: a run may be a millisecond long or an hour.
+/// Runs the periodic checks, often at first and then less often: a run may last a millisecond or an
+/// hour.
 async fn look_regularly(world: Rc<World>) {
     let mut pause = Duration::from_millis(2);
     loop {
@@ -691,10 +695,11 @@ async fn look_regularly(world: Rc<World>) {
     }
 }
 
-/// After the load and the faults, every side becomes whole and the exposure zero.
+/// Waits until every side is in sync and the exposure is zero, after the load and the faults. Sides
+/// with a permanent fault do not count.
 async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
     if world.around.rule.any_hopeless() {
-        // What no side holds stays behind until it is written again.
+        // A block that no side holds correctly remains out of sync until it is written again.
         return;
     }
     let dead = || !world.is_running(program.life);
@@ -707,7 +712,7 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
     }
     let calm_at = program.calm_at.get().unwrap_or(deadline);
     let calm = pin!(world.rt.sleep_until(calm_at));
-    // Whichever comes first, the loop below looks.
+    // The loop below checks which of the two events came first.
     let _ = select(calm, pin!(until_cut(world, None))).await;
     let drained = |status: &MirrorStatus| {
         let sides = status.sides.iter().enumerate();
@@ -745,7 +750,7 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
 async fn stop(world: &Rc<World>, program: &Program) -> Ended {
     program.closing.set(true);
     let before = program.mirror.status();
-    // Without a side that is spared, the last one may hang until the faults are over.
+    // If no side is free of faults, the last side may hang until the faults are over.
     let now = world.rt.now();
     let calm_at = program
         .calm_at

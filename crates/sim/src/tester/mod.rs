@@ -1,19 +1,20 @@
-//! The simulation tester: a seed draws a stack, devices, a load and faults, and what the clients
-//! see is checked against a model of the volume.
+//! The simulation tester: a seed draws a stack, devices, a load and faults, and every answer that a
+//! client sees is checked against a model of the volume.
 //!
-//! - [`scenario`] draws, with what [`classes`] switches on; [`disk`] is the fault model and its
-//!   disks, which hold their data in [`platter`]s and have a [`switch`]; [`corruption`] is the rule
-//!   for what may be corrupted; [`stack`] builds the sides; [`client`] is the load; [`volume`] is
-//!   the model; [`world`] makes the checks of every step; [`life`] opens, stops and crashes, with
-//!   [`opening`], [`faults`], and between two lives [`rest`], [`probes`] and [`changing`];
-//!   [`plant`] holds the bugs that the tester must find.
-//! - [`boundaries`] cuts the power or fails an operation at a chosen one, [`ambush`] some after a
-//!   moment; [`every`] does so at every one; [`campaign`] adds up many seeds.
+//! - [`scenario`] draws a run, with the faults that [`classes`] switches on. [`disk`] has the fault
+//!   model and the disks, which hold their data in [`platter`]s and have a [`switch`].
+//!   [`corruption`] is the rule for which blocks may be corrupted.
+//! - [`stack`] builds the sides, [`client`] is the load, [`volume`] is the model, and [`world`]
+//!   makes the checks of every step. [`life`] opens, stops and crashes the volume, with [`opening`]
+//!   and [`faults`]. [`rest`], [`probes`] and [`changing`] run between two lives.
+//! - [`boundaries`] cuts the power or fails an operation at a chosen point, [`ambush`] strikes some
+//!   boundaries after a moment, [`every`] strikes at every boundary, and [`campaign`] adds up many
+//!   seeds. [`plant`] holds the bugs that the tester must find.
 //! - A run depends on its seed and its options alone: [`run`] runs a seed twice and compares the
-//!   hashes over everything that happened.
+//!   hashes over all events.
 //!
-//! The tester must never know how the mirror works: it uses what a client, an operator and the
-//! disks can see.
+//! The tester must never know how the mirror works: it uses only what a client, an operator and a
+//! disk can see.
 
 pub mod ambush;
 pub mod boundaries;
@@ -57,20 +58,20 @@ pub use report::{Finding, Report};
 pub use scenario::{Extent, Scenario};
 use world::World;
 
-/// How seeds are run.
+/// Options for running seeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Keep a log of every event.
+    /// Whether to keep a log of every event.
     pub verbose: bool,
-    /// Run each seed once only: half the time, and replay is not checked.
+    /// Whether to run each seed only once, which halves the time and does not check replay.
     pub once: bool,
     /// A bug to plant.
     pub plant: Option<Plant>,
     /// The classes of faults that are on.
     pub classes: Classes,
-    /// How much a seed does.
+    /// Amount of work of a seed.
     pub extent: Extent,
-    /// Where the run is interfered with.
+    /// Faults to inject at chosen points of the run.
     pub interference: Interference,
 }
 
@@ -80,7 +81,7 @@ pub fn run(seed: u64, options: Options) -> Report {
     run_scenario(&scenario, options)
 }
 
-/// A run with fewer operations of clients proves too little to count as clean.
+/// Minimum number of client operations of a run that counts as clean; fewer prove too little.
 pub const OPERATIONS_MIN: u64 = 40;
 
 /// Runs a scenario, drawn or made by hand.
@@ -100,7 +101,8 @@ pub fn run_scenario(scenario: &Scenario, options: Options) -> Report {
     report
 }
 
-/// Enough has to happen in a run, unless its whole point is that the volume stays shut.
+/// Adds a finding if a run had too few operations, unless the run is small or its volume stayed
+/// shut.
 fn check_operations(report: &mut Report) {
     let operations: u64 = report.operations.values().sum();
     let may_do_less =
@@ -113,7 +115,7 @@ fn check_operations(report: &mut Report) {
     }
 }
 
-/// Runs seeds one after the other, telling each report.
+/// Runs seeds one after another, and passes each report to `progress`.
 pub fn swarm(seeds: Range<u64>, options: Options, progress: impl FnMut(&Report)) -> Summary {
     campaign::run_seeds(
         seeds,
@@ -123,13 +125,14 @@ pub fn swarm(seeds: Range<u64>, options: Options, progress: impl FnMut(&Report))
     )
 }
 
-/// Runs a seed as often as a campaign asks, but once if the options say so.
+/// Runs a seed as often as a campaign requires, but only once if the options say so.
 pub fn run_replayed(seed: u64, replay: Replay, options: Options) -> Report {
     let once = options.once || replay == Replay::Once;
     run(seed, Options { once, ..options })
 }
 
-/// Makes a panic name the seed that ran, for builds in which a panic ends the program.
+/// Installs a panic hook that prints the seed that ran, for builds in which a panic ends the
+/// program.
 pub fn name_seed_on_panic() {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -144,7 +147,7 @@ thread_local! {
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// The seed that runs on this thread, for whoever reports a panic.
+/// Returns the seed that runs on this thread, for the report of a panic.
 pub fn current_seed() -> Option<u64> {
     SEED.get()
 }
@@ -155,8 +158,8 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
         shuffle: scenario.shuffle,
     });
     let world = Rc::new(World::new(&rt, scenario.clone(), options));
-    // A failed assertion is a finding like any other; what the world looks like afterwards is of no
-    // interest.
+    // A failed assertion is a finding like any other. The state of the world after a panic does not
+    // matter.
     let outcome = while_seed_runs(scenario.seed, || {
         catch_unwind(AssertUnwindSafe(|| life::run(&rt, &world)))
     });
@@ -190,7 +193,7 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
     }
 }
 
-/// Runs something as part of a seed, for whoever reports a panic.
+/// Runs a closure as part of a seed, so that the report of a panic can name the seed.
 pub(crate) fn while_seed_runs<T>(seed: u64, run: impl FnOnce() -> T) -> T {
     SEED.set(Some(seed));
     let outcome = run();
@@ -198,7 +201,7 @@ pub(crate) fn while_seed_runs<T>(seed: u64, run: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());

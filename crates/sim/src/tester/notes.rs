@@ -1,4 +1,4 @@
-//! Notes of which states a run has reached, for the report of what a swarm has met.
+//! Records of the states that a run has reached, for the report of a swarm.
 
 use bimetal_block::Device;
 use bimetal_block::device::Figure;
@@ -6,7 +6,8 @@ use bimetal_block::layers::mirror::MirrorStatus;
 
 use super::world::{Program, World};
 
-/// Changes may have waited for space in a log for too short a time to be seen.
+/// Records whether a change has waited for space in a log. The periodic checks may miss a short
+/// wait.
 pub(super) fn note_log(world: &World, program: &Program) {
     let mut figures: Vec<(String, String, Figure)> = Vec::new();
     program.mirror.figures(&mut figures);
@@ -18,7 +19,7 @@ pub(super) fn note_log(world: &World, program: &Program) {
     }
 }
 
-/// Notes which states of the mirror a run has reached, by the counts of its status.
+/// Records the states that the mirror has reached, according to the counters of its status.
 pub(super) fn note_counts(world: &World, status: &MirrorStatus) {
     let sides = &status.sides;
     let some = |count: fn(&bimetal_block::layers::mirror::SideStatus) -> u64| {

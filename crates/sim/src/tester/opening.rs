@@ -1,5 +1,5 @@
-//! What comes of an attempt to open a volume, and whether a refusal tells the truth about what is
-//! lost. This is the only place of the tester that calls the opening of the mirror.
+//! Attempts to open a volume, and the check that a refusal reports all lost data. No other module
+//! of the tester calls [`Mirror::open`].
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -11,42 +11,42 @@ use bimetal_rt::Rt;
 
 use super::volume::Volume;
 
-/// How a volume is to be opened.
+/// Way to open a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// As at any start.
+    /// An ordinary opening.
     Plain,
-    /// To look at what is there, although something may be missing.
+    /// A read-only opening, even if data may be missing.
     ReadOnly,
-    /// As a mirror would that refuses nothing: for a planted bug.
+    /// An opening that no missing side prevents, for a planted bug.
     Regardless,
 }
 
-/// What came of it.
+/// Outcome of an opening.
 pub enum Opening {
     /// The volume is open.
     Opened(Mirror),
-    /// It is not.
+    /// The volume was not opened.
     Refused(Refusal),
 }
 
-/// A volume that was not opened.
+/// Refusal to open a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Why, in words.
+    /// The reason as text.
     pub why: String,
-    /// What would be lost if it were opened all the same.
+    /// Data that would be lost if the volume were opened anyway.
     pub lost: Lost,
 }
 
-/// What a refusal says about what is lost.
+/// Data that a refusal reports as lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// Nothing was said about it.
+    /// The refusal does not report lost data.
     Unsaid,
     /// At most these bytes of the volume.
     Ranges(Vec<Range<u64>>),
-    /// Nothing is known of the writes after this one.
+    /// Any of the writes after this one may be lost.
     UnknownAfter(u64),
 }
 
@@ -111,7 +111,7 @@ async fn open(
     Mirror::open(rt, config, sides.collect(), &options).await
 }
 
-/// Reads the list of ranges that a refusal ends with.
+/// Parses the list of ranges at the end of a refusal.
 fn lost_in(message: &str) -> Lost {
     let range = |line: &str| {
         let (offset, len) = line.trim().split_once('+')?;
@@ -126,11 +126,12 @@ fn lost_in(message: &str) -> Lost {
     }
 }
 
-/// Checks that what is called lost contains everything that is: each unit whose value the model
-/// does not allow. `held` tells the value of a unit as it would be read. Returns how many are lost.
+/// Checks that the reported loss contains every lost unit: a unit whose value the model does not
+/// allow. `held` returns the value that a read of the unit would return. Returns the number of lost
+/// units.
 ///
 /// # Errors
-/// The first unit that is lost and not called so.
+/// The first lost unit that is not reported.
 pub fn check_lost(
     volume: &Volume,
     unit_bytes: u64,
@@ -157,7 +158,7 @@ mod tests {
     use super::super::volume::ZEROES;
     use super::*;
 
-    /// Three units of 4 KiB are written and flushed; a side holds the first alone.
+    /// Three units of 4 KiB are written and flushed, and a side holds only the first.
     #[test]
     fn a_list_must_contain_every_lost_unit() {
         let mut volume = Volume::new(3);

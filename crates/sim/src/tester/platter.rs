@@ -1,6 +1,6 @@
-//! What a disk of the tester holds. It outlives the program that uses the disk, and it is where a
-//! power cut, rot and an older copy of a side have their effect. It knows which of its blocks are
-//! corrupt, which the code under test must find out for itself.
+//! Content of a disk of the tester, which outlives the program that uses the disk. Power cuts, bit
+//! rot and the return of an older copy of a side change this content. A platter knows which of its
+//! blocks are corrupt, which the code under test must find out for itself.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,10 +11,10 @@ use bimetal_block::BLOCK_BYTES;
 use bimetal_rt::sync::Event;
 use bimetal_rt::{Payload, Rng, Rt};
 
-/// The content of a block; `None` is zeroes.
+/// Content of a block; `None` means zeroes.
 pub type Block = Option<Payload>;
 
-/// A power cut tears blocks here.
+/// Size of the sectors in which a power cut tears blocks.
 const SECTOR_BYTES: usize = 512;
 
 #[derive(Clone)]
@@ -22,40 +22,40 @@ struct Version {
     write: u64,
     content: Block,
     corrupt: bool,
-    /// A flush that failed has taken it out of the cache: no later flush makes it durable.
+    /// Whether a failed flush has lost this version: no later flush makes it durable.
     lost: bool,
 }
 
-/// See the module.
+/// Content of a disk; see the module.
 #[derive(Clone)]
 pub struct Platter {
     blocks: Vec<Block>,
-    /// The versions a power cut may leave of each block: first the durable one.
+    /// Versions of each block that a power cut may leave, the durable one first.
     versions: BTreeMap<usize, Vec<Version>>,
-    /// Blocks that hold now what nobody wrote there, or not what was written there last.
+    /// Blocks whose present content is corrupt: it is not the content last written to the block.
     corrupt: BTreeSet<usize>,
-    /// A flush has given something up, and none has succeeded since.
+    /// Whether a flush has lost versions, and no flush has succeeded since.
     unmended: bool,
     writes: u64,
     zeroes: Payload,
     power_cuts: u64,
-    /// Requests of dead programs that may still land.
+    /// Number of requests of dead programs that may still be applied.
     old_requests: u64,
     landed_late: u64,
     quiet: Rc<Event>,
 }
 
-/// What a power cut has done.
+/// Effects of a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// Blocks that lost their newest version.
+    /// Number of blocks that lost their newest version.
     pub lost: u64,
-    /// Blocks of several versions.
+    /// Number of torn blocks: their sectors have different versions.
     pub torn: u64,
 }
 
 impl Platter {
-    /// An empty platter: all zeroes, durable.
+    /// Creates a platter of durable zeroes.
     pub fn new(rt: &Rt, size_bytes: u64) -> Rc<RefCell<Platter>> {
         Rc::new(RefCell::new(Platter {
             blocks: vec![None; (size_bytes / BLOCK_BYTES) as usize],
@@ -71,7 +71,7 @@ impl Platter {
         }))
     }
 
-    /// A copy that goes its own way; requests under way do not reach it.
+    /// Returns an independent copy, which requests in flight do not reach.
     pub fn fork(&self) -> Platter {
         Platter {
             old_requests: 0,
@@ -81,7 +81,7 @@ impl Platter {
         }
     }
 
-    /// A copy of what is durable: what a power cut leaves in any case.
+    /// Returns a copy of the durable content, which is what a power cut leaves in any case.
     pub fn durable_copy(&self) -> Platter {
         let mut copy = self.fork();
         for (index, versions) in std::mem::take(&mut copy.versions) {
@@ -92,20 +92,22 @@ impl Platter {
         copy
     }
 
-    /// A copy of what a power cut leaves in any case, except that each block is corrupt that may
-    /// turn out to be: what the disk has done wrong and nobody has noticed is in it.
+    /// Returns a copy of the durable content, in which a block is corrupt if any of its versions
+    /// is. So the copy contains all undetected errors of the disk.
     pub fn worst_copy(&self) -> Platter {
         self.worst_but_for(|_| 0)
     }
 
-    /// The same of what is there as long as no power is cut.
+    /// Returns a copy of the present content, in which a block is corrupt if any of its versions
+    /// is.
     pub fn worst_present_copy(&self) -> Platter {
         self.worst_but_for(|versions| versions.len() - 1)
     }
 
-    /// A copy of what a power cut may leave that shows what the disk has done wrong: content that
-    /// was durable is corrupt where it may be, and newer content that was not durable is as it was
-    /// written, also where the disk has overwritten it since.
+    /// Returns a copy that a power cut may leave and that reveals errors of the disk. A block has
+    /// its newest correct version that is not durable, even if the disk has overwritten that
+    /// version wrongly since. If there is no such version, the block is corrupt: it has its newest
+    /// version.
     pub fn revealing_copy(&self) -> Platter {
         let mut copy = self.fork();
         for (index, mut versions) in std::mem::take(&mut copy.versions) {
@@ -117,8 +119,8 @@ impl Platter {
         copy
     }
 
-    /// A copy with a corrupt version of each block that has one, and of the others the version that
-    /// is `chosen`.
+    /// Returns a copy in which a block has a corrupt version if there is one, and otherwise the
+    /// version whose index `chosen` returns.
     fn worst_but_for(&self, chosen: impl Fn(&[Version]) -> usize) -> Platter {
         let mut copy = self.fork();
         for (index, mut versions) in std::mem::take(&mut copy.versions) {
@@ -129,7 +131,7 @@ impl Platter {
         copy
     }
 
-    /// Takes the content of another platter, as if that disk had been put in its place.
+    /// Takes the content of another platter, as if that disk had replaced this one.
     pub fn become_copy_of(&mut self, other: &Platter) {
         self.blocks.clone_from(&other.blocks);
         self.versions.clone_from(&other.versions);
@@ -137,22 +139,22 @@ impl Platter {
         self.writes = self.writes.max(other.writes) + 1;
     }
 
-    /// Bytes it holds.
+    /// Returns the size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.blocks.len() as u64 * BLOCK_BYTES
     }
 
-    /// Changes so far.
+    /// Returns the number of changes so far.
     pub fn writes(&self) -> u64 {
         self.writes
     }
 
-    /// The block at an offset.
+    /// Returns the block at an offset.
     pub fn block_at(&self, offset: u64) -> Option<&Payload> {
         self.block(offset / BLOCK_BYTES)
     }
 
-    /// A block by number.
+    /// Returns the block with this number.
     pub fn block(&self, index: u64) -> Option<&Payload> {
         self.blocks[index as usize].as_ref()
     }
@@ -162,7 +164,7 @@ impl Platter {
         self.push(index, content, false);
     }
 
-    /// Changes a block to what it should not be.
+    /// Changes a block to corrupt content.
     pub fn set_corrupt(&mut self, index: usize, content: Block) {
         self.push(index, content, true);
     }
@@ -195,23 +197,24 @@ impl Platter {
         }
     }
 
-    /// Changes a block at rest, past every cache.
+    /// Corrupts a durable block at rest, without the cache.
     pub fn decay(&mut self, index: usize, content: Block) {
         assert!(self.is_durable(index), "only what is at rest decays");
         self.hold(index, content, true);
     }
 
-    /// True when a power cut leaves the block as it is.
+    /// Returns true if a power cut leaves the block unchanged.
     pub fn is_durable(&self, index: usize) -> bool {
         !self.versions.contains_key(&index)
     }
 
-    /// True when the block holds what it should not.
+    /// Returns true if the block is corrupt.
     pub fn is_corrupt(&self, index: usize) -> bool {
         self.corrupt.contains(&index)
     }
 
-    /// True when it does, or would after a power cut or once it leaves the cache.
+    /// Returns true if the block is corrupt, or may become corrupt after a power cut or after its
+    /// eviction from the cache.
     pub fn may_become_corrupt(&self, index: usize) -> bool {
         let versions = self.versions.get(&index);
         self.is_corrupt(index)
@@ -219,12 +222,12 @@ impl Platter {
             || versions.is_some_and(|all| all.iter().any(|v| v.corrupt))
     }
 
-    /// Blocks that hold what they should not.
+    /// Returns the corrupt blocks.
     pub fn corrupt_blocks(&self) -> impl Iterator<Item = usize> {
         self.corrupt.iter().copied()
     }
 
-    /// Makes everything durable that was written up to `mark`.
+    /// Makes the changes up to number `mark` durable, except those that a failed flush has lost.
     pub fn flushed(&mut self, mark: u64) {
         self.unmended = false;
         self.versions.retain(|_, versions| {
@@ -242,9 +245,9 @@ impl Platter {
         }
     }
 
-    /// A flush has failed. Of each block that it or a later flush would have made durable, the disk
-    /// gives up what is not durable with this chance: no later flush covers that any more. It may
-    /// be read as before until [`evict`](Self::evict). Returns how many blocks that are.
+    /// Fails a flush. With the given chance, a block loses its versions that are not durable: no
+    /// later flush makes them durable. Reads may return them until [`evict`](Self::evict). Returns
+    /// the number of blocks that lost versions.
     pub fn fail_flush(&mut self, rng: &mut Rng, chance: f64) -> u64 {
         let mut blocks = 0;
         for versions in self.versions.values_mut() {
@@ -258,31 +261,33 @@ impl Platter {
         blocks
     }
 
-    /// True from a flush that gave something up until one succeeds, before which all that is needed
-    /// must have been written again.
+    /// Returns true after a flush that lost versions, until a flush succeeds. Before that flush,
+    /// the volume must write all lost data that it still needs again.
     pub fn is_unmended(&self) -> bool {
         self.unmended
     }
 
-    /// True when the newest content of the block was given up by a flush that failed.
+    /// Returns true if a failed flush has lost the newest content of the block.
     pub fn is_lost(&self, index: usize) -> bool {
         let newest = self.versions.get(&index).and_then(|all| all.last());
         newest.is_some_and(|newest| newest.lost)
     }
 
-    /// True when there is such a block.
+    /// Returns true if a failed flush has lost the newest content of any block.
     pub fn has_lost(&self) -> bool {
         self.lost_blocks(u64::MAX).next().is_some()
     }
 
-    /// The blocks that were given up and whose newest content is one of the first `below` changes.
+    /// Returns the blocks whose newest content a failed flush has lost and is one of the first
+    /// `below` changes.
     pub fn lost_blocks(&self, below: u64) -> impl Iterator<Item = usize> {
         let lost = move |all: &Vec<Version>| all.last().is_some_and(|v| v.lost && v.write <= below);
         let blocks = self.versions.iter().filter(move |(_, all)| lost(all));
         blocks.map(|(&index, _)| index)
     }
 
-    /// A block that was given up leaves the cache: one of its older versions is read from now on.
+    /// Evicts a block from the cache whose newest content is lost: from now on, reads return one of
+    /// its older versions.
     pub fn evict(&mut self, index: usize, rng: &mut Rng) {
         assert!(self.is_lost(index), "only what was given up is evicted");
         let mut versions = self.versions.remove(&index).expect("it has versions");
@@ -296,8 +301,8 @@ impl Platter {
         self.hold(index, content, corrupt);
     }
 
-    /// Cuts the power: of each block any version since the last flush is left, with `torn` any of
-    /// them for each of its sectors. Requests of dead programs that were still under way are gone.
+    /// Cuts the power. Each block keeps any one of its versions since the last flush; with `torn`,
+    /// each sector may keep any of them. Requests in flight of dead programs are dropped.
     pub fn cut_power(&mut self, rng: &mut Rng, torn: bool) -> Cut {
         self.power_cuts += 1;
         let mut cut = Cut::default();
@@ -315,7 +320,7 @@ impl Platter {
         cut
     }
 
-    /// Leaves any version of each sector; true when they differ.
+    /// Leaves any version of each sector. Returns true if the versions differ.
     fn tear(&mut self, index: usize, versions: &[Version], rng: &mut Rng) -> bool {
         let mut content = Payload::empty();
         let (mut corrupt, mut first, mut torn) = (false, None, false);
@@ -331,7 +336,7 @@ impl Platter {
         torn
     }
 
-    /// A request of a dead program is left in the disk.
+    /// Registers a request in flight of a dead program.
     pub fn leave(&mut self) -> OldRequest {
         self.old_requests += 1;
         OldRequest {
@@ -339,7 +344,8 @@ impl Platter {
         }
     }
 
-    /// The request ends; true when it takes effect, which it does not after a power cut.
+    /// Ends a request of a dead program. Returns true if the request takes effect, which it does
+    /// not after a power cut.
     pub fn end_old(&mut self, old: OldRequest) -> bool {
         self.old_requests -= 1;
         self.quiet.notify();
@@ -348,18 +354,18 @@ impl Platter {
         lands
     }
 
-    /// Writes of dead programs that have landed.
+    /// Returns the number of writes of dead programs that were applied.
     pub fn landed_late(&self) -> u64 {
         self.landed_late
     }
 }
 
-/// A request of a dead program that may still land.
+/// A request of a dead program that may still be applied.
 pub struct OldRequest {
     power_cuts: u64,
 }
 
-/// Waits until no request of a dead program is under way.
+/// Waits until no request of a dead program is in flight.
 pub async fn until_quiet(platter: &Rc<RefCell<Platter>>) {
     if platter.borrow().old_requests == 0 {
         return;

@@ -1,5 +1,5 @@
-//! What is tried between two lives on copies of the sides: each side booted alone, and a foreign
-//! side in the place of one of ours. The volume itself goes on as if nothing had been tried.
+//! Probes on copies of the sides between two lives: each side is booted alone, and a foreign side
+//! replaces one of the sides. The volume itself continues as if there had been no probe.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use super::platter::Platter;
 use super::stack::{Platters, SideStack, map_of, platters_of, top_of};
 use super::world::World;
 
-/// Copies that go their own way.
+/// Returns independent copies.
 pub fn forks(platters: &[Platters]) -> Vec<Platters> {
     copies(platters, Platter::fork)
 }
@@ -32,8 +32,8 @@ fn copies(platters: &[Platters], copy: impl Fn(&Platter) -> Platter) -> Vec<Plat
     platters.iter().map(copy_of).collect()
 }
 
-/// Sides over copies, out of reach of every cut and failure of the run, with boundaries of their
-/// own. A side that the scenario does not know is like the first.
+/// Builds sides over copies, with boundaries of their own, which no cut or failure of the run
+/// reaches. A side that the scenario does not have is built like the first one.
 pub fn sides_over(
     world: &World,
     platters: &[Platters],
@@ -69,7 +69,7 @@ async fn try_to_open(world: &World, sides: &[SideStack], how: How) -> Option<Ope
     opened.ok()
 }
 
-/// Reads everything: each block must be one that the model allows.
+/// Reads the whole volume and closes it. The model must allow the content of every unit.
 async fn check_open(world: &World, sides: &Rc<Vec<SideStack>>, mirror: &Mirror, what: &str) {
     let top: Rc<dyn Device> = top_of(&world.rt, &world.scenario, mirror, sides, None);
     let unit_bytes = world.scenario.unit_bytes;
@@ -77,7 +77,7 @@ async fn check_open(world: &World, sides: &Rc<Vec<SideStack>>, mirror: &Mirror, 
         Ok(found) => client::check_allowed(&world.volume.borrow(), units.start, &found),
         Err(error) => {
             let (start, end) = (units.start as u64, units.end as u64);
-            // The copies of the side that is there may all be the corrupt ones.
+            // All copies on the sides that are present may be the corrupt ones.
             let corrupt = world.scenario.corrupts && world.around.rule.any_corrupt();
             if corrupt
                 || world
@@ -103,7 +103,7 @@ async fn close(world: &World, mirror: &Mirror, what: &str) {
     }
 }
 
-/// The superblock of each side, as a copy of it gives it; `None` where there is none.
+/// Returns the superblock of each side, read from a copy; `None` if there is none.
 async fn superblocks_of(world: &World, platters: &[Platters]) -> Vec<Option<Superblock>> {
     let sides = sides_over(world, &forks(platters), &Rc::default());
     let mut superblocks = Vec::new();
@@ -115,8 +115,8 @@ async fn superblocks_of(world: &World, platters: &[Platters]) -> Vec<Option<Supe
     superblocks
 }
 
-/// True when a side says that nobody is ahead of it, and another one has been told of an epoch
-/// without it: the side could not be written any more when the volume was used again (T7).
+/// Returns true if a side says that no peer is ahead of it, and another side knows of a later epoch
+/// without it: the side could no longer be written when the volume was used again (T7).
 async fn could_not_be_told(world: &World, platters: &[Platters], side: usize) -> bool {
     let mut superblocks = superblocks_of(world, platters).await;
     let Some(own) = superblocks[side].take() else {
@@ -130,7 +130,7 @@ async fn could_not_be_told(world: &World, platters: &[Platters], side: usize) ->
     own.state.is_complete() && superblocks.iter().flatten().any(left_it)
 }
 
-/// Ends what lies under the sides of a program that has ended.
+/// Closes the devices under the sides of a program that has ended.
 pub async fn end(world: &World, sides: &[SideStack]) {
     for side in sides {
         for disk in &side.disks {
@@ -144,14 +144,14 @@ pub async fn end(world: &World, sides: &[SideStack]) {
     }
 }
 
-/// What is held of each unit, by its stamp; `None` when the unit cannot be read.
+/// Stamp of each unit; `None` if the unit cannot be read.
 type Stamps = Vec<Option<u64>>;
 
-/// Opens copies of the sides that are not `missing` to be looked at, whatever is missing, and
-/// returns what they hold.
+/// Opens copies of the sides read-only, without the sides that are `missing`, and returns their
+/// content.
 ///
 /// # Errors
-/// Why they do not open, or what no volume may answer.
+/// The reason why the sides do not open, or an answer that no volume may give.
 async fn look_without(
     world: &World,
     platters: &[Platters],
@@ -180,7 +180,7 @@ async fn look_without(
     held
 }
 
-/// All stamps, when every unit could be read.
+/// Returns all stamps, if every unit could be read.
 fn all_of(held: Stamps) -> Option<Vec<u64>> {
     held.into_iter().collect()
 }
@@ -191,7 +191,7 @@ fn holds_everything(world: &World, held: &[u64]) -> bool {
     units.all(|(unit, stamp)| volume.allows(unit, *stamp))
 }
 
-/// True when the sides hold everything that was promised without one of them, also after a power
+/// Returns true if the other sides hold everything promised without this one, even after a power
 /// cut.
 pub async fn holds_without(world: &World, platters: &[Platters], side: usize) -> bool {
     let platters = copies(platters, Platter::worst_copy);
@@ -200,24 +200,24 @@ pub async fn holds_without(world: &World, platters: &[Platters], side: usize) ->
     held.is_some_and(|held| holds_everything(world, &held))
 }
 
-/// What the sides hold in any case, whatever a power cut leaves and whatever the disks have done to
-/// them that has not come to light.
+/// Content that the sides hold in any case: after any power cut, and with every undetected error of
+/// their disks.
 pub struct Held {
-    /// What each side holds alone, or why it does not open.
+    /// Content of each side alone, or the reason why it does not open.
     alone: Vec<Result<Stamps, String>>,
-    /// The sides that are members of the newest epoch that any side knows.
+    /// For each side, whether it is a consistent member of the newest epoch that any side knows.
     count: Vec<bool>,
-    /// The units that all sides together can give; all of them when the sides do not open together.
+    /// For each unit, whether all sides together can return it. True for all units if the sides do
+    /// not open together.
     given: Vec<bool>,
-    /// The sides of whose logs and other areas a block is corrupt.
+    /// For each side, whether its log or another metadata area has a corrupt block.
     corrupt: Vec<bool>,
 }
 
-/// Looks at each side alone and at all of them together, on copies. Where blocks become corrupt,
-/// also at what is there as long as no power is cut, and at what a cut may leave of that: what
-/// follows in a log may show that something before it counts, and is corrupt. A side whose log
-/// turns out to have lost an entry that was durable is rebuilt from the others, and no opening has
-/// taken that from it.
+/// Examines each side alone and all of them together, on copies. If blocks may be corrupt, it also
+/// examines the present content and content that a power cut may leave: a later entry of a log may
+/// show that an earlier entry counts, and that it is corrupt. A side whose log turns out to have
+/// lost a durable entry is rebuilt from the others; the opening did not cause that loss.
 pub async fn held_by_each(world: &World, platters: &[Platters]) -> Held {
     let count = newest_epoch_members(world, platters).await;
     let mut held = held_by_copies(world, &copies(platters, Platter::worst_copy), &count).await;
@@ -249,7 +249,7 @@ async fn held_by_copies(world: &World, platters: &[Platters], count: &[bool]) ->
 }
 
 impl Held {
-    /// Leaves out what the other does not hold.
+    /// Removes the units that `other` does not hold.
     fn limit_to(&mut self, other: Held) {
         for (own, other) in self.alone.iter_mut().zip(other.alone) {
             match (own.as_mut(), other) {
@@ -271,7 +271,8 @@ impl Held {
     }
 }
 
-/// Which sides are members of the newest epoch that any of them knows.
+/// Returns, for each side, whether it is a consistent member of the newest epoch that any side
+/// knows.
 async fn newest_epoch_members(world: &World, platters: &[Platters]) -> Vec<bool> {
     let superblocks = superblocks_of(world, platters).await;
     let known = superblocks.iter().flatten();
@@ -286,11 +287,11 @@ async fn newest_epoch_members(world: &World, platters: &[Platters]) -> Vec<bool>
     superblocks.iter().map(is_member).collect()
 }
 
-/// An opening, however it ended, must leave each member of the newest epoch with no less than it
-/// held alone before (T14). A side whose own log is corrupt may no longer read a block once it
-/// counts up to the change that is wrong there. So may any side where the newest content of the
-/// block is wrong on every side that has it: it learns of that change, and that nobody can give it
-/// (T11).
+/// Checks that an opening, however it ended, has left each member of the newest epoch with no less
+/// than the member held alone before (T14). There are two exceptions. A side whose own metadata is
+/// corrupt may no longer read a block once it counts up to the corrupt change. Any side may no
+/// longer read a block whose newest content is corrupt on every side that has it: the side learns
+/// of that change, and that no side can supply it (T11).
 pub fn check_kept(world: &World, before: &Held, after: &Held) {
     for (side, (held, after)) in before.alone.iter().zip(&after.alone).enumerate() {
         let Some(held) = held.as_ref().ok().filter(|_| before.count[side]) else {
@@ -331,8 +332,8 @@ fn check_side_kept(
     world.volume.borrow().check_not_older(&was, &is)
 }
 
-/// Looks at each side alone: it must be the volume at one moment, and one of them must hold all
-/// that was promised (T6).
+/// Examines each side alone: it must be the volume at one moment, and one side must hold everything
+/// promised (T6).
 pub async fn look_at_each(world: &World, platters: &[Platters]) {
     let mut whole = false;
     for alone in 0..platters.len() {
@@ -353,8 +354,7 @@ pub async fn look_at_each(world: &World, platters: &[Platters]) {
     }
 }
 
-/// Boots each side alone: it must refuse, and tell no less than what is lost, or hold everything
-/// that was promised.
+/// Boots each side alone: it must refuse and report all lost data, or hold everything promised.
 pub async fn boot_alone(world: &World, platters: &[Platters]) {
     for alone in 0..platters.len() {
         let sides = sides_over(world, &forks(platters), &Rc::default());
@@ -399,8 +399,8 @@ pub async fn boot_alone(world: &World, platters: &[Platters]) {
     }
 }
 
-/// Opens with a side of another volume in the place of one of ours: it must be refused or left out,
-/// and never be written to.
+/// Opens the volume with a side of another volume in the place of one of its own. The opening must
+/// fail or leave the foreign side out, and must never write to it.
 pub async fn boot_with_foreign(world: &World, platters: &[Platters], place: usize) {
     let foreign = platters_of(&world.rt, &world.scenario);
     let others = sides_over(world, &foreign, &Rc::default());

@@ -1,4 +1,4 @@
-//! What a run of the tester says: the hash of its trace, what it reached, and what was wrong.
+//! Result of a run: the hash of its trace, the states that it reached, and its finding.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,12 +11,12 @@ use super::scenario::Scenario;
 use super::switch::FaultCounts;
 use crate::campaign::{Account, Outcome, Told};
 
-/// Something that must never happen.
+/// A violation that must never happen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// When, in nanoseconds of virtual time.
+    /// Virtual time of the finding, in nanoseconds.
     pub at_ns: u64,
-    /// What.
+    /// Description of the finding.
     pub what: String,
 }
 
@@ -24,12 +24,12 @@ pub struct Finding {
 pub struct Findings {
     rt: Rt,
     first: RefCell<Option<Finding>>,
-    /// There is one.
+    /// Signalled when a finding is added.
     pub added: Event,
 }
 
 impl Findings {
-    /// None so far.
+    /// Creates a recorder without a finding.
     pub fn new(rt: &Rt) -> Findings {
         Findings {
             rt: rt.clone(),
@@ -47,18 +47,18 @@ impl Findings {
         self.added.notify();
     }
 
-    /// The first.
+    /// Returns the first finding.
     pub fn first(&self) -> Option<Finding> {
         self.first.borrow().clone()
     }
 
-    /// True when there is one.
+    /// Returns true if there is a finding.
     pub fn any(&self) -> bool {
         self.first.borrow().is_some()
     }
 }
 
-/// The hash over everything that happened, and the log of it when asked for.
+/// The hash over all events, and the log of the events if it was requested.
 pub struct Trace {
     rt: Rt,
     hash: Cell<u64>,
@@ -67,7 +67,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty trace.
+    /// Creates an empty trace.
     pub fn new(rt: &Rt, verbose: bool) -> Trace {
         Trace {
             rt: rt.clone(),
@@ -77,12 +77,13 @@ impl Trace {
         }
     }
 
-    /// Adds an event, a few numbers, and at which time it happened. The words are for the log only.
+    /// Adds an event, which is a few numbers and the present time. The text is for the log only.
     pub fn event(&self, numbers: &[u64], words: impl FnOnce() -> String) {
         let now = self.rt.now();
         let mut hash = self.hash.get();
         for number in [now.as_ns()].iter().chain(numbers) {
-            // The finaliser of SplitMix64 over the running value: every bit reaches every bit.
+            // The finaliser of SplitMix64 over the running hash: every input bit affects every
+            // output bit.
             hash = (hash ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
             hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -96,12 +97,12 @@ impl Trace {
         }
     }
 
-    /// The hash so far.
+    /// Returns the hash so far.
     pub fn hash(&self) -> u64 {
         self.hash.get()
     }
 
-    /// Events so far.
+    /// Returns the number of events so far.
     pub fn events(&self) -> u64 {
         self.events.get()
     }
@@ -116,34 +117,34 @@ fn as_ms(at: Instant) -> f64 {
     at.as_ns() as f64 / 1e6
 }
 
-/// What came of a seed.
+/// Result of a seed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The seed.
     pub seed: u64,
     /// Hash over every event.
     pub hash: u64,
-    /// Events in it.
+    /// Number of events.
     pub events: u64,
     /// Virtual time in nanoseconds.
     pub virtual_ns: u64,
-    /// What was wrong, if anything.
+    /// Finding, if there is one.
     pub finding: Option<Finding>,
-    /// Operations of clients by kind, those that failed under `failed ...`.
+    /// Number of client operations by kind; failed operations are under `failed ...`.
     pub operations: BTreeMap<String, u64>,
-    /// Requests to the disks.
+    /// Number of requests to the disks.
     pub disk_requests: u64,
-    /// Boundaries of I/O that were passed.
+    /// Number of I/O boundaries that were passed.
     pub boundaries: u64,
-    /// Reads, writes and flushes that came to their completion.
+    /// Number of reads, writes and flushes that reached their completion.
     pub by_class: [u64; 3],
-    /// The interference that was asked for has happened.
+    /// Whether the requested interference has happened.
     pub struck: bool,
     /// Faults that were hit.
     pub faults: FaultCounts,
-    /// How often states were reached that only some seeds reach.
+    /// Number of times that rare states were reached.
     pub reached: BTreeMap<String, u64>,
-    /// What the seed drew.
+    /// Scenario that the seed drew.
     pub scenario: Scenario,
     /// The log of a verbose run.
     #[serde(skip)]
@@ -151,7 +152,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The report in words.
+    /// Returns the report as text.
     pub fn text(&self) -> String {
         let account = Account {
             log: &self.log,
@@ -165,7 +166,7 @@ impl Report {
         account.text()
     }
 
-    /// The report in one line.
+    /// Returns the report as one line.
     pub fn summary(&self) -> String {
         let outcome = match &self.finding {
             None => "ok".to_owned(),
@@ -189,7 +190,7 @@ impl Outcome for Report {
             virtual_ns: self.virtual_ns,
             disk_requests: self.disk_requests,
             finding: self.finding.as_ref().map(|finding| &*finding.what),
-            // Where the volume stays shut, that is the point of the run.
+            // A run whose volume stays shut has few operations by design.
             may_do_little: self.reached.contains_key("stayed shut"),
             operations: &self.operations,
             faults: self.faults.named().to_vec(),

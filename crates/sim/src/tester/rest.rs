@@ -1,4 +1,4 @@
-//! What happens to sides at rest, between two lives of the program.
+//! Events on sides at rest, between two lives of the program.
 
 use bimetal_block::BLOCK_BYTES;
 use bimetal_block::layers::mirror::superblock::Superblock;
@@ -10,11 +10,11 @@ use super::platter::Platter;
 use super::scenario::AtRest;
 use super::world::World;
 
-/// The disks of every side as they were once.
+/// Content of the disks of every side at an earlier time.
 pub type Snapshot = Vec<Vec<Platter>>;
 
-/// Does it, as long as another side still holds everything. `whole` says which sides do: those that
-/// did at the end of the last life, without what has been taken from them since.
+/// Applies an event to a side, if another side still holds everything. `whole` says which sides
+/// hold everything: they did at the end of the last life, and have lost nothing since.
 pub fn happen(
     world: &World,
     what: AtRest,
@@ -44,8 +44,9 @@ pub fn happen(
             };
             let (disk, at) = map.on_disk(kept);
             let index = (at / BLOCK_BYTES) as usize;
-            // A power cut may have torn it, or may still, as after a kill, whose last writes no
-            // flush has followed; then the other one is all there is.
+            // A copy is lost only if the other one is whole and durable. A power cut may have torn
+            // the other copy, or may still tear it after a kill, because no flush followed the last
+            // writes.
             let is_whole = {
                 let platter = map.platters[disk].borrow();
                 let block = platter.block(index as u64).map(|block| block.to_vec());
@@ -63,7 +64,8 @@ pub fn happen(
             });
             if first && second {
                 world.blank.borrow_mut().insert(side);
-                // Nor can it tell that another one has become an older copy of itself.
+                // This side also can no longer reveal that another side was replaced by an older
+                // copy of itself.
                 whole[side] = false;
             }
             if first {
@@ -94,7 +96,7 @@ pub fn happen(
         .event(&[10, side as u64], || format!("{what:?}"));
 }
 
-/// Loses the block of the side there.
+/// Overwrites the block at an offset of the side with zeroes or garbage.
 fn lose(world: &World, map: &SideMap, offset: u64, garbage: bool, rng: &mut Rng) {
     let (disk, at) = map.on_disk(offset);
     let content = garbage.then(|| {

@@ -1,7 +1,7 @@
-//! What a seed draws: the stack, the devices, the load and the faults of a run.
+//! The scenario that a seed draws: the stack, the devices, the load and the faults of a run.
 //!
-//! Options are drawn as a swarm: each kind of operation, fault and setting is in some runs and not
-//! in others, because a run that does everything at once reaches fewer states.
+//! Options are drawn as a swarm: each kind of operation, fault and setting occurs in some runs and
+//! not in others, because a run with all of them reaches fewer states.
 
 use bimetal_block::layers::mirror::{
     Acknowledge, ExposureConfig, MirrorConfig, OnDegraded, PolicyName,
@@ -22,36 +22,36 @@ pub(super) const US: u64 = 1_000;
 pub(super) const MS: u64 = 1_000_000;
 pub(super) const S: u64 = 1_000_000_000;
 
-/// What lies under one side.
+/// Devices under one side.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SideScenario {
-    /// How long its disks take.
+    /// Duration of the requests of its disks.
     pub latency: Latency,
-    /// A timing profile over the disk, as type and name.
+    /// Type and name of a timing profile over the disk, if there is one.
     pub profile: Option<(String, String)>,
-    /// Disks under a stripe with this unit; one disk without.
+    /// Number of disks and unit in bytes of a stripe; `None` means a single disk.
     pub stripe: Option<(usize, u64)>,
 }
 
 /// A fault of a side during one life of the program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fault {
-    /// Which side.
+    /// Number of the side.
     pub side: usize,
-    /// When it starts, from the start of the life.
+    /// Start, in nanoseconds from the moment at which the faults of the life begin.
     pub at_ns: u64,
-    /// How long it lasts; `None` to the end of the life.
+    /// Duration in nanoseconds; `None` means permanent.
     pub for_ns: Option<u64>,
-    /// What it is.
+    /// Kind of the fault.
     pub kind: FaultKind,
 }
 
-/// Classes of faults; see the fault model in [`disk`](super::disk).
+/// Kinds of faults; see the fault model in [`disk`](super::disk).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum FaultKind {
-    /// Takes and answers nothing.
+    /// The disk accepts and answers no requests.
     Frozen,
-    /// Takes so many times as long.
+    /// Requests take this many times as long.
     Slow(u64),
     /// Operations of a class (0 reads, 1 writes, 2 flushes) fail with this chance.
     Errors {
@@ -60,80 +60,80 @@ pub enum FaultKind {
         /// The chance.
         chance: f64,
     },
-    /// The next so many operations of a class fail.
+    /// The next operations of a class fail.
     FailNext {
         /// The class.
         class: usize,
-        /// How many.
+        /// Number of operations.
         count: u32,
     },
-    /// Everything fails with `Offline`.
+    /// Every request fails with `Offline`.
     Offline,
-    /// `Offline` and back, so many times.
+    /// The disk becomes absent and returns, several times.
     Flapping {
-        /// How many times.
+        /// Number of times.
         times: u32,
     },
-    /// So many blocks change at rest.
+    /// Blocks change at rest.
     Rot {
-        /// How many.
+        /// Number of blocks.
         blocks: u32,
     },
-    /// All copies of so many blocks change at rest.
+    /// All copies of blocks change at rest.
     RotOfAllCopies {
-        /// How many.
+        /// Number of blocks.
         blocks: u32,
     },
-    /// The next so many operations that may go astray do.
+    /// The next operations that may go astray do so.
     Astray {
-        /// How.
+        /// Way in which they go astray.
         how: Astray,
-        /// How many.
+        /// Number of operations.
         count: u32,
     },
 }
 
-/// What happens to a side between two lives.
+/// Event on a side between two lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum AtRest {
-    /// Copies of its superblock are zeroes or garbage.
+    /// Copies of the superblock are overwritten with zeroes or garbage.
     SuperblockLost {
-        /// Which side.
+        /// Number of the side.
         side: usize,
-        /// The first copy.
+        /// Whether the first copy is overwritten.
         first: bool,
-        /// The second.
+        /// Whether the second copy is overwritten.
         second: bool,
-        /// Garbage instead of zeroes.
+        /// Whether the copies contain garbage rather than zeroes.
         garbage: bool,
     },
-    /// It is as it was at the end of life [`Scenario::snapshot_after`].
+    /// The side returns in its state at the end of life [`Scenario::snapshot_after`].
     Older {
-        /// Which side.
+        /// Number of the side.
         side: usize,
     },
-    /// Blocks change.
+    /// Blocks of the side change.
     Rot {
-        /// Which side.
+        /// Number of the side.
         side: usize,
-        /// How many.
+        /// Number of blocks.
         blocks: u32,
     },
 }
 
-/// How a life of the program ends.
+/// End of a life of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum End {
-    /// The load ends, the lag drains, the volume is closed.
+    /// The load ends, the lag drains, and the volume is closed.
     Clean,
     /// The load ends and the volume is closed at once.
     CleanAtOnce,
-    /// Power is cut in the middle of the load, so long after the start.
+    /// The power is cut during the load.
     Crash {
         /// Nanoseconds from the start of the life.
         at_ns: u64,
     },
-    /// The program is killed in the middle of the load, and the disks are not.
+    /// The program is killed during the load, while the disks keep their power.
     Kill {
         /// Nanoseconds from the start of the life.
         at_ns: u64,
@@ -143,27 +143,27 @@ pub enum End {
 /// One life of the program: from opening the volume to its end.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Life {
-    /// What happened to the sides before it.
+    /// Events on the sides before the life.
     pub at_rest: Vec<AtRest>,
-    /// The openings that come before the one that counts: power is cut this long after the start of
-    /// each, in nanoseconds.
+    /// Openings before the one that succeeds: nanoseconds from the start of each to the power cut
+    /// that ends it.
     pub cut_openings_ns: Vec<u64>,
-    /// Everything is read once before the load.
+    /// Whether everything is read once before the load.
     pub reads_all: bool,
-    /// There is no load.
+    /// Whether the life has no load.
     pub quiet: bool,
-    /// A scrub begins so long after the start.
+    /// Start of a scrub, in nanoseconds from the start of the life.
     pub scrub_ns: Option<u64>,
-    /// What waits for a moment to end it.
+    /// Ambushes that may end the life.
     pub ambushes: Vec<Ambush>,
-    /// How it ends.
+    /// End of the life.
     pub end: End,
-    /// The faults.
+    /// Faults of the life.
     pub faults: Vec<Fault>,
 }
 
 impl Life {
-    /// A life with a load, without faults, that ends well.
+    /// Returns a life with a load, without faults, and with a clean end.
     pub fn calm() -> Life {
         Life {
             at_rest: Vec::new(),
@@ -178,77 +178,79 @@ impl Life {
     }
 }
 
-/// The load of the clients.
+/// Load of the clients.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Load {
-    /// Clients at once.
+    /// Number of concurrent clients.
     pub clients: usize,
-    /// Operations of each client in a life.
+    /// Number of operations of each client in a life.
     pub operations: u64,
-    /// Chances in turn: read, write, write with FUA, flush, discard, write-zeroes, extents.
+    /// Weights of the kinds of operations: read, write, write with FUA, flush, discard,
+    /// write-zeroes and extents.
     pub weights: [u32; 7],
-    /// Units of an operation, at most.
+    /// Maximum number of units of an operation.
     pub units_max: usize,
     /// Chance that an operation goes to the first few units.
     pub hot: f64,
-    /// Mean pause between two operations of a client.
+    /// Mean pause between two operations of a client, in nanoseconds.
     pub pause_ns: u64,
     /// Chance that a client leaves in the middle of an operation.
     pub leave: f64,
 }
 
-/// Everything a seed draws.
+/// Scenario of a seed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Scenario {
     /// The seed.
     pub seed: u64,
-    /// How much it does.
+    /// Amount of work.
     pub extent: Extent,
-    /// Tasks run in a random order.
+    /// Whether tasks run in a random order.
     pub shuffle: bool,
-    /// Sides on formatted devices, so that the volume can be opened again.
+    /// Whether the sides are formatted, so that the volume can be opened again.
     pub superblocks: bool,
     /// The sides.
     pub sides: Vec<SideScenario>,
-    /// A side without faults, for whose sake the volume must answer.
+    /// Side without faults, which obliges the volume to answer.
     pub steadfast: Option<usize>,
-    /// The part of the volume under load, in bytes.
+    /// Size of the part of the volume under load, in bytes.
     pub span_bytes: u64,
-    /// Bytes of a unit of the load: 4 KiB, or 512 through the atomic unit.
+    /// Size of a unit of the load in bytes: 4 KiB, or 512 bytes through the atomic unit.
     pub unit_bytes: u64,
-    /// The configuration of the mirror.
+    /// Configuration of the mirror.
     pub mirror: MirrorSettings,
     /// The load.
     pub load: Load,
-    /// The lives of the program. After a last one that did not end well comes a calm one.
+    /// Lives of the program. If the last one does not end cleanly, a calm life follows.
     pub lives: Vec<Life>,
-    /// The classes that are switched on.
+    /// Classes that are on.
     pub classes: Classes,
-    /// Blocks become corrupt.
+    /// Whether blocks become corrupt.
     pub corrupts: bool,
-    /// Power cuts tear blocks.
+    /// Whether power cuts tear blocks.
     pub torn: bool,
-    /// What a disk was given may land after its program was killed.
+    /// Whether requests in flight may be applied after their program was killed.
     pub lands_late: bool,
-    /// Disks answer a program only when the requests of the last one have ended.
+    /// Whether disks answer a program only after the requests of the previous program have ended.
     pub fenced: bool,
-    /// After each life but the last each side is booted alone, on a copy.
+    /// Whether each side is booted alone after each life but the last, on a copy.
     pub boots_alone: bool,
-    /// What each side holds alone is looked at before and after every opening, on copies.
+    /// Whether the content of each side alone is compared before and after every opening, on
+    /// copies.
     pub watches_openings: bool,
-    /// After each life but the last, on a copy, a foreign side stands in the place of this one.
+    /// Side that a foreign side replaces after each life but the last, on a copy.
     pub foreign: Option<usize>,
-    /// After each life but the last, on a copy, the set of sides is changed.
+    /// Change to the set of sides after each life but the last, on a copy.
     pub changes_sides: Option<ChangeOfSides>,
-    /// The end of this life is what a side comes back as.
+    /// Number of the life in whose end state a side returns later ([`AtRest::Older`]).
     pub snapshot_after: Option<usize>,
 }
 
 impl Extent {
-    /// All of them.
+    /// All extents.
     pub const ALL: [Extent; 3] = [Extent::Usual, Extent::HeavyTailed, Extent::Small];
 
-    /// The name on a command line.
+    /// Returns the name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Extent::Usual => "usual",
@@ -258,47 +260,48 @@ impl Extent {
     }
 }
 
-/// How much a seed does.
+/// Amount of work of a seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Extent {
     /// 60 to 500 operations of clients in a life.
     #[default]
     Usual,
-    /// Up to a hundred times as many, and as many more faults: half of the seeds at most ten times.
+    /// Up to a hundred times as many operations, with more faults in proportion. In half of the
+    /// seeds the factor is at most ten.
     HeavyTailed,
     /// Few operations and at most two lives, for runs that are repeated at every boundary.
     Small,
 }
 
-/// The configuration of the mirror, as it is drawn.
+/// Configuration of the mirror, as drawn.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MirrorSettings {
-    /// Bound on bytes.
+    /// Bound on the exposure, in bytes.
     pub exposure_bytes: u64,
-    /// Bound on age.
+    /// Bound on the age of the exposure, in nanoseconds.
     pub exposure_age_ns: u64,
     /// `bounded`, `paper` or `paper-wait-limit`.
     pub policy: &'static str,
-    /// The paper's factor.
+    /// The paper's factor for the time limit of a side.
     pub wait_limit: Option<f64>,
-    /// A side's own multiple.
+    /// Multiple of the quantile of a side's own write times past which the side is late.
     pub limit_multiple: Option<f64>,
-    /// Sorted drain; `None` is the default of the policy.
+    /// Whether a delayed side catches up in sorted order; `None` is the default of the policy.
     pub sorted: Option<bool>,
-    /// One write at a time.
+    /// Whether the mirror serves one write at a time.
     pub serial: bool,
-    /// Silence after which a side is absent.
+    /// Silence after which a side counts as absent, in nanoseconds.
     pub absent_after_ns: u64,
     /// `continue`, `read-only` or `stop`.
     pub on_degraded: &'static str,
-    /// Writes given to a side at once.
+    /// Maximum number of writes in flight to a side.
     pub depth: Option<usize>,
-    /// Acknowledge when every side has a change.
+    /// Whether a change is acknowledged only when every side has it.
     pub acknowledge_all: bool,
 }
 
 impl MirrorSettings {
-    /// As the mirror takes it.
+    /// Returns the configuration in the form that the mirror accepts.
     pub fn config(&self, sides: usize) -> MirrorConfig {
         use bimetal_block::layers::mirror::DrainName;
         let names = (0..sides).map(|side| format!("side-{side}")).collect();
@@ -333,7 +336,7 @@ impl MirrorSettings {
         config
     }
 
-    /// True when the default rules decide when a side changes its mode.
+    /// Returns true if the default rules decide when a side changes its mode.
     pub fn dwells(&self) -> bool {
         self.policy == "bounded"
     }
@@ -343,7 +346,7 @@ pub(super) fn pick<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.below(of.len() as u64) as usize].clone()
 }
 
-/// A number between two others, even over its orders of magnitude.
+/// Draws a number between two others, with a log-uniform distribution.
 pub(super) fn spread(rng: &mut Rng, low: u64, high: u64) -> u64 {
     let (a, b) = ((low as f64).ln(), (high as f64).ln());
     (a + rng.unit_f64() * (b - a)).exp() as u64
@@ -360,7 +363,7 @@ const PROFILES: [(&str, &str); 7] = [
 ];
 
 impl Scenario {
-    /// What the seed draws.
+    /// Draws the scenario of a seed.
     pub fn draw(seed: u64, classes: Classes, extent: Extent) -> Scenario {
         let mut scenario = Scenario::draw_base(seed, extent);
         extras::add_faults(&mut scenario, extent, factor_of(seed, extent));
@@ -381,7 +384,8 @@ impl Scenario {
         let span_bytes = (units * unit_bytes).next_multiple_of(16 << 10);
         let mirror = draw_settings(rng, profiles);
         let mut load = draw_load(rng, unit_bytes);
-        // Without flushes nothing would ever be certain, and the model would remember every write.
+        // Without flushes no write would ever be certain to be durable, and the model would
+        // remember every write.
         load.weights[3] += u32::from(extent == Extent::HeavyTailed);
         load.operations = (load.operations as f64 * factor).ceil() as u64;
         let lives = match superblocks {
@@ -418,13 +422,13 @@ impl Scenario {
         }
     }
 
-    /// Units under load.
+    /// Returns the number of units under load.
     pub fn units(&self) -> usize {
         (self.span_bytes / self.unit_bytes) as usize
     }
 }
 
-/// How many times the usual number of operations a seed does.
+/// Returns the number of operations of a seed as a multiple of the usual number.
 fn factor_of(seed: u64, extent: Extent) -> f64 {
     match extent {
         Extent::Usual => 1.0,
@@ -464,8 +468,8 @@ fn draw_settings(rng: &mut Rng, profiles: bool) -> MirrorSettings {
         rng,
         &["bounded", "bounded", "bounded", "paper", "paper-wait-limit"],
     );
-    // A side without faults must never be silent for so long: the frozen SSD of 2009 is silent for
-    // four seconds, and a full shingled disk cleans for longer.
+    // A side without faults must never be silent for this long: the emulated SSD of 2009 freezes
+    // for four seconds, and a full shingled disk cleans for longer.
     let absent_after_ns = if profiles {
         spread(rng, 10 * S, 30 * S)
     } else {
@@ -507,7 +511,7 @@ fn draw_load(rng: &mut Rng, unit_bytes: u64) -> Load {
             _ => *weight,
         };
     }
-    // Nothing is found without writes, and little without reads.
+    // Without writes the tester finds no bug, and without reads few.
     weights[1] += 5;
     weights[0] += 5;
     let clients = spread(rng, 1, 17) as usize;

@@ -1,4 +1,4 @@
-//! The stack of a run: disks, what lies over them, the sides, and for planted bugs the wrappers
+//! The stack of a run: disks, the layers over them, the sides, and for planted bugs the wrappers
 //! that misbehave.
 
 use std::cell::RefCell;
@@ -23,22 +23,22 @@ use super::scenario::{Scenario, SideScenario};
 /// The platters of one side; they outlive the program.
 pub type Platters = Vec<Rc<RefCell<Platter>>>;
 
-/// A side without a superblock starts here; anything but 0.
+/// Offset of the data on a side without a superblock; any value but 0 would do.
 const BARE_DATA_OFFSET: u64 = 64 << 10;
-/// The smallest formatted device, and a little more.
+/// Size of a formatted side, slightly more than the minimum.
 const FORMATTED_BYTES: u64 = (16 << 20) + (256 << 10);
 
 /// One side as the tester sees it.
 pub struct SideStack {
-    /// What the mirror is given.
+    /// Device that the mirror uses.
     pub device: Rc<dyn Device>,
-    /// Its disks.
+    /// Disks of the side.
     pub disks: Vec<Rc<Disk>>,
     closers: Vec<Rc<dyn Device>>,
     map: SideMap,
 }
 
-/// The platters of every side of a scenario, empty.
+/// Creates the platters of every side of a scenario, empty.
 pub fn platters_of(rt: &Rt, scenario: &Scenario) -> Vec<Platters> {
     let bytes = if scenario.superblocks {
         FORMATTED_BYTES
@@ -55,7 +55,7 @@ pub fn platters_of(rt: &Rt, scenario: &Scenario) -> Vec<Platters> {
     scenario.sides.iter().map(side).collect()
 }
 
-/// Where the bytes of a side lie.
+/// Returns the layout of a side on its disks.
 pub fn map_of(scenario: &Scenario, index: usize, platters: &Platters) -> SideMap {
     let stripe = scenario.sides[index].stripe;
     let mut map = SideMap {
@@ -70,7 +70,7 @@ pub fn map_of(scenario: &Scenario, index: usize, platters: &Platters) -> SideMap
     map
 }
 
-/// The first eight bytes of a unit and the last eight; zeroes where there is nothing.
+/// Returns the first and the last eight bytes of a unit; zeroes if its block has no content.
 pub fn ends_of(block: Option<&Payload>, start: usize, len: usize) -> (u64, u64) {
     match block {
         None => (0, 0),
@@ -138,22 +138,23 @@ impl SideStack {
         }
     }
 
-    /// True when it is the side of this index.
+    /// Returns true if this is the side with the given index.
     pub fn is(&self, index: usize) -> bool {
         self.disks[0].place().side == index
     }
 
-    /// Where its bytes lie.
+    /// Returns the layout of the side on its disks.
     pub fn map(&self) -> &SideMap {
         &self.map
     }
 
-    /// Reads straight from the side, past the mirror: for a planted bug.
+    /// Returns the offset of the data on the side, for a planted bug that reads from the side
+    /// without the mirror.
     pub fn data_offset(&self) -> u64 {
         self.map.data_offset
     }
 
-    /// The side of a mirror without superblocks.
+    /// Returns the side for a mirror without superblocks.
     pub fn bare(&self, name: String) -> SideDevice {
         SideDevice {
             name,
@@ -163,7 +164,7 @@ impl SideStack {
         }
     }
 
-    /// The side of a formatted volume.
+    /// Returns the side for a formatted volume.
     pub fn candidate(&self, name: String) -> Candidate {
         Candidate {
             name,
@@ -171,7 +172,7 @@ impl SideStack {
         }
     }
 
-    /// Closes what lies over the disks.
+    /// Closes the layers over the disks.
     pub fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
         Box::pin(async {
             for closer in &self.closers {
@@ -194,7 +195,8 @@ fn timing(rt: &Rt, below: Rc<dyn Device>, of: &str, profile: &str, seed: u64) ->
     Rc::new(timing.expect("every profile works on a small disk"))
 }
 
-/// What the clients are given: the mirror, with the atomic unit on top for small units.
+/// Returns the device that the clients use: the mirror, with the atomic unit on top for units
+/// smaller than a block.
 pub fn top_of(
     rt: &Rt,
     scenario: &Scenario,

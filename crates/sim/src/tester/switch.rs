@@ -1,4 +1,4 @@
-//! The switch of a disk: what is wrong with it now, and how often that was met.
+//! The switch of a disk: its present faults, and counters of the faults that were hit.
 
 use std::cell::Cell;
 
@@ -19,30 +19,30 @@ pub struct FaultCounts {
     pub failed_writes: u64,
     /// Flushes that failed.
     pub failed_flushes: u64,
-    /// Requests that met an absent disk.
+    /// Requests to an absent disk.
     pub offline: u64,
-    /// Requests given to a disk whose program had died.
+    /// Requests to a disk whose program had died.
     pub after_death: u64,
-    /// Blocks whose newest version a power cut took.
+    /// Blocks that lost their newest version in a power cut.
     pub lost_blocks: u64,
-    /// Blocks that a flush gave up which failed.
+    /// Blocks that a failed flush has lost.
     pub lost_by_flushes: u64,
     /// Blocks that a power cut tore.
     pub torn_blocks: u64,
-    /// Writes that landed after their program was killed.
+    /// Writes that were applied after their program was killed.
     pub landed_late: u64,
     /// Writes that were acknowledged and not done.
     pub lost_writes: u64,
-    /// Writes that landed elsewhere.
+    /// Writes that changed other blocks.
     pub misdirected_writes: u64,
-    /// Reads of elsewhere.
+    /// Reads that returned other blocks.
     pub misdirected_reads: u64,
     /// Blocks that changed at rest.
     pub rotten_blocks: u64,
 }
 
 impl FaultCounts {
-    /// Every count under its name.
+    /// Returns every counter with its name.
     pub fn named(&self) -> [(&'static str, u64); 15] {
         [
             ("frozen", self.frozen),
@@ -63,7 +63,7 @@ impl FaultCounts {
         ]
     }
 
-    /// Adds what another disk has met.
+    /// Adds the counters of another disk.
     pub fn add(&mut self, other: &FaultCounts) {
         self.frozen += other.frozen;
         self.slowed += other.slowed;
@@ -83,37 +83,37 @@ impl FaultCounts {
     }
 }
 
-/// What goes astray next.
+/// Way in which an operation goes astray.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub enum Astray {
     /// A write is acknowledged and not done.
     LostWrite,
-    /// A write lands elsewhere.
+    /// A write changes other blocks.
     MisdirectedWrite,
-    /// A read answers with what lies elsewhere.
+    /// A read returns other blocks.
     MisdirectedRead,
 }
 
-/// See the module.
+/// Present faults of a disk; see the module.
 #[derive(Default)]
 pub struct Switch {
     frozen: Cell<bool>,
     offline: Cell<bool>,
     dead: Cell<bool>,
-    /// 0 is as fast as ever.
+    /// Additional duration as a multiple of the normal one; 0 means normal speed.
     slower_by: Cell<u64>,
-    /// Chances of reads, writes and flushes to fail.
+    /// Chances that reads, writes and flushes fail.
     error_chances: Cell<[f64; 3]>,
     fail_next: Cell<[u32; 3]>,
     astray_next: Cell<[u32; 3]>,
     changed: Event,
     /// Faults that were hit.
     pub counts: Cell<FaultCounts>,
-    /// Requests so far.
+    /// Number of requests so far.
     pub requests: Cell<u64>,
 }
 
-/// The class of an operation, for errors.
+/// Returns the class of an operation: 0 reads, 1 writes, 2 flushes.
 pub fn class_of(op: Op) -> usize {
     match op {
         Op::Read | Op::Extents => 0,
@@ -123,19 +123,19 @@ pub fn class_of(op: Op) -> usize {
 }
 
 impl Switch {
-    /// Freezes or thaws.
+    /// Freezes the disk, or ends a freeze.
     pub fn set_frozen(&self, frozen: bool) {
         self.frozen.set(frozen);
         self.changed.notify();
     }
 
-    /// Takes the disk away or brings it back.
+    /// Makes the disk absent or present.
     pub fn set_offline(&self, offline: bool) {
         self.offline.set(offline);
         self.changed.notify();
     }
 
-    /// Makes everything take `factor` times as long.
+    /// Makes every request take `factor` times as long.
     pub fn set_slowness(&self, factor: u64) {
         self.slower_by.set(factor - 1);
     }
@@ -154,14 +154,15 @@ impl Switch {
         self.fail_next.set(left);
     }
 
-    /// Makes the next `count` operations go astray that may.
+    /// Makes the next `count` operations that may go astray do so.
     pub fn astray_next(&self, how: Astray, count: u32) {
         let mut left = self.astray_next.get();
         left[how as usize] += count;
         self.astray_next.set(left);
     }
 
-    /// The program has died: nothing that it does reaches the medium any more, and nothing waits.
+    /// Marks the program as dead: its requests no longer reach the medium, and none of them waits
+    /// for the end of a freeze.
     pub fn die(&self) {
         self.dead.set(true);
         self.changed.notify();
@@ -178,7 +179,7 @@ impl Switch {
         self.changed.notify();
     }
 
-    /// Changes the counts.
+    /// Changes the counters.
     pub fn count(&self, change: impl FnOnce(&mut FaultCounts)) {
         let mut counts = self.counts.get();
         change(&mut counts);
@@ -189,9 +190,9 @@ impl Switch {
         self.dead.get()
     }
 
-    /// How many times longer than ever a request takes, beyond the time that it took before. A disk
-    /// whose program has died is as fast as ever: what would end its slowness has died with the
-    /// program.
+    /// Returns the additional duration of a request as a multiple of the normal one. A disk whose
+    /// program has died has its normal speed: the task that would end the slowness has died with
+    /// the program.
     pub(super) fn slower_by(&self) -> u64 {
         match self.dead.get() {
             true => 0,
@@ -211,7 +212,7 @@ impl Switch {
         self.changed.until(answering).await;
     }
 
-    /// True when an operation of this class fails now; `surely` says that it does in any case.
+    /// Returns true if an operation of this class fails now. With `surely`, it fails in any case.
     pub(super) fn strikes(&self, class: usize, surely: bool, rng: &mut Rng) -> bool {
         let mut left = self.fail_next.get();
         let struck = if left[class] > 0 {
@@ -233,12 +234,12 @@ impl Switch {
         struck
     }
 
-    /// True when an operation is to go astray in this way.
+    /// Returns true if an operation is due to go astray in this way.
     pub(super) fn wants_astray(&self, how: Astray) -> bool {
         self.astray_next.get()[how as usize] > 0
     }
 
-    /// It has.
+    /// Records that an operation has gone astray in this way.
     pub(super) fn went_astray(&self, how: Astray) {
         let mut left = self.astray_next.get();
         left[how as usize] -= 1;

@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use super::content::stamp_of;
 
-/// The value of zeroes.
+/// Stamp of a unit of zeroes.
 pub const ZEROES: u64 = 0;
 const NEVER: u64 = u64::MAX;
 
@@ -91,7 +91,7 @@ struct Past {
 /// A write in flight.
 #[derive(Clone, Debug)]
 pub struct Writing {
-    /// Its number, from 1.
+    /// Number of the write, from 1.
     pub write: u64,
     units: Range<usize>,
 }
@@ -100,7 +100,7 @@ pub struct Writing {
 const VALUES_MAX: usize = 64;
 
 impl Volume {
-    /// A volume of zeroes.
+    /// Creates a volume of zeroes.
     pub fn new(units: usize) -> Volume {
         let zeroes = Value {
             write: 0,
@@ -310,7 +310,7 @@ impl Volume {
         });
     }
 
-    /// Checks a read from `start` to now that returned these values from the unit `first` on.
+    /// Checks a read from `start` to now that returned these values for the units from `first` on.
     ///
     /// # Errors
     /// A value that the read must not return.
@@ -354,12 +354,12 @@ impl Volume {
         unit.settled.filter(|_| unit.writers == 0)
     }
 
-    /// True when there has been a crash.
+    /// Returns true if there has been a crash.
     pub fn has_crashed(&self) -> bool {
         self.crashes > 0
     }
 
-    /// How many units there are.
+    /// Returns the number of units.
     pub fn unit_count(&self) -> usize {
         self.units.len()
     }
@@ -434,7 +434,8 @@ impl Unit {
         self.forget_at = VALUES_MAX.max(2 * self.values.len());
     }
 
-    /// Settles the values that the last crash left: one that was read becomes the only one.
+    /// Settles the values that the last crash left: if one of them has been read, the others are
+    /// dropped.
     fn settle_answers(&mut self) {
         let read = |v: &Value| v.left_by > 0 && v.first_end < NEVER;
         let Some(at) = self.values.iter().position(read) else {

@@ -59,7 +59,7 @@ pub struct Program {
 pub struct World {
     /// The runtime.
     pub rt: Rt,
-    /// What the seed drew.
+    /// Scenario that the seed drew.
     pub scenario: Scenario,
     /// Bug that is planted, if there is one.
     pub plant: Option<Plant>,
@@ -69,7 +69,7 @@ pub struct World {
     pub volume: Rc<RefCell<Volume>>,
     /// State that the disks share.
     pub around: Rc<Around>,
-    /// What was wrong.
+    /// Findings of the run.
     pub findings: Rc<Findings>,
     /// Sides without a superblock. No operator rebuilds them, so the volume continues without them.
     pub blank: RefCell<BTreeSet<usize>>,
@@ -102,7 +102,7 @@ impl Program {
 }
 
 impl World {
-    /// A world in which nothing has happened.
+    /// Creates a world without events.
     pub fn new(rt: &Rt, scenario: Scenario, options: Options) -> World {
         let findings = Rc::new(Findings::new(rt));
         let mut volume = Volume::new(scenario.units());
@@ -147,13 +147,13 @@ impl World {
         is_it && !self.around.boundaries.is_cut()
     }
 
-    /// The program that runs now.
+    /// Returns the running program; `None` if there is none or the power is cut.
     pub fn running(&self) -> Option<Rc<Program>> {
         let running = self.program.borrow().clone();
         running.filter(|_| !self.around.boundaries.is_cut())
     }
 
-    /// Sets the running program; operations in flight of the last one are dropped.
+    /// Sets the running program, and drops the operations in flight of the previous program.
     pub fn run_program(&self, program: Option<Rc<Program>>) {
         self.in_flight.borrow_mut().clear();
         self.acknowledged_early.set(0);
@@ -172,7 +172,8 @@ impl World {
         Duration::from_secs(if profiles { 1_800 } else { 60 }) + 3 * absent_after
     }
 
-    /// Payload of a write: each unit is full of its stamp and ends with the [tail](tail_of).
+    /// Returns the payload of a write: each unit is filled with its stamp and ends with the
+    /// [tail](tail_of).
     pub fn stamped(&self, write: u64, units: &Range<usize>) -> Payload {
         let unit_bytes = self.scenario.unit_bytes as usize;
         let mut buf = self.rt.pool().alloc_now(units.len() * unit_bytes);
@@ -222,19 +223,19 @@ impl World {
         *self.operations.borrow_mut().entry(kind).or_default() += 1;
     }
 
-    /// Operations of clients by kind.
+    /// Returns the number of client operations by kind.
     pub fn operations(&self) -> BTreeMap<String, u64> {
         self.operations.borrow().clone()
     }
 
-    /// Counts faults that no single disk has met.
+    /// Changes the counters of faults that belong to no single disk.
     pub fn count_faults(&self, change: impl FnOnce(&mut FaultCounts)) {
         let mut faults = self.faults.get();
         change(&mut faults);
         self.faults.set(faults);
     }
 
-    /// Faults that no single disk has met.
+    /// Returns the counters of faults that belong to no single disk.
     pub fn faults(&self) -> FaultCounts {
         self.faults.get()
     }
@@ -250,7 +251,7 @@ impl World {
         }
     }
 
-    /// States that were reached.
+    /// Returns how often each state was reached.
     pub fn reached(&self) -> BTreeMap<String, u64> {
         self.reached.borrow().clone()
     }
@@ -262,9 +263,10 @@ impl World {
         refusal && self.scenario.mirror.on_degraded != "continue"
     }
 
-    /// A client was told of an error. With one side without faults there is no reason for one, and
-    /// neither when a single operation of the run has failed. `could_fail` says what was true of
-    /// the copies when it started.
+    /// Records an error that a client has received. The error is a finding if one side has no
+    /// faults, or if a single failing operation is the only fault of the run and there was no
+    /// crash. Corrupt copies or a degraded volume may explain the error; `could_fail` tells whether
+    /// corrupt copies explained it when the operation started.
     pub fn client_error(&self, error: IoError, op: Op, units: &Range<usize>, could_fail: bool) {
         self.reach("error told to a client");
         if self.may_refuse(error) {
@@ -315,8 +317,9 @@ impl World {
         };
         let status = program.mirror.status();
         let early = status.acknowledged_early;
-        // Through the atomic unit one operation is several writes, and a client that has left does
-        // not see its acknowledgement: then it is not known when the count grew.
+        // The growth of the count belongs to this operation only if an operation is one write and
+        // all clients wait for their answers. Through the atomic unit an operation is several
+        // writes, and a client that has left does not see its acknowledgement.
         let one_each = self.scenario.unit_bytes == BLOCK_BYTES && self.scenario.load.leave == 0.0;
         if one_each && op.changes_content() && early > self.acknowledged_early.get() {
             self.check_early_acknowledgement(&status);
@@ -519,7 +522,7 @@ fn shown(stamp: u64) -> String {
     }
 }
 
-/// The sides of a mirror in a line.
+/// Returns the state of each side of a mirror, in one line.
 fn short(status: &MirrorStatus) -> String {
     let sides = status.sides.iter().map(|side| {
         format!(

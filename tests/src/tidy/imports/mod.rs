@@ -1,6 +1,6 @@
-//! Which module imports which: neighbours in a folder never import each other, not even by way of
-//! others, so a folder is read from the top down and can be taken apart; and a lower room never
-//! imports a higher one.
+//! Rules about imports between modules. Modules of one folder never import each other in a cycle,
+//! not even through other modules, so that a folder can be read from the top down and taken apart.
+//! A module in a lower room (tier) never imports one in a higher room.
 
 mod modules;
 mod rooms;
@@ -14,23 +14,24 @@ pub use rooms::rooms_in_order;
 #[cfg(test)]
 pub use rooms::{Rooms, rooms_of_page, rooms_upwards};
 
-/// The names of modules from the root of a crate.
+/// Module names from the root of a crate.
 type Path = Vec<String>;
 
-/// The imports between the parts of one folder: from, to, and where the first of them stands.
+/// Imports between the parts of one folder: importing part, imported part, and the place of the
+/// first such import.
 type Edges = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Neighbours that import each other and may for now.
+/// A cycle of imports that is allowed for now.
 pub struct Exception {
     /// The folder, as `crate::module::module`.
     pub folder: &'static str,
-    /// All the modules of the circle, sorted.
+    /// All modules of the cycle, sorted.
     pub modules: &'static [&'static str],
-    /// The circle in words, and why it is still there.
+    /// Description of the cycle, and the reason why it still exists.
     pub why: &'static str,
 }
 
-/// The circles that are left.
+/// The remaining cycles.
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         folder: "rt",
@@ -72,13 +73,13 @@ const EXCEPTIONS: &[Exception] = &[
     },
 ];
 
-/// Neighbours in a folder, in any crate, that import each other. A module and those inside it are
-/// one: what a folder is made of may know the folder.
+/// Complains about modules of one folder, in any crate, that import each other. A module and the
+/// modules inside it count as one, so that a part of a folder may import the folder.
 pub fn no_import_cycles(tree: &Tree) -> Vec<Complaint> {
     cycles_except(tree, EXCEPTIONS)
 }
 
-/// Circles that are not in `exceptions`, and exceptions that are not needed.
+/// Complains about cycles that are not in `exceptions`, and about exceptions that are not needed.
 pub fn cycles_except(tree: &Tree, exceptions: &[Exception]) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     let mut needed = BTreeSet::new();
@@ -110,7 +111,7 @@ pub fn cycles_except(tree: &Tree, exceptions: &[Exception]) -> Vec<Complaint> {
     complaints
 }
 
-/// The crates of the tree that have source.
+/// Returns the crates of the tree that have source files.
 fn crates_of(tree: &Tree) -> BTreeSet<String> {
     let name = |path: &str| {
         let (name, inside) = path.strip_prefix("crates/")?.split_once('/')?;
@@ -119,7 +120,7 @@ fn crates_of(tree: &Tree) -> BTreeSet<String> {
     tree.rust().filter_map(|file| name(&file.path)).collect()
 }
 
-/// The folders of a crate with the imports between their parts.
+/// Returns the folders of a crate with the imports between their parts.
 fn folders(name: &str, imports: &[Import]) -> BTreeMap<String, Edges> {
     let mut found: BTreeMap<String, Edges> = BTreeMap::new();
     for Import { from, to, place } in imports {
@@ -138,7 +139,7 @@ fn folders(name: &str, imports: &[Import]) -> BTreeMap<String, Edges> {
     found
 }
 
-/// The parts of a folder that reach each other, each group by itself.
+/// Returns the groups of parts that reach each other (the cycles of a folder).
 fn circles(edges: &Edges) -> Vec<BTreeSet<String>> {
     let reached: BTreeMap<&String, BTreeSet<&String>> = edges
         .keys()
@@ -154,7 +155,8 @@ fn circles(edges: &Edges) -> Vec<BTreeSet<String>> {
     found.into_iter().collect()
 }
 
-/// The parts that are reached from `start`; with `start` itself only if it is reached again.
+/// Returns the parts that are reachable from `start`; `start` itself only if a path leads back to
+/// it.
 fn reached_from<'a>(edges: &'a Edges, start: &'a String) -> BTreeSet<&'a String> {
     let mut reached = BTreeSet::new();
     let mut open = vec![start];
@@ -165,7 +167,7 @@ fn reached_from<'a>(edges: &'a Edges, start: &'a String) -> BTreeSet<&'a String>
     reached
 }
 
-/// One way around among the parts of a circle, with where each step stands.
+/// Returns one path around a cycle as text, with the place of each import.
 fn walk(edges: &Edges, circle: &BTreeSet<String>) -> String {
     let mut walked: Vec<(&String, &str)> = Vec::new();
     let mut at = circle.first().expect("a circle has parts");

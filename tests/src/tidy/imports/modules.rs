@@ -1,5 +1,4 @@
-//! The modules of one crate, and which of them a path leads to, also by way of what is exported
-//! anew.
+//! The modules of one crate, and the modules to which a path leads, also through re-exports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +6,17 @@ use super::Path;
 use super::source::{self, Brought, Named, Source};
 use crate::tidy::Tree;
 
-/// Steps by which a name is followed from one module that brings it to the next: more is a circle.
+/// Maximum number of re-exports through which a name is followed; a longer chain is a cycle.
 const MOST_STEPS: usize = 8;
 
-/// One import: the module that names the other one, and where.
+/// One import: the importing module, the imported module, and the place.
 #[derive(Clone, Debug)]
 pub struct Import {
-    /// The module in which it stands.
+    /// The module that contains the import.
     pub from: Path,
     /// The module that is imported.
     pub to: Path,
-    /// The file and line.
+    /// The file and line of the import.
     pub place: String,
 }
 
@@ -25,15 +24,15 @@ pub struct Import {
 pub struct Modules {
     files: Vec<(String, Source)>,
     modules: BTreeSet<Path>,
-    /// What each module calls by a name of its own.
+    /// Paths that a module imports under a name, by module and name.
     names: BTreeMap<(Path, String), Vec<Named>>,
-    /// The modules all of whose names are in another one.
+    /// Glob imports (`use path::*`) of each module.
     globs: BTreeMap<Path, Vec<Named>>,
     items: BTreeSet<(Path, String)>,
 }
 
 impl Modules {
-    /// Reads the files of a crate, those for tests left out.
+    /// Reads the files of a crate, except those for tests only.
     pub fn of_crate(tree: &Tree, name: &str) -> Self {
         let root = format!("crates/{name}/src/");
         let mut files: Vec<(String, Source)> = Vec::new();
@@ -80,14 +79,14 @@ impl Modules {
         }
     }
 
-    /// The parts of a folder: the modules that stand in `folder` itself.
+    /// Returns the parts of a folder: the modules directly inside `folder`.
     pub fn parts(&self, folder: &[String]) -> BTreeSet<String> {
         let inside = self.modules.iter().filter_map(|m| m.strip_prefix(folder));
         inside.filter_map(|rest| rest.first().cloned()).collect()
     }
 
-    /// Every import of the crate. A module and those inside it are one: what a folder is made of
-    /// may know the folder, so that is left out.
+    /// Returns every import of the crate. A module and the modules inside it count as one, so
+    /// imports between them are left out: a part of a folder may import the folder.
     pub fn imports(&self) -> Vec<Import> {
         let mut found = Vec::new();
         for (file, source) in &self.files {
@@ -107,8 +106,8 @@ impl Modules {
         found
     }
 
-    /// The modules that a path leads to. What is in a folder and takes all its names takes what the
-    /// folder brings.
+    /// Returns the modules to which a path leads. A glob import of an enclosing folder also leads
+    /// to the modules from which that folder imports names.
     fn targets(&self, named: &Named) -> BTreeSet<Path> {
         let mut targets = BTreeSet::new();
         self.follow(named, MOST_STEPS, &mut targets);
@@ -123,8 +122,8 @@ impl Modules {
         targets
     }
 
-    /// Adds the modules that a path leads to: the one in which its item is defined, and those by
-    /// way of which it is reached.
+    /// Adds the modules to which a path leads: the module that defines its item, and the modules
+    /// that re-export the item on the way.
     fn follow(&self, named: &Named, steps: usize, targets: &mut BTreeSet<Path>) {
         if steps == 0 {
             return;
@@ -148,8 +147,8 @@ impl Modules {
         targets.insert(base);
     }
 
-    /// The module at which a path starts, and the rest of the path. `None` if it leads out of the
-    /// crate, or starts with a name that was brought, which is then followed.
+    /// Returns the module at which a path starts, and the rest of the path. Returns `None` if the
+    /// path leads out of the crate, or if it starts with an imported name, which is then followed.
     fn start<'a>(
         &self,
         named: &'a Named,
@@ -173,7 +172,7 @@ impl Modules {
                             path,
                             ..known.clone()
                         };
-                        // A name that stands for itself is a crate: `use serde::de; use de::X`.
+                        // A name that imports itself is a crate: `use serde::de; use de::X`.
                         if further.path != named.path {
                             self.follow(&further, steps - 1, targets);
                         }
@@ -193,7 +192,7 @@ impl Modules {
         Some((base, parts))
     }
 
-    /// What a module calls `name` without defining it.
+    /// Returns the paths that a module imports as `name`, unless the module defines `name` itself.
     fn brought_as(&self, module: &Path, name: &str, steps: usize) -> Vec<Named> {
         let key = (module.clone(), name.to_owned());
         if self.items.contains(&key) {
@@ -213,7 +212,7 @@ impl Modules {
         exporting.map(with_name).collect()
     }
 
-    /// True if the module that `glob` stands for defines `name`, or brings it.
+    /// Returns whether the module to which `glob` leads defines or imports `name`.
     fn exports(&self, glob: &Named, name: &str, steps: usize) -> bool {
         let mut targets = BTreeSet::new();
         self.follow(glob, steps, &mut targets);
@@ -224,7 +223,7 @@ impl Modules {
     }
 }
 
-/// The module of a file, as a path from the root of its crate.
+/// Returns the module of a file, as a path from the root of its crate.
 fn module_of(inside: &str) -> Path {
     let inside = inside.trim_end_matches(".rs");
     let mut parts: Path = inside.split('/').map(str::to_owned).collect();

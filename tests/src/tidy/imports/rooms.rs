@@ -1,4 +1,5 @@
-//! The order of rooms: what a lower room is made of knows nothing of a higher one.
+//! The order of rooms (tiers of the modules of a folder): a module in a lower room does not know
+//! the modules in a higher one.
 
 use std::collections::BTreeSet;
 
@@ -6,18 +7,18 @@ use super::folders;
 use super::modules::Modules;
 use crate::tidy::{Complaint, Tree};
 
-/// The page that tells the order to people.
+/// The page that documents the order.
 const PAGE: &str = "ARCHITECTURE.md";
 
-/// The order of a folder.
+/// The order of the rooms of one folder.
 pub struct Rooms {
     /// The folder, as `crate::module::module`.
     pub folder: &'static str,
-    /// The rooms from the top down, each with all its modules.
+    /// The rooms from the top down, each with all of its modules.
     pub rooms: &'static [&'static [&'static str]],
 }
 
-/// The folders that have an order.
+/// The folders that have an order of rooms.
 const ROOMS: &[Rooms] = &[
     Rooms {
         folder: "block",
@@ -75,15 +76,16 @@ const ROOMS: &[Rooms] = &[
     },
 ];
 
-/// No module imports one of a higher room of its folder, every module has a room, and the page
-/// tells the same order.
+/// Complains about a module that imports a module of a higher room of its folder, about a module
+/// without a room, and about a difference between the table and the page.
 pub fn rooms_in_order(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = rooms_upwards(tree, ROOMS);
     complaints.extend(rooms_of_page(tree, ROOMS));
     complaints
 }
 
-/// Imports that lead up, modules without a room, and rooms without their modules.
+/// Complains about imports that lead upwards, modules without a room, and listed modules that do
+/// not exist.
 pub fn rooms_upwards(tree: &Tree, table: &[Rooms]) -> Vec<Complaint> {
     table
         .iter()
@@ -121,7 +123,7 @@ fn upwards_in(tree: &Tree, order: &Rooms) -> Vec<Complaint> {
         .unwrap_or_default();
     for (from, targets) in &edges {
         for (to, place) in targets {
-            // One without a room is told of above.
+            // A module without a room was reported above.
             if let (Some(own), Some(other)) = (room(from), room(to))
                 && other < own
             {
@@ -134,11 +136,11 @@ fn upwards_in(tree: &Tree, order: &Rooms) -> Vec<Complaint> {
     complaints
 }
 
-/// Differences between the table and the page.
+/// Complains about differences between the table and the page.
 ///
-/// The page has for each folder a line that starts with "Rooms of `FOLDER`", and below it an
-/// indented block with a line for each room: its modules, with commas, and behind two spaces what
-/// they are for.
+/// For each folder the page has a line that starts with "Rooms of `FOLDER`", and below it an
+/// indented block with a line for each room: its modules, separated by commas, then two spaces and
+/// their purpose.
 pub fn rooms_of_page(tree: &Tree, table: &[Rooms]) -> Vec<Complaint> {
     let page = tree.files.iter().find(|file| file.path == PAGE);
     let text = page.map_or("", |file| &file.text);
@@ -164,7 +166,7 @@ pub fn rooms_of_page(tree: &Tree, table: &[Rooms]) -> Vec<Complaint> {
         .collect()
 }
 
-/// The rooms of a folder as the page tells them.
+/// Returns the rooms of a folder as the page lists them.
 fn told_rooms(text: &str, folder: &str) -> Vec<Vec<String>> {
     let head = format!("Rooms of `{folder}`");
     let behind = text
@@ -181,7 +183,7 @@ fn told_rooms(text: &str, folder: &str) -> Vec<Vec<String>> {
             .split(',')
             .map(|m| m.trim().to_owned())
             .filter(|m| !m.is_empty());
-        // A list that ends with a comma goes on in the next line.
+        // A list that ends with a comma continues in the next line.
         let goes_on = rooms
             .last()
             .is_some_and(|room| room.last().is_some_and(String::is_empty));

@@ -1,45 +1,45 @@
-//! What one Rust file says of other modules: the paths that it names, in `use` and in the middle of
-//! code, the names that it brings into its own module, and the items that it defines. What stands
-//! under `#[cfg(test)]` is left out.
+//! The references of one Rust file to other modules: the paths that it names, in `use` and
+//! elsewhere in code, the names that it imports, and the items that it defines. Code under
+//! `#[cfg(test)]` is left out.
 
 use crate::rust_text::code_only;
 
 use super::Path;
 
-/// A path as it is written, with the module in which it stands.
+/// A path as it is written, with the module that contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// The module in which the path stands.
+    /// The module that contains the path.
     pub module: Path,
-    /// The parts of the path, `crate`, `self` and `super` among them.
+    /// The parts of the path, including `crate`, `self` and `super`.
     pub path: Path,
-    /// True for `path::*`.
+    /// Whether the path is `path::*`.
     pub all: bool,
     /// The line, counted from 1.
     pub line: usize,
 }
 
-/// What a module calls by a name of its own: `use path as name`.
+/// A name that a module imports: `use path as name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Brought {
     /// The path.
     pub named: Named,
-    /// Its name in the module, if it is one name.
+    /// The name in the importing module; `*` for a glob.
     pub name: String,
 }
 
-/// What one file says of modules.
+/// All module references of one file.
 #[derive(Debug, Default)]
 pub struct Source {
-    /// The modules of the file: that of the file, and those that are written out in it.
+    /// The modules of the file: its own module, and the inline modules in it.
     pub modules: Vec<Path>,
-    /// Paths that begin with `crate`, `self` or `super`, wherever they stand.
+    /// Paths in code that begin with `crate`, `self` or `super`, outside `use`.
     pub paths: Vec<Named>,
-    /// What `use` brings into the modules of the file.
+    /// Names that `use` imports into the modules of the file.
     pub brought: Vec<Brought>,
-    /// The items of the modules, each with its module.
+    /// Items that the modules define, each with its module.
     pub items: Vec<(Path, String)>,
-    /// Modules in files of their own that are there for tests only.
+    /// Modules that are declared for tests only.
     pub tests: Vec<Path>,
 }
 
@@ -60,13 +60,13 @@ pub fn read(module: &Path, text: &str) -> Source {
     reader.source
 }
 
-/// A word or a sign of the language, with its line.
+/// A word or a punctuation token, with its line.
 struct Token {
     text: String,
     line: usize,
 }
 
-/// Words, `::`, and every other sign by itself.
+/// Splits code into words, `::`, and single punctuation characters.
 fn tokens_of(code: &str) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
     for (line, text) in (1..).zip(code.lines()) {
@@ -89,9 +89,9 @@ fn tokens_of(code: &str) -> Vec<Token> {
 struct Reader {
     tokens: Vec<Token>,
     at: usize,
-    /// How many braces are open.
+    /// Number of open braces.
     depth: usize,
-    /// The modules that are open, each with the depth of what is in it.
+    /// Names of the open inline modules, each with the brace depth of its content.
     open: Vec<(usize, String)>,
     /// The module of the file.
     root: Path,
@@ -99,7 +99,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The token `ahead` of the one at hand; empty behind the end.
+    /// Returns the token that is `ahead` tokens after the current one; empty after the last token.
     fn peek(&self, ahead: usize) -> &str {
         self.tokens.get(self.at + ahead).map_or("", |t| &t.text)
     }
@@ -127,7 +127,7 @@ impl Reader {
                 self.depth = self.depth.saturating_sub(1);
                 self.at += 1;
             }
-            // A visibility is no import: `pub(in crate::layers)`.
+            // A visibility is not an import: `pub(in crate::layers)`.
             "pub" if self.peek(1) == "(" => self.skip_group(1),
             "mod" if is_word(self.peek(1)) => self.inner_module(),
             // `use<'a>` lists what a type captures.
@@ -144,7 +144,7 @@ impl Reader {
         }
     }
 
-    /// Moves behind the group that opens `ahead`.
+    /// Moves past the group that opens `ahead` tokens after the current one.
     fn skip_group(&mut self, ahead: usize) {
         self.at += ahead;
         let mut depth = 0_usize;
@@ -161,10 +161,11 @@ impl Reader {
         }
     }
 
-    /// An attribute, and with it what it belongs to if that is for tests.
+    /// Moves past an attribute, and also past its item if the attribute is `#[cfg(test)]` or
+    /// `#[cfg(all(test, ..))]`.
     fn attribute(&mut self) {
         let start = self.at;
-        // `#![..]` belongs to what it stands in.
+        // `#![..]` belongs to the item that encloses it.
         let inner = self.peek(1) == "!";
         self.skip_group(if inner { 2 } else { 1 });
         let words: String = self.tokens[start..self.at]
@@ -176,7 +177,7 @@ impl Reader {
         }
     }
 
-    /// Moves behind an item, a field or a statement that is there for tests only.
+    /// Moves past an item, a field or a statement that exists for tests only.
     fn skip_item(&mut self) {
         while self.peek(0) == "#" {
             self.skip_group(1);
@@ -204,7 +205,7 @@ impl Reader {
         }
     }
 
-    /// `mod name;` or `mod name {`.
+    /// Reads `mod name;` or `mod name {`.
     fn inner_module(&mut self) {
         if self.peek(2) == "{" {
             self.open.push((self.depth + 1, self.peek(1).to_owned()));
@@ -214,7 +215,7 @@ impl Reader {
         self.at += 2;
     }
 
-    /// A path in the middle of code.
+    /// Reads a path outside `use`.
     fn path(&mut self) {
         let line = self.tokens[self.at].line;
         let mut path = vec![self.peek(0).to_owned()];
@@ -232,13 +233,13 @@ impl Reader {
         });
     }
 
-    /// A `use` with all that it brings.
+    /// Reads a `use` with all of its imports.
     fn import(&mut self) {
         self.at += 1;
         self.branch(&[]);
     }
 
-    /// One branch of a `use`, behind `before`.
+    /// Reads one branch of a `use`, whose path begins with `before`.
     fn branch(&mut self, before: &[String]) {
         let line = self.tokens.get(self.at).map_or(0, |t| t.line);
         let mut path = before.to_vec();
@@ -270,12 +271,12 @@ impl Reader {
                     self.at += 1;
                 }
                 _ => {
-                    // `use a::{self}` brings `a`.
+                    // `use a::{self}` imports `a`.
                     if path.len() > 1 && path.last().is_some_and(|last| last == "self") {
                         path.pop();
                     }
                     let name = path.last().cloned().unwrap_or_default();
-                    // A sign that belongs to no path: go on behind it.
+                    // A token that belongs to no path: skip it.
                     if ![",", "}", ";", ""].contains(&self.peek(0)) {
                         self.at += 1;
                     }

@@ -1,10 +1,10 @@
-//! Which module may import which: circles, rooms, and what they are read from.
+//! Tests of the rules about imports: cycles, rooms, and the reader of paths.
 
 use super::tells;
 use crate::tidy::imports::{Exception, Rooms, cycles_except, rooms_of_page, rooms_upwards};
 use crate::tidy::{Complaint, Tree};
 
-/// The rule without exceptions: those of the tree are not in the samples.
+/// The rule without exceptions, because the tree's exceptions do not occur in the samples.
 fn no_circles(tree: &Tree) -> Vec<Complaint> {
     cycles_except(tree, &[])
 }
@@ -28,7 +28,7 @@ fn modules_that_import_each_other() {
             pace("use super::Mirror;\nuse crate::error::IoError;"),
         ],
     );
-    // By way of a third one, from inside a folder, with the whole path.
+    // Through a third module, from inside a folder, and with the full path.
     let third = deep("use crate::layers::mirror::{pace::{Pace, Clients}, superblock::Uuid};");
     tells(
         no_circles,
@@ -44,7 +44,7 @@ fn modules_that_import_each_other() {
             side("use super::store::Store;"),
         ],
     );
-    // A folder and what it is made of are one.
+    // A folder and its parts count as one module.
     let inner = deep("use super::Store;\nuse super::super::pace::Pace;");
     let outer = (
         "crates/block/src/layers/mirror/store/mod.rs",
@@ -80,7 +80,7 @@ fn paths_in_the_middle_of_code() {
         ];
         tells(no_circles, &[inner, a(code), up], &right);
     }
-    // What only the tests of a module import is no import of the module, and a visibility is none.
+    // An import in a module's tests is not an import of the module, and neither is a visibility.
     for code in [
         "#[cfg(test)]\nmod tests { use super::super::b::B; }",
         "#[cfg(test)]\nuse super::b::B;\nfn f() {}",
@@ -140,7 +140,7 @@ fn names_that_are_exported_anew_lead_to_where_they_are_defined() {
             &files(root, "use crate::C;"),
         );
     }
-    // All names of the folder are also those that it brings.
+    // All names of the folder include the names that it re-exports.
     let root = "pub use b::B;";
     tells(
         no_circles,
@@ -175,7 +175,7 @@ fn an_exception_covers_its_circle_and_goes_with_it() {
     let c = ("crates/rt/src/net/c.rs", "use super::a::A;");
     let a = |text| ("crates/rt/src/net/a.rs", text);
     let circle = [a("use super::b::B;"), b, c];
-    // The circle has gone, it has become another one, and it is in another folder.
+    // The cycle is gone, the cycle has other modules, and the cycle is in another folder.
     tells(rule, &[a(""), b, c], &circle);
     tells(rule, &[a("use super::{b::B, c::C};"), b, c], &circle);
     let elsewhere = [
@@ -190,7 +190,7 @@ fn an_exception_covers_its_circle_and_goes_with_it() {
     );
 }
 
-/// Two rooms with two modules below.
+/// An order of two rooms, with two modules in the lower one.
 const ORDER: Rooms = Rooms {
     folder: "block::media",
     rooms: &[&["high"], &["low", "lower"]],
@@ -213,7 +213,7 @@ fn a_lower_room_that_imports_a_higher_one() {
         &[high(""), low("fn f() { crate::media::high::g() }"), lower],
         &right,
     );
-    // A room more, and a room less, than there are modules.
+    // A listed module that does not exist, and a module without a room.
     tells(rule, &[high(""), low("")], &right);
     let stray = ("crates/block/src/media/stray.rs", "");
     tells(rule, &[high(""), low(""), lower, stray], &right);

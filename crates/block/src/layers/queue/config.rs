@@ -134,7 +134,7 @@ impl QueueConfig {
     /// Creates the policy: the request queue with its scheduler.
     ///
     /// # Errors
-    /// A message that says what is wrong with the scheduler.
+    /// A message that describes the mistake in the scheduler's configuration.
     pub(super) fn policy(&self) -> Result<Policy, String> {
         let tags = self.places as usize;
         let scheduler = self.choice()?.build(tags);

@@ -97,7 +97,8 @@ pub struct Divergence {
 /// requests.
 ///
 /// # Errors
-/// The first decision that differs, or a message that says what is wrong with the configuration.
+/// A message that describes the mistake in the configuration; the inner error is the first decision
+/// that differs.
 pub fn replay(config: &QueueConfig, events: &[Event]) -> Result<Result<u64, Divergence>, String> {
     config.check()?;
     let mut policy = config.policy()?;

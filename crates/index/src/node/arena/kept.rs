@@ -1,26 +1,26 @@
-//! Ranges that were just given back, for whoever wants one as long next.
+//! Cache of ranges that were freed recently, for allocations of the same length.
 //!
-//! A leaf that is written anew gives its memory back and takes as much or nearly as much again,
-//! many thousand times a second; looking for the best of all free ranges each time took a sixth of
-//! the time of a commit. What is kept here is free but not known to be ([`Ranges`](super::Ranges)),
-//! so it can neither be joined with its neighbours nor let its chunk go. It must never be more than
-//! a small, fixed amount.
+//! A leaf that is written again frees its memory and allocates the same or nearly the same length,
+//! many thousand times a second. Searching all free ranges for the best fit each time took a sixth
+//! of the time of a commit. [`Ranges`](super::Ranges) counts the cached ranges as allocated, so
+//! they can neither be merged with their neighbours nor allow their chunk to be unmapped. The cache
+//! must never hold more than a small, fixed amount.
 
 use super::ranges::Range;
 
-/// Longer ranges are not kept.
+/// Limit on the length of a cached range, in units.
 const UNITS_MAX: u32 = 128;
-/// Units that are kept, at most: 1 MiB.
+/// Limit on the total length of the cached ranges, in units: 1 MiB.
 const KEPT_UNITS_MAX: u32 = 1 << 14;
 
-/// Ranges by length.
+/// Cached ranges by length.
 pub(super) struct Kept {
     by_units: [Vec<Range>; UNITS_MAX as usize + 1],
     units: u32,
 }
 
 impl Kept {
-    /// None.
+    /// Creates an empty cache.
     pub const fn new() -> Kept {
         Kept {
             by_units: [const { Vec::new() }; UNITS_MAX as usize + 1],
@@ -28,15 +28,15 @@ impl Kept {
         }
     }
 
-    /// A range of exactly so many units, if one is kept.
+    /// Takes a cached range of exactly `units` units, if there is one.
     pub fn take(&mut self, units: u32) -> Option<Range> {
         let range = self.by_units.get_mut(units as usize)?.pop()?;
         self.units -= units;
         Some(range)
     }
 
-    /// Keeps a range. False if it is too long, or there would be too much: then all of it is to be
-    /// given back.
+    /// Caches a range. Returns false if the range is too long or the cache is full: then the caller
+    /// must free the range and all cached ranges.
     #[must_use]
     pub fn keep(&mut self, range: Range) -> bool {
         if range.units > UNITS_MAX || self.units + range.units > KEPT_UNITS_MAX {
@@ -47,7 +47,7 @@ impl Kept {
         true
     }
 
-    /// All that is kept, which is not kept any more.
+    /// Empties the cache and returns its ranges.
     pub fn drain(&mut self) -> impl Iterator<Item = Range> {
         self.units = 0;
         self.by_units.iter_mut().flat_map(|ranges| ranges.drain(..))

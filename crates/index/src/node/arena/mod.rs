@@ -1,15 +1,15 @@
-//! Memory for images: blocks out of chunks that the kernel may back with huge pages.
+//! Memory for images: blocks in chunks that the kernel may back with huge pages.
 //!
-//! A get goes from the root to a leaf whose bytes lie anywhere in the memory of an index. Where
-//! that is many small pages, the processor does not know most of them when it is asked for one, and
-//! walks its page tables, which on a virtual machine takes longer than the bytes themselves. A
-//! general allocator gives no such pages unless the whole program asks for them; so images have
-//! memory of their own, one for all indexes of a process, like the allocator's.
+//! A get goes from the root to a leaf, and the images on that path lie anywhere in the memory of an
+//! index. With many small pages, most accesses miss the TLB, and the processor walks its page
+//! tables. On a virtual machine the walk takes longer than reading the bytes. A general allocator
+//! provides huge pages only if the whole program asks for them. So images have an allocator of
+//! their own, one for all indexes of a process.
 //!
-//! This module may use `unsafe`: it owns raw memory. Which ranges are free is reckoned in numbers,
-//! beside the memory ([`Ranges`]). Two blocks must never overlap; bytes never change from when they
-//! are shared until the last holder has gone; and no chunk goes back to the kernel while a block in
-//! it is left.
+//! This module may use `unsafe`: it owns raw memory. [`Ranges`] tracks the free ranges as numbers,
+//! outside the memory itself. Two blocks must never overlap. Bytes must not change from the time
+//! they are shared until the last holder is dropped. No chunk may be unmapped while it contains a
+//! block.
 
 mod kept;
 mod ranges;
@@ -25,16 +25,16 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// What lengths of blocks are rounded up to: a line of the processor's caches.
+/// Granularity of the lengths of blocks: a cache line.
 const UNIT_BYTES: usize = 64;
 
-/// A huge page of x86-64 and, with pages of 4 KiB, of AArch64.
+/// Length of a huge page on x86-64 and, with pages of 4 KiB, on AArch64.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 const UNITS_PER_PAGE: u32 = (HUGE_PAGE_BYTES / UNIT_BYTES) as u32;
 
-/// All memory for images. Nobody waits with this lock held, and what it guards changes no answer,
-/// so tests of interleavings need not see it.
+/// All memory for images. No thread waits while it holds this lock, and the state under the lock
+/// changes no answer, so tests of interleavings need not see it.
 static ARENA: Mutex<Arena> = Mutex::new(Arena {
     ranges: Ranges::new(),
     kept: Kept::new(),
@@ -43,13 +43,13 @@ static ARENA: Mutex<Arena> = Mutex::new(Arena {
 
 struct Arena {
     ranges: Ranges,
-    /// Taken, as far as `ranges` knows.
+    /// Cache of freed ranges, which `ranges` counts as allocated.
     kept: Kept,
-    /// By number; `None` where one was given back.
+    /// Chunks by number; `None` where a chunk was unmapped.
     chunks: Vec<Option<Chunk>>,
 }
 
-/// Mapped memory of whole huge pages, beginning with one.
+/// Mapped memory of whole huge pages, aligned to a huge page.
 struct Chunk {
     start: NonNull<u8>,
     units: u32,
@@ -59,13 +59,13 @@ struct Chunk {
 unsafe impl Send for Chunk {}
 
 impl Chunk {
-    /// Memory of zeroes.
+    /// Maps a chunk of `units` units of zeroes.
     fn map(units: u32) -> Chunk {
         let bytes = units as usize * UNIT_BYTES;
-        // A mapping begins with any page: this one is longer, and what is too much goes back.
+        // A mapping may begin at any page. So this one is longer, and the excess is unmapped.
         let mapped_bytes = bytes + HUGE_PAGE_BYTES;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh private mapping, at no address that is asked for.
+        // SAFETY: this is a fresh private mapping at an address that the kernel chooses.
         let mapped = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -82,9 +82,8 @@ impl Chunk {
         let start = mapped.wrapping_byte_add(before);
         unmap(mapped, before);
         unmap(start.wrapping_byte_add(bytes), HUGE_PAGE_BYTES - before);
-        // Without huge pages gets are slower and nothing else changes, so it does not matter if the
-        // kernel has none. SAFETY: the advice concerns the mapping from above and keeps its
-        // content.
+        // Huge pages only make gets faster, so the result does not matter. SAFETY: the advice
+        // applies to the mapping from above and keeps its content.
         let _ = unsafe { rustix::mm::madvise(start, bytes, Advice::LinuxHugepage) };
         Chunk {
             start: NonNull::new(start.cast()).expect("a mapping is not at address 0"),
@@ -100,11 +99,12 @@ impl Drop for Chunk {
     }
 }
 
-/// Gives a part of a mapping of [`Chunk::map`] back that nothing is in.
+/// Unmaps a part of a mapping of [`Chunk::map`] that contains no block.
 fn unmap(start: *mut c_void, bytes: usize) {
     if bytes > 0 {
-        // Where a process has as many mappings as it may have, the part stays mapped and unused:
-        // nothing to die for. SAFETY: the callers own the part, and no block is in it.
+        // The call fails if the process has reached its limit of mappings. The part then stays
+        // mapped and unused, which is no reason to panic. SAFETY: the callers own the part, and it
+        // contains no block.
         let _ = unsafe { rustix::mm::munmap(start, bytes) };
     }
 }
@@ -126,7 +126,7 @@ impl Arena {
         });
         let chunk = self.chunks[range.chunk as usize].as_ref();
         let start = chunk.expect("ranges are of chunks that are there").start;
-        // SAFETY: the range is inside of the chunk.
+        // SAFETY: the range is inside the chunk.
         let start = unsafe { start.add(range.at as usize * UNIT_BYTES) };
         (range, start)
     }
@@ -143,14 +143,14 @@ impl Arena {
     }
 }
 
-/// Memory of somebody's own, until it is dropped.
+/// Memory with one owner, freed when the block is dropped.
 struct Block {
     start: NonNull<u8>,
     range: Range,
 }
 
 impl Block {
-    /// Memory of at least that many bytes. What is in it is unknown.
+    /// Allocates at least `bytes` bytes. Their content is unknown.
     fn of(bytes: usize) -> Block {
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES));
         let units = units.expect("images are shorter than 256 GiB").max(1);
@@ -165,21 +165,21 @@ impl Drop for Block {
     }
 }
 
-/// A value with bytes behind it, in one piece of the memory for images, and counted as
-/// [`Arc`](std::sync::Arc) counts: what is looked at together lies together, and there is one
-/// address less to wait for.
+/// Reference-counted value with bytes behind it, in one block of the memory for images. Holders are
+/// counted as in [`Arc`](std::sync::Arc). Value and bytes lie together because they are read
+/// together, and there is one pointer less to follow.
 pub(super) struct Shared<T> {
     head: NonNull<Head<T>>,
     owned: PhantomData<Head<T>>,
 }
 
-/// What the block begins with. The tail begins where it ends.
+/// Start of the block. The tail begins where the head ends.
 #[repr(C)]
 struct Head<T> {
     holders: AtomicU32,
     tail_len: u32,
     value: T,
-    /// The memory that all this is in.
+    /// Block that contains this head and its tail.
     block: Block,
 }
 
@@ -189,16 +189,16 @@ unsafe impl<T: Send + Sync> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 
-/// More holders than this are references that were forgotten.
+/// Limit on the number of holders; a higher count means that references were leaked.
 const HOLDERS_MAX: u32 = i32::MAX as u32;
 
 impl<T> Shared<T> {
-    /// A copy of `bytes` with `padding` zeroes behind them, and the value that is made of the bytes
-    /// and the padding.
+    /// Copies `bytes` with `padding` zeroes behind them into a block, and calls `make` with the
+    /// bytes and the padding for the value.
     ///
     /// # Errors
     ///
-    /// Those of `make`.
+    /// Returns the error of `make`.
     pub fn new<E>(
         bytes: &[u8],
         padding: usize,
@@ -214,8 +214,8 @@ impl<T> Shared<T> {
         let tail_len = u32::try_from(len).expect("images are shorter than 4 GiB");
         let block = Block::of(size_of::<Head<T>>() + len);
         let start = block.start;
-        // SAFETY: the block is nobody else's and has room for the head and `len` bytes behind it;
-        // and bytes of somebody else cannot be in it.
+        // SAFETY: the block has no other user, and has room for the head and `len` bytes behind it.
+        // `bytes` has another owner, so it cannot overlap the block.
         let tail = unsafe {
             let tail = start.add(size_of::<Head<T>>());
             tail.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
@@ -226,7 +226,7 @@ impl<T> Shared<T> {
         let head = start.cast::<Head<T>>();
         let holders = AtomicU32::new(1);
         // SAFETY: the block is aligned to a unit, which is enough, and has room for the head, which
-        // the tail is not in.
+        // does not overlap the tail.
         unsafe {
             head.write(Head {
                 holders,
@@ -243,25 +243,25 @@ impl<T> Shared<T> {
 
     #[inline(always)]
     fn head(&self) -> &Head<T> {
-        // SAFETY: it is there as long as there are holders, and this is one.
+        // SAFETY: the head exists as long as there are holders, and `self` is a holder.
         unsafe { self.head.as_ref() }
     }
 
-    /// The bytes behind the value, and the padding.
+    /// Returns the bytes behind the value, and the padding.
     #[inline(always)]
     pub fn tail(&self) -> &[u8] {
         let len = self.head().tail_len as usize;
-        // SAFETY: that many bytes were written behind the head when it was made, and nobody changes
-        // them.
+        // SAFETY: that many bytes were written behind the head when it was made, and they never
+        // change.
         unsafe {
             let tail = self.head.cast::<u8>().add(size_of::<Head<T>>());
             std::slice::from_raw_parts(tail.as_ptr(), len)
         }
     }
 
-    /// Has the processor fetch the first lines of the value and the bytes behind it, all at once: a
-    /// search would wait for each before it knows which it needs next. Nothing is slower by it
-    /// where they are at hand.
+    /// Prefetches the first cache lines of the value and the bytes behind it, all at once.
+    /// Otherwise a search would wait for each line before it knows which line it needs next. If the
+    /// lines are in the cache already, the call makes nothing slower.
     #[inline(always)]
     pub fn fetch_ahead(&self) {
         let start = self.head.as_ptr().cast::<u8>();
@@ -270,22 +270,22 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Bytes of memory that it takes, all in all.
+    /// Returns the memory of the whole block in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.head().block.range.units as usize * UNIT_BYTES
     }
 }
 
-/// Lines that are fetched ahead: with half as many gets of records of 16+100 bytes were a tenth
-/// slower, with half as many again no faster.
+/// Number of cache lines to prefetch. With half as many, gets of records of 16+100 bytes were a
+/// tenth slower; with half as many again they were no faster.
 const AHEAD_LINES: usize = 12;
 
-/// Tells the processor of a line that may be needed.
+/// Hints to the processor that a cache line may be needed.
 #[inline(always)]
 fn fetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction is part of SSE, which x86-64 has, and does nothing where no memory
-    // is.
+    // SAFETY: the instruction is part of SSE, which x86-64 has, and does nothing if no memory is at
+    // the address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(line.cast());
@@ -305,10 +305,11 @@ impl<T> Deref for Shared<T> {
 
 impl<T> Clone for Shared<T> {
     fn clone(&self) -> Shared<T> {
-        // Whoever has a holder can make another without seeing what others have done.
+        // A holder can make another one without seeing the writes of other holders, so relaxed
+        // order is enough.
         let before = self.head().holders.fetch_add(1, Ordering::Relaxed);
         if before > HOLDERS_MAX {
-            // A panic could be caught, and the count would go on.
+            // A panic could be caught, and the count would continue to grow.
             std::process::abort();
         }
         Shared {
@@ -323,10 +324,10 @@ impl<T> Drop for Shared<T> {
         if self.head().holders.fetch_sub(1, Ordering::Release) > 1 {
             return;
         }
-        // What the others did with the value has happened before it goes.
+        // All accesses of the other holders to the value happen before it is dropped.
         fence(Ordering::Acquire);
-        // SAFETY: this was the last holder. The head is moved out before it is dropped, because its
-        // block gives the memory back that it is in.
+        // SAFETY: this was the last holder. The head is moved out before it is dropped, because
+        // dropping it frees the block that contains it.
         drop(unsafe { self.head.read() });
     }
 }

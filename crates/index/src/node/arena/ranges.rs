@@ -1,9 +1,10 @@
-//! Which ranges of the chunks are free, in units: the numbers alone, without the memory.
+//! Free ranges of the chunks, in units: only the numbers, without the memory.
 //!
-//! The shortest free range that is long enough is taken, of equal ones the first (address-ordered
-//! best fit, which wastes least in Wilson et al., "Dynamic Storage Allocation: A Survey and
-//! Critical Review", 1995), and neighbours that are free become one. A chunk that is all free is
-//! told of, so that it can go; but one stays, lest it goes and comes with every block.
+//! An allocation takes the shortest free range that is long enough, and of equal ones the first
+//! (address-ordered best fit, which wastes least in Wilson et al., "Dynamic Storage Allocation: A
+//! Survey and Critical Review", 1995). Adjacent free ranges are merged. A chunk that is entirely
+//! free is reported to the caller, which unmaps it. One free chunk is kept, so that chunks are not
+//! mapped and unmapped with every block.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,21 +16,21 @@ pub(super) struct Range {
     pub units: u32,
 }
 
-/// What is free.
+/// Free ranges of all chunks.
 #[derive(Debug)]
 pub(super) struct Ranges {
-    /// Lengths of the free ranges by chunk and place.
+    /// Lengths of the free ranges, by chunk and position.
     by_place: BTreeMap<(u32, u32), u32>,
-    /// The same by length.
+    /// The free ranges by length, chunk and position.
     by_units: BTreeSet<(u32, u32, u32)>,
     /// Lengths of the chunks.
     chunks: BTreeMap<u32, u32>,
-    /// A chunk that is all free and has been kept.
+    /// Chunk that is entirely free and is kept.
     spare: Option<u32>,
 }
 
 impl Ranges {
-    /// No chunks.
+    /// Creates an empty set, without chunks.
     pub const fn new() -> Ranges {
         Ranges {
             by_place: BTreeMap::new(),
@@ -39,7 +40,7 @@ impl Ranges {
         }
     }
 
-    /// A chunk, all free.
+    /// Adds a chunk that is entirely free.
     pub fn add_chunk(&mut self, chunk: u32, units: u32) {
         let old = self.chunks.insert(chunk, units);
         assert!(old.is_none(), "there is a chunk {chunk} already");
@@ -64,7 +65,7 @@ impl Ranges {
         );
     }
 
-    /// Takes a range of `units`; `None` if none is long enough.
+    /// Allocates a range of `units`; returns `None` if no free range is long enough.
     pub fn take(&mut self, units: u32) -> Option<Range> {
         let (free_units, chunk, at) = *self.by_units.range((units, 0, 0)..).next()?;
         let taken = Range { chunk, at, units };
@@ -85,8 +86,7 @@ impl Ranges {
         Some(taken)
     }
 
-    /// Gives a range back that was taken. Returns a chunk that is to go now, whose ranges are
-    /// forgotten.
+    /// Frees a range. Returns a chunk if the caller should unmap it; its ranges are then removed.
     pub fn give_back(&mut self, range: Range) -> Option<u32> {
         let mut free = range;
         let mut before = self.by_place.range(..(range.chunk, range.at));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map of every unit.
+        /// Compares the ranges with a map of every unit.
         #[test]
         fn no_unit_is_taken_twice_and_none_is_lost(steps in vec((any::<bool>(), 1..40_u32, any::<u16>()), 0..400)) {
             const UNITS: u32 = 100;

@@ -1,7 +1,8 @@
-//! The first program of a guest: makes the run that is ordered, answers, and ends the guest.
+//! The first program of a guest: executes the ordered run, writes the answer, and powers the guest
+//! off.
 //!
-//! It must never do any of that outside a guest: its mounts would hide what is there, and its end
-//! would be the machine's.
+//! It must never do so outside a guest: its mounts would hide the folders of the machine, and it
+//! would power the machine off.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -18,16 +19,16 @@ use crate::native::{NativeError, Session, io_error};
 use crate::outcome::Outcome;
 use crate::settings::Settings;
 
-/// `HOSTFS_SUPER_MAGIC`: what the root of a guest is, and of nothing else.
+/// `HOSTFS_SUPER_MAGIC`: type of the root file system of a guest, and of no other system.
 const HOSTFS: u64 = 0x00c0_ffee;
-/// The guest's second disk. The first would be its root.
+/// The guest's second disk. The first one would be its root.
 const DEVICE: &str = "/dev/ubdb";
 
-/// Makes the run that is ordered in `folder`, puts the answer there, and ends the guest. It comes
-/// back only when it cannot.
+/// Executes the run that is ordered in `folder`, writes the answer there, and powers the guest off.
+/// Returns only on an error.
 ///
 /// # Errors
-/// When this is not the first program of a guest, or cannot answer.
+/// If this is not the first program of a guest, or the answer cannot be written.
 pub fn run_inside(folder: &Path) -> Result<(), NativeError> {
     let root = rustix::fs::statfs("/").map_err(|e| io_error(Path::new("/"), e.into()))?;
     if std::process::id() != 1 || root.f_type as u64 != HOSTFS {
@@ -47,7 +48,8 @@ pub fn run_inside(folder: &Path) -> Result<(), NativeError> {
     })
 }
 
-/// What a first program mounts, and a place of the guest's own for what is written while it runs.
+/// Mounts the file systems that a first program must mount, and a `tmpfs` of the guest for files
+/// that are written during the run.
 fn mount_all() -> Result<(), String> {
     for (kind, place) in [("proc", "/proc"), ("sysfs", "/sys"), ("tmpfs", "/run")] {
         rustix::mount::mount(kind, place, kind, MountFlags::empty(), None)
@@ -61,7 +63,7 @@ fn make(folder: &Path) -> Result<Outcome, String> {
     let text = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let order: Order =
         serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-    // What the guest has is all the run's, the memory as well.
+    // The run may use all of the guest, including its memory, so it needs no memory limit.
     let inner = Settings {
         device: DeviceSettings::Native(NativeDevice::Block {
             path: PathBuf::from(DEVICE),
@@ -80,7 +82,7 @@ fn make(folder: &Path) -> Result<Outcome, String> {
     })
 }
 
-/// Puts the answer where whoever waits for the guest's end finds it.
+/// Writes the answer to the file that the host reads after the end of the guest.
 fn give(folder: &Path, answer: &Answer) -> Result<(), NativeError> {
     let path = folder.join(ANSWER);
     let text = serde_json::to_vec(answer).expect("an answer is plain data");

@@ -1,11 +1,12 @@
-//! Runs in User-Mode Linux: a kernel that is a program, with drivers that the kernel of this
-//! machine may not have, such as that of ReiserFS and the true one of ext2.
+//! Runs in User-Mode Linux: a kernel that runs as a program, with drivers that the kernel of this
+//! machine may lack, such as ReiserFS and the original driver of ext2.
 //!
-//! Each run boots a guest with a disk of its own, whose first program is this one: it makes there
-//! what is otherwise made on this machine, and so nothing is done twice. The guest sees the files
-//! of this machine and has the rights of whoever started it; it changes none but those in its
-//! folder. Root is not needed. A system call costs ten times and more what it costs outside, so
-//! nothing that is timed there may be compared with anything.
+//! Each run boots a guest with a disk of its own. The first program of the guest is this program,
+//! which executes the run there in the same way as the native backend, so that no code is
+//! duplicated. The guest sees the files of this machine, with the rights of the user who started
+//! it; it changes only files in the folder of its run. Root is not needed. A system call in a guest
+//! costs at least ten times as much as outside, so times measured there must never be compared with
+//! anything.
 
 mod inside;
 
@@ -28,18 +29,18 @@ use crate::workload::tool::Step;
 
 pub use inside::run_inside;
 
-/// The kernel that is a program.
+/// The program that is the kernel of a guest.
 const PROGRAM: &str = "linux.uml";
 /// Files in the folder of a run.
 const DISK: &str = "disk";
 const ORDER: &str = "order.json";
 const ANSWER: &str = "answer.json";
-/// How a kernel says that it has come to its end.
+/// Text that a kernel prints when it panics.
 const PANIC: &str = "Kernel panic";
-/// How many of a guest's last lines are shown when it has not answered.
+/// Number of a guest's last console lines that are shown if the guest has not answered.
 const LAST_LINES: usize = 2;
 
-/// What a guest is to do.
+/// Run that a guest is to execute.
 #[derive(Serialize, Deserialize)]
 struct Order {
     choice: Choice,
@@ -47,15 +48,16 @@ struct Order {
     seed: u64,
 }
 
-/// What has come of it.
+/// Answer of a guest to an order.
 #[derive(Serialize, Deserialize)]
 enum Answer {
     Made(Box<Outcome>),
-    /// Why nothing was made.
+    /// Reason why the run has no outcome.
     Failed(String),
 }
 
-/// Refuses a plan that cannot be run in guests here, changing nothing. `program` is this one.
+/// Refuses a plan that cannot run in guests on this machine, without changing anything. `program`
+/// is the path of this program.
 ///
 /// # Errors
 /// The first thing that is missing.
@@ -71,10 +73,10 @@ pub fn check(plan: &Plan, program: &Path) -> Result<(), NativeError> {
     Ok(())
 }
 
-/// The release of the guests' kernel.
+/// Returns the release of the guests' kernel.
 ///
 /// # Errors
-/// When it does not say.
+/// If the kernel program does not print its release.
 pub fn kernel_release() -> Result<String, NativeError> {
     let output = std::process::Command::new(PROGRAM)
         .arg("--version")
@@ -90,11 +92,11 @@ pub fn kernel_release() -> Result<String, NativeError> {
     }
 }
 
-/// Runs a cell with a seed in a guest that `program`, which is this one, begins in. It is ended
-/// early when `stop` is set.
+/// Runs a cell with a seed in a guest. `program` is the path of this program, which the guest
+/// starts first. The guest is killed when `stop` is set.
 ///
 /// # Errors
-/// When the guest does not do what the run needs, or the load fails.
+/// If the guest cannot execute the run, or the load fails.
 pub fn run(
     choice: &Choice,
     settings: &Settings,
@@ -135,7 +137,8 @@ pub fn run(
     }
 }
 
-/// The command line of a guest's kernel. What stands behind `--` is for its first program.
+/// Returns the command line of a guest's kernel. The words after `--` are for the first program of
+/// the guest.
 fn arguments(program: &Path, folder: &Path, settings: &Settings) -> Vec<String> {
     let memory_kib = u64::from(settings.memory_pages) * 4;
     let (program, folder) = (program.display(), folder.display());
@@ -144,8 +147,8 @@ fn arguments(program: &Path, folder: &Path, settings: &Settings) -> Vec<String> 
         "root=/dev/root rootfstype=hostfs rw".to_owned(),
         format!("mem={memory_kib}K"),
         format!("init={program}"),
-        // Nothing is read from anywhere, and what it says is kept. Unless its console is named, the
-        // kernel adds a word behind those of the first program.
+        // The guest reads no console input, and its console output is kept. If no console is named,
+        // the kernel adds a word to the arguments of the first program.
         "con=null con0=null,fd:1 console=tty0".to_owned(),
         format!("uml_dir={folder}"),
         format!("-- guest {folder}"),
@@ -163,7 +166,7 @@ fn disk_of(settings: &Settings) -> Result<&GuestDisk, NativeError> {
     }
 }
 
-/// The full path of a disk's folder.
+/// Returns the full path of a disk's folder.
 fn full_folder(disk: &GuestDisk) -> Result<PathBuf, NativeError> {
     let full = disk.folder.canonicalize();
     let full = full.map_err(|source| io_error(&disk.folder, source))?;
@@ -173,7 +176,8 @@ fn full_folder(disk: &GuestDisk) -> Result<PathBuf, NativeError> {
     }
 }
 
-/// A kernel's command line has no way to say a path with a space or a comma.
+/// Refuses a path that a kernel command line cannot contain, such as a path with a space or a
+/// comma.
 fn check_path(path: &Path) -> Result<(), NativeError> {
     let shown = path.display().to_string();
     let is_plain = |c: char| !c.is_whitespace() && !c.is_control() && !",\"'".contains(c);
@@ -185,11 +189,13 @@ fn check_path(path: &Path) -> Result<(), NativeError> {
     }
 }
 
-/// The folder of a run, with all that its guest may change. It is removed when this is dropped.
+/// Folder of a run, with all files that its guest may change. It is removed when this value is
+/// dropped.
 struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes it. One that is there already is of the same run, which was killed.
+    /// Creates the folder. Removes an existing folder first, which an earlier attempt at the same
+    /// run has left when it was killed.
     fn make(disk: &GuestDisk, run: &str) -> Result<Folder, NativeError> {
         let path = full_folder(disk)?.join(format!("bimetal-lab-{run}"));
         match fs::remove_dir_all(&path) {
@@ -207,7 +213,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// What the guest has answered, if it has.
+    /// Returns the answer of the guest, if there is one.
     fn answer(&self) -> Result<Option<Answer>, NativeError> {
         let path = self.0.join(ANSWER);
         match fs::read(&path) {
@@ -223,13 +229,13 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Whoever makes the same run again removes it first.
+        // If this fails, the next attempt at the same run removes the folder.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// The last lines that say something: those up to a panic, behind which the kernel shows where it
-/// was.
+/// Returns the last non-empty lines of the console, up to a kernel panic. After a panic, the kernel
+/// prints only a stack trace.
 fn last_words(console: &str) -> String {
     let mut lines: Vec<&str> = console
         .lines()
@@ -243,11 +249,11 @@ fn last_words(console: &str) -> String {
     lines[from..].join("; ")
 }
 
-/// What a guest's kernel prints when the kernel of the host refuses the registers that it gives
-/// back.
+/// Message of a guest's kernel if the kernel of the host refuses the register state that the guest
+/// restores.
 const REGISTERS_REFUSED: &str = "ptrace set fp regs failed";
 
-/// Why a guest that ended with `status` left no answer, from what it printed on its console.
+/// Returns the reason why a guest that ended with `status` left no answer, from its console output.
 fn why_no_answer(status: &str, console: &str) -> String {
     if console.contains(REGISTERS_REFUSED) {
         return format!(

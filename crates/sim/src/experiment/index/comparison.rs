@@ -1,5 +1,5 @@
-//! All schemes under all loads: what is done in a second, how long an answer takes, what an
-//! operation asks of the flash, and what the paper's tree gains over each of the others.
+//! All schemes under all loads: throughput, response time, flash operations per operation, and the
+//! gains of the paper's tree over each of the other schemes.
 
 use bimetal_rt::Rng;
 use serde::Serialize;
@@ -10,37 +10,36 @@ use super::scheme::{Area, Scheme};
 use super::setting::Setting;
 use crate::experiment::parallel::{all_cores, run_all};
 
-/// Loads beyond this, in operations a second, are those at which the paper gives its gain of
-/// updates.
+/// Load, in operations per second, above which the paper gives its gain of updates.
 const PAST_PER_S: u64 = 900;
 
-/// How much is run.
+/// Extent of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Extent {
-    /// Which schemes.
+    /// Schemes.
     pub schemes: Vec<Scheme>,
-    /// Which readings of the area.
+    /// Readings of the area.
     pub areas: Vec<Area>,
-    /// Seeds 1 to this; figures are their medians.
+    /// Number of seeds, counted from 1; results are medians over the seeds.
     pub seeds: u64,
 }
 
 /// One scheme under one load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The reading of the area. The index as it is takes what it needs in both.
+    /// The reading of the area. The index as it is takes the space that it needs in both readings.
     pub area: Area,
     /// The kind of load.
     pub kind: Kind,
     /// The scheme.
     pub scheme: Scheme,
-    /// The load.
+    /// Load, in operations per second.
     pub asked_per_s: u64,
-    /// What the clients saw.
+    /// Service that the clients received.
     pub served: Served,
 }
 
-/// What one operation of a kind of load came to under a scheme.
+/// Cost of one operation in a kind of load under a scheme.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
     /// The reading of the area.
@@ -49,16 +48,16 @@ pub struct Cost {
     pub kind: Kind,
     /// The scheme.
     pub scheme: Scheme,
-    /// On average over the operations.
+    /// Averages over the operations.
     pub per_operation: PerOperation,
 }
 
-/// What the paper's tree gains over another scheme: 0.1 is 10 % more.
+/// Gain of the paper's tree over another scheme: 0.1 means 10 % more.
 #[derive(Clone, Debug, Serialize)]
 pub struct Gain {
     /// The reading of the area.
     pub area: Area,
-    /// The other.
+    /// The other scheme.
     pub over: Scheme,
     /// Throughput of the mix at its highest load.
     pub mix: f64,
@@ -66,28 +65,30 @@ pub struct Gain {
     pub update: f64,
     /// Throughput of updates, averaged over the loads past 900/s.
     pub update_past: f64,
-    /// The largest change of the mean response downwards at any load of the mix.
+    /// Change of the mean response time at the load of the mix at which it improves most; negative
+    /// means faster.
     pub mix_response: f64,
-    /// The same of updates.
+    /// Change of the mean response time at the load of updates at which it improves most.
     pub update_response: f64,
     /// Throughput of searches at the highest load.
     pub search: f64,
-    /// Mean response of searches there.
+    /// Change of the mean response time of searches at the highest load.
     pub search_response: f64,
-    /// How much of the other's area was in use in the end. More than was set: it has grown.
+    /// Share of the other scheme's area that was in use at the end. A value above the set one means
+    /// that the tree has grown.
     pub utilisation_over: f64,
 }
 
 /// All schemes under all loads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// What is the same for all.
+    /// Parameters that are the same for all schemes.
     pub setting: Setting,
-    /// How much was run.
+    /// Extent of the comparison.
     pub extent: Extent,
     /// A row for each reading, kind, scheme and load.
     pub rows: Vec<Row>,
-    /// For each reading, kind and scheme.
+    /// A cost for each reading, kind and scheme.
     pub costs: Vec<Cost>,
 }
 
@@ -98,7 +99,8 @@ struct Entrant {
     scheme: Scheme,
 }
 
-/// Runs every scheme in every reading on every core, telling how many of how many lives are over.
+/// Runs every scheme in every reading, on every core. After each life, calls `progress` with the
+/// number of finished lives and the number of all lives.
 ///
 /// # Errors
 /// [`LifeError`].
@@ -110,7 +112,7 @@ pub fn compare(
     let mut jobs = Vec::new();
     for &area in &extent.areas {
         for &scheme in &extent.schemes {
-            // Without an area of a fixed size there is one reading.
+            // Without an area of a fixed size, a scheme has only one reading.
             if scheme.is_papers() || extent.areas.first() == Some(&area) {
                 let seeds = 1..=extent.seeds;
                 jobs.extend(seeds.map(|seed| (Entrant { area, scheme }, seed)));
@@ -145,7 +147,7 @@ pub fn compare(
     Ok(comparison)
 }
 
-/// The median of a figure.
+/// Returns the median of a value.
 fn median<T>(all: &[T], figure: impl Fn(&T) -> f64) -> f64 {
     let mut values: Vec<f64> = all.iter().map(figure).collect();
     values.sort_unstable_by(f64::total_cmp);
@@ -153,7 +155,7 @@ fn median<T>(all: &[T], figure: impl Fn(&T) -> f64) -> f64 {
 }
 
 impl Comparison {
-    /// One kind of load of the lives of one scheme, a life for each seed.
+    /// Adds one kind of load of the lives of one scheme, with one life for each seed.
     fn add(&mut self, area: Area, kind: Kind, scheme: Scheme, lived: &[&Lived]) {
         for asked_per_s in kind.loads_per_s() {
             let serve_one = |(number, lived): (usize, &&Lived)| {
@@ -196,21 +198,22 @@ impl Comparison {
         });
     }
 
-    /// What was served in one reading, of one kind, under one scheme, by load.
+    /// Returns the service that the clients received in one reading, kind and scheme, for each
+    /// load.
     pub fn served(&self, area: Area, kind: Kind, scheme: Scheme) -> Vec<(u64, Served)> {
         let rows = self.rows.iter();
         let rows = rows.filter(|r| (r.area, r.kind, r.scheme) == (area, kind, scheme));
         rows.map(|r| (r.asked_per_s, r.served)).collect()
     }
 
-    /// What an operation came to.
+    /// Returns the average cost of an operation.
     pub fn cost(&self, area: Area, kind: Kind, scheme: Scheme) -> Option<&PerOperation> {
         let mut costs = self.costs.iter();
         let cost = costs.find(|c| (c.area, c.kind, c.scheme) == (area, kind, scheme));
         cost.map(|cost| &cost.per_operation)
     }
 
-    /// What the paper's tree gains over the others that were run.
+    /// Returns the gains of the paper's tree over the other schemes that were run.
     pub fn gains(&self) -> Vec<Gain> {
         let mut gains = Vec::new();
         for &area in &self.extent.areas {
@@ -275,14 +278,15 @@ mod tests {
             seeds: 1,
         };
         let comparison = compare(&setting, &extent, |_, _| {}).unwrap();
-        // Three kinds of eight loads, of four schemes, in two readings.
+        // Three kinds with eight loads each, of four schemes, in two readings.
         assert_eq!(comparison.rows.len(), 3 * 8 * 4 * 2);
         for area in Area::ALL {
             let programs = |scheme| {
                 let cost = comparison.cost(area, Kind::Update, scheme).unwrap();
                 cost.programs
             };
-            // A third of the updates programs a part of a page only; the rest is cleaning.
+            // A third of the updates program only a part of a page; cleaning makes the rest of the
+            // difference.
             assert!(
                 programs(Scheme::Chctr) < programs(Scheme::BtrN) * 0.9,
                 "{area:?}"

@@ -1,9 +1,10 @@
-//! Flash behind the index's storage seam, which counts: pages read, pages programmed, units erased.
+//! Flash under the index's storage interface, which counts pages read, pages programmed and units
+//! erased.
 //!
 //! A page that was programmed since its unit was erased cannot be programmed again: the unit is
-//! erased first. What else is in the unit stays readable, since an index that rewrites a part of a
-//! unit (its superblocks) would have it copied by the device; the copies are not counted. It must
-//! never answer with bytes that were not written there.
+//! erased first. The other pages of the unit stay readable. When an index rewrites a part of a unit
+//! (its superblocks), the device would copy the other pages; these copies are not counted. The
+//! flash must never return bytes that were not written at the offset.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -11,22 +12,22 @@ use bimetal_index::storage::{BLOCK_BYTES, Storage, StorageError};
 
 use crate::cache::Work;
 
-/// Flash that keeps its content for as long as one of its handles is there.
+/// Flash that keeps its content while one of its handles exists.
 #[derive(Clone, Debug)]
 pub(super) struct Flash(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
     bytes: Vec<u8>,
-    /// By page: programmed since its unit was erased.
+    /// For each page, whether it was programmed since its unit was erased.
     programmed: Vec<bool>,
     unit_pages: usize,
     work: Work,
 }
 
 impl Flash {
-    /// No flash yet: it grows as it is asked to. A unit of `unit_bytes`, whole pages, is erased at
-    /// once.
+    /// Creates flash of length 0, which grows on request. A unit of `unit_bytes`, a whole number of
+    /// pages, is erased at once.
     pub(super) fn new(unit_bytes: usize) -> Flash {
         Flash(Arc::new(Mutex::new(State {
             bytes: Vec::new(),
@@ -36,7 +37,7 @@ impl Flash {
         })))
     }
 
-    /// Everything done so far.
+    /// Returns all work so far.
     pub(super) fn work(&self) -> Work {
         self.state().work
     }
@@ -103,7 +104,8 @@ impl Storage for Flash {
         let mut state = self.state();
         let len = usize::try_from(len_bytes).map_err(|_| StorageError::Full)?;
         state.bytes.resize(len, 0);
-        // What is given back and taken again was programmed: a unit is erased once between.
+        // Pages that are freed and allocated again remain programmed: their unit is erased before
+        // they are programmed.
         let pages = len / BLOCK_BYTES;
         if state.programmed.len() < pages {
             state.programmed.resize(pages, false);

@@ -1,10 +1,10 @@
-//! The life of one index under one scheme: loaded, worn in, then searched, mixed and updated, and
-//! what each operation asked of the flash.
+//! The life of one index under one scheme, and the flash operations that each of its operations
+//! causes. The index is loaded, worn in, then searched, then mixed, then updated.
 //!
-//! Of the paper's schemes the nodes are charged: pages read for operations and cleaning, pages of
-//! nodes programmed, an erase for each segment that is begun. Log, superblocks and checkpoints,
-//! which the paper does not have, are left out by the engine's own counts. Of the index as it is,
-//! everything is charged that the flash did. An answer that is wrong ends the experiment.
+//! For the paper's schemes, the I/O of nodes is charged: pages read for operations and cleaning,
+//! pages of nodes programmed, and an erase for each segment that is begun. The engine's own
+//! counters leave out the log, superblocks and checkpoints, which the paper does not have. For the
+//! index as it is, everything that the flash did is charged. A wrong answer ends the experiment.
 
 use bimetal_index::storage::BLOCK_BYTES;
 use bimetal_index::{Batch, Db, Durability, Error, Figures};
@@ -17,15 +17,15 @@ use super::scheme::{Area, Scheme};
 use super::setting::Setting;
 use crate::cache::{Costs, Work};
 
-/// The paper's flash.
+/// Times of the paper's flash.
 const COSTS: Costs = Costs {
     read_us: 16.0,
     program_us: 250.0,
     erase_us: 2000.0,
 };
-/// Keys loaded at once.
+/// Number of keys loaded in one batch.
 const LOAD_KEYS: usize = 5_000;
-/// A name for the index; there is no other.
+/// Identifier of the only index.
 const INDEX_ID: u64 = 1;
 
 /// A kind of load.
@@ -41,10 +41,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// In the order in which an index meets them.
+    /// All kinds, in the order in which an index meets them.
     pub const ALL: [Kind; 3] = [Kind::Search, Kind::Mix, Kind::Update];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Search => "search",
@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    /// The paper's loads, in operations a second.
+    /// Returns the paper's loads, in operations per second.
     pub fn loads_per_s(self) -> impl Iterator<Item = u64> {
         let (first, last, step) = match self {
             Kind::Search => (1500, 5000, 500),
@@ -63,21 +63,21 @@ impl Kind {
     }
 }
 
-/// Why an experiment could not be.
+/// Reason why an experiment failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LifeError {
     /// The engine refused or failed.
     #[error("{scheme}: {source}")]
     Index {
-        /// Under which scheme.
+        /// Name of the scheme.
         scheme: &'static str,
-        /// What it said.
+        /// Error of the engine.
         source: Error,
     },
-    /// An answer was wrong: a fault of the engine.
+    /// An answer was wrong, which is a bug of the engine.
     #[error("{scheme}: the key {key} was not found as it was written")]
     Wrong {
-        /// Under which scheme.
+        /// Name of the scheme.
         scheme: &'static str,
         /// The number of the key.
         key: u64,
@@ -87,7 +87,8 @@ pub enum LifeError {
     TooFewKeys,
 }
 
-/// What an operation came to on average, in one kind of load.
+/// Averages over the operations of one kind of load, and the state of the index at the end of the
+/// load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PerOperation {
     /// Pages read.
@@ -96,27 +97,28 @@ pub struct PerOperation {
     pub programs: f64,
     /// Segments erased.
     pub erases: f64,
-    /// What that took, in microseconds.
+    /// Time of this work, in microseconds.
     pub service_us: f64,
-    /// Leaves that were cut into several.
+    /// Leaves that were split.
     pub splits: f64,
-    /// How much of the area was in use at the end; of what it took, where it has no fixed size.
+    /// Share of the area that was in use at the end; for an area without a fixed size, share of the
+    /// used segments.
     pub utilisation: f64,
-    /// Segments with nodes at the end, for each that the area should have; 0 where it has no fixed
-    /// size.
+    /// Number of segments with nodes at the end, relative to the set size of the area; 0 for an
+    /// area without a fixed size.
     pub area_share: f64,
-    /// The part of those segments that was the hot cluster.
+    /// Share of the segments with nodes that belonged to the hot cluster.
     pub hot_share: f64,
-    /// Keys for each node at the end.
+    /// Keys per node at the end.
     pub keys_per_node: f64,
 }
 
-/// One kind of load of a life.
+/// Result of one kind of load in a life.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lived {
-    /// What each operation took, in microseconds, in order.
+    /// Time of each operation in microseconds, in order.
     pub service_us: Vec<f64>,
-    /// The same on average, and what for.
+    /// Averages over the operations.
     pub per_operation: PerOperation,
 }
 
@@ -130,7 +132,7 @@ struct Life {
     area_segments: Option<u32>,
 }
 
-/// Lives through everything under one scheme.
+/// Runs a whole life under one scheme.
 ///
 /// # Errors
 /// [`LifeError`].
@@ -227,7 +229,7 @@ impl Life {
         self.carry_out(asked.ok_or(LifeError::TooFewKeys)?)
     }
 
-    /// Carries out one operation, and says what is charged for it.
+    /// Executes one operation, and returns the work that is charged for it.
     fn carry_out(&self, asked: Asked) -> Result<Work, LifeError> {
         let failed = |source| LifeError::Index {
             scheme: self.scheme.name(),
@@ -258,7 +260,8 @@ impl Life {
         Ok(self.charged(&before.0, before.1))
     }
 
-    /// The paper's trees have no log, so nothing is gained by writing it at once.
+    /// Returns the durability of writes. The paper's trees have no log, so a durable write would
+    /// gain nothing.
     fn durability(&self) -> Durability {
         if self.scheme.is_papers() {
             Durability::Relaxed
@@ -325,7 +328,8 @@ mod tests {
 
     #[test]
     fn a_search_of_a_plain_tree_reads_a_page_on_each_level_and_does_nothing_else() {
-        // 60,000 keys are 345 leaves of 174, more than the 336 children of a root, or 246 of 244.
+        // 60,000 keys fill 345 leaves of 174 keys, more than the 336 children of a root, or 246
+        // leaves of 244 keys.
         for (scheme, levels) in [(Scheme::BtrN, 3), (Scheme::BtrF, 2)] {
             let mut life = life(scheme);
             let expected = Work {
@@ -368,7 +372,7 @@ mod tests {
             let programs = done.programs - work.programs;
             assert_eq!(charged.reads, done.reads - work.reads, "{scheme:?}");
             if scheme.is_papers() {
-                // Beside nodes there are a log, written whole pages at a time, and checkpoints.
+                // Besides nodes, the flash holds a log, written in whole pages, and checkpoints.
                 let nodes = now.segment_written_bytes - figures.segment_written_bytes;
                 assert_eq!(charged.programs, nodes / BLOCK_BYTES as u64, "{scheme:?}");
                 assert!(charged.programs <= programs, "{scheme:?}");
@@ -377,7 +381,7 @@ mod tests {
                     "{scheme:?}: {programs}"
                 );
             } else {
-                // Each commit is durable, so it takes a page of the log at least.
+                // Each commit is durable, so it writes at least one page of the log.
                 assert_eq!(charged.programs, programs, "{scheme:?}");
                 assert!(charged.programs >= 3_000, "{scheme:?}");
                 assert_eq!(charged.erases, done.erases - work.erases, "{scheme:?}");

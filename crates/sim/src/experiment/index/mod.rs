@@ -1,10 +1,10 @@
 //! The CHC-Tree paper's experiment: a closed queue of searches, insertions and deletions on one
-//! flash device, by the paper's tree, by two B+-trees, and by the index as it is.
+//! flash device, served by the paper's tree, by two B+-trees, and by the index as it is.
 //!
-//! Source: section 3 of the paper (Byun 2011; its figures 1 and 2); what it leaves open, and what
-//! was chosen, is in docs/experiments/chc-tree.md. The trees are all the engine of `bimetal-index`
-//! over a flash that counts: this module must never hold a second version of a node, a class or a
-//! cleaner.
+//! Source: section 3 of the paper (Byun 2011; its figures 1 and 2). docs/experiments/chc-tree.md
+//! lists what the paper leaves open, and the choices made here. All trees are the engine of
+//! `bimetal-index` over a flash that counts: this module must never hold a second version of a
+//! node, a class or a cleaner.
 
 mod comparison;
 mod flash;

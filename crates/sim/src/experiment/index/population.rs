@@ -1,24 +1,24 @@
-//! The keys there are and those that are not, in a hot and a cold part, and what is done with them.
+//! The present and absent keys, in a hot and a cold part, and the operations on them.
 
 use bimetal_rt::Rng;
 
 use super::setting::{KeyForm, Setting};
 
-/// Length of a record in the file that values point into.
+/// Length in bytes of a record in the file that values point into.
 const RECORD_BYTES: u64 = 100;
 
-/// What is asked of the index.
+/// Operation on the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// A key that is there.
+    /// Search for a present key.
     Search(u64),
-    /// A key that is not there.
+    /// Insertion of an absent key.
     Insert(u64),
-    /// A key that is there.
+    /// Deletion of a present key.
     Delete(u64),
 }
 
-/// Keys by number, of which every other one is there at the beginning.
+/// Keys by number; every other key is present at the beginning.
 #[derive(Debug)]
 pub(super) struct Population {
     form: KeyForm,
@@ -40,7 +40,7 @@ impl Part {
         Part { present, absent }
     }
 
-    /// Moves a random one of `from` to `to`. None if there is none.
+    /// Moves a random number from `from` to `to`. Returns `None` if `from` is empty.
     fn pass(from: &mut Vec<u64>, to: &mut Vec<u64>, rng: &mut Rng) -> Option<u64> {
         let count = from.len() as u64;
         (count > 0).then(|| {
@@ -59,7 +59,8 @@ impl Part {
     }
 }
 
-/// A number that looks random, always the same for the same one (the finaliser of MurmurHash3).
+/// Returns a number that looks random and depends only on the given number (the finaliser of
+/// MurmurHash3).
 fn scattered(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
@@ -80,7 +81,7 @@ impl Population {
         }
     }
 
-    /// The key of a number; keys are ordered as their numbers are.
+    /// Returns the key of a number; keys have the order of their numbers.
     pub(super) fn key(&self, number: u64) -> [u8; 8] {
         let key = match self.form {
             KeyForm::Dense => number,
@@ -92,18 +93,18 @@ impl Population {
         key.to_be_bytes()
     }
 
-    /// The value of a number's key: where its record is.
+    /// Returns the value of a number's key, which is the offset of its record.
     pub(super) fn value(&self, number: u64) -> [u8; 8] {
         let record = scattered(!number) % self.numbers;
         (record * RECORD_BYTES).to_le_bytes()
     }
 
-    /// The numbers that are there at the beginning, in order.
+    /// Returns the numbers of the keys that are present at the beginning, in order.
     pub(super) fn loaded(&self) -> impl Iterator<Item = u64> {
         (0..self.numbers).step_by(2)
     }
 
-    /// A search of any key that is there. None if there is none.
+    /// Draws a search for any present key. Returns `None` if there is no present key.
     pub(super) fn search(&self, rng: &mut Rng) -> Option<Asked> {
         let hot = self.hot.present.len() as u64;
         let all = hot + self.cold.present.len() as u64;
@@ -117,7 +118,8 @@ impl Population {
         })
     }
 
-    /// An insertion or a deletion, equally often. None if a part has run out of keys.
+    /// Draws an insertion or a deletion, with equal chances. Returns `None` if a part has run out
+    /// of keys.
     pub(super) fn update(&mut self, rng: &mut Rng) -> Option<Asked> {
         let is_hot = rng.chance(1.0 - self.hot_share);
         let part = if is_hot {

@@ -1,5 +1,5 @@
-//! The closed queue: clients that think, one device that serves them in the order in which they
-//! come.
+//! The closed queue: clients that think, and one device that serves their requests in the order of
+//! arrival.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,21 +7,22 @@ use std::collections::BinaryHeap;
 use bimetal_rt::Rng;
 use serde::Serialize;
 
-/// Of the operations, this part from the first on is not measured.
+/// Divisor of the number of operations: this part, from the first one on, is not measured.
 const UNMEASURED_SHARE: usize = 10;
 
-/// What the clients saw.
+/// Service that the clients received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Served {
-    /// Operations done in a second.
+    /// Number of completed operations per second.
     pub done_per_s: f64,
-    /// From asking to the answer, on average, in milliseconds.
+    /// Mean time from a request to its answer, in milliseconds.
     pub mean_ms: f64,
 }
 
-/// Serves operations that take `service_us` each, in this order, to `clients` clients that think
-/// for clients / `asked_per_s` seconds on average (exponentially distributed) between two
-/// operations. Without waiting and service, `asked_per_s` would be done.
+/// Serves operations that take `service_us` each, in this order, to `clients` clients. Between two
+/// operations a client thinks for clients / `asked_per_s` seconds on average (exponentially
+/// distributed). So `asked_per_s` operations would complete per second if waiting and service took
+/// no time.
 pub fn serve(service_us: &[f64], clients: u64, asked_per_s: u64, rng: &mut Rng) -> Served {
     let think_ns = clients as f64 / asked_per_s as f64 * 1e9;
     let mut think = || rng.exponential(think_ns) as u64;

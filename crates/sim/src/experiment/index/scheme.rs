@@ -1,20 +1,21 @@
-//! The schemes that are compared: each is a way to set the engine up, and what of its I/O is
-//! charged.
+//! The schemes that are compared. A scheme decides the options of the engine, and which part of its
+//! I/O is charged.
 
 use bimetal_index::{Clusters, Figures, Options, PaperRules};
 use serde::Serialize;
 
 use super::setting::{FIELD_BYTES, FILL_FULL, FILL_NORMAL, Setting};
 
-/// Clusters of this many segments are never full: an index is loaded before its area is known.
+/// Number of segments of a cluster that is never full: an index is loaded before its area is known.
 const SEGMENTS_ANY: u32 = u32::MAX / 4;
-/// The part of the data's bytes that changes may take in memory, and that memory has in all.
+/// Divisor of the size of the data that gives the memory for changes. All memory is
+/// `MEMORY_PER_BUFFER` times as much.
 const BUFFER_SHARE: u64 = 10;
 const MEMORY_PER_BUFFER: u64 = 4;
-/// An index needs this much memory at least.
+/// Minimum memory of an index, in bytes.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 const LOG_BYTES: u64 = 4 << 20;
-/// Node of the engine as it is, in bytes.
+/// Node size of the engine with its own rules, in bytes.
 const OUR_NODE_BYTES: usize = 8 << 10;
 
 /// A scheme.
@@ -31,13 +32,13 @@ pub enum Scheme {
     Ours,
 }
 
-/// How much flash a scheme of the paper has.
+/// Amount of flash that a scheme of the paper has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Area {
-    /// All have what the ordinary B+-tree fills as it is set.
+    /// All schemes have the area that the ordinary B+-tree fills to the set utilisation.
     Same,
-    /// Each has what its own nodes fill as it is set.
+    /// Each scheme has the area that its own nodes fill to the set utilisation.
     Own,
 }
 
@@ -45,7 +46,7 @@ impl Area {
     /// Both readings.
     pub const ALL: [Area; 2] = [Area::Same, Area::Own];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Area::Same => "same",
@@ -58,7 +59,7 @@ fn segments(bytes: f64, setting: &Setting) -> u32 {
     (bytes / setting.utilisation / f64::from(setting.segment_bytes)).ceil() as u32
 }
 
-/// Segments of the area that the ordinary B+-tree fills.
+/// Returns the number of segments of the area that the ordinary B+-tree fills.
 fn same_segments(setting: &Setting) -> u32 {
     let row_bytes = 2 * FIELD_BYTES as usize;
     let rows = ((setting.node_bytes - bimetal_index::node::HEADER_BYTES) / row_bytes) as f64;
@@ -70,7 +71,7 @@ impl Scheme {
     /// All schemes.
     pub const ALL: [Scheme; 4] = [Scheme::Chctr, Scheme::BtrN, Scheme::BtrF, Scheme::Ours];
 
-    /// Its name, as the paper has it.
+    /// Returns the name, which is that of the paper.
     pub fn name(self) -> &'static str {
         match self {
             Scheme::Chctr => "CHCTR",
@@ -80,18 +81,19 @@ impl Scheme {
         }
     }
 
-    /// True for the schemes of the paper, which have neither log nor checkpoints to be charged, and
-    /// an area of a fixed size.
+    /// Returns true for the schemes of the paper, whose log and checkpoints are not charged, and
+    /// whose area has a fixed size.
     pub(super) fn is_papers(self) -> bool {
         self != Scheme::Ours
     }
 
-    /// The engine, set up to be loaded.
+    /// Returns the options of the engine for loading.
     pub(super) fn to_load(self, setting: &Setting) -> Options {
         self.options(setting, SEGMENTS_ANY, SEGMENTS_ANY)
     }
 
-    /// The same with the area it is to have, given what it is like when it has been loaded.
+    /// Returns the options of the engine for running, with an area that depends on the counters
+    /// after loading.
     pub(super) fn to_run(self, setting: &Setting, area: Area, loaded: &Figures) -> Options {
         let live = loaded.space.live_bytes as f64;
         let (hot, cold) = match (self, area) {
@@ -154,7 +156,7 @@ impl Scheme {
         }
     }
 
-    /// Segments that a scheme of the paper has, in all its clusters.
+    /// Returns the number of segments of a scheme of the paper, in all its clusters.
     pub(super) fn area_segments(options: &Options) -> Option<u32> {
         options.paper.map(|rules| match rules.clusters {
             Clusters::One { segments } => segments,

@@ -1,16 +1,16 @@
-//! What the paper leaves open: the parameters, one value each, frozen before the first run
+//! The parameters that the paper leaves open, with one value each, frozen before the first run
 //! (docs/experiments/chc-tree.md).
 
 use serde::Serialize;
 
-/// Bytes of a key, and of a value.
+/// Length of a key, and of a value, in bytes.
 pub(super) const FIELD_BYTES: u64 = 8;
-/// The fill of the paper's ordinary tree, which is also what the area is reckoned by.
+/// Fill factor of the paper's ordinary tree, from which the area is also computed.
 pub(super) const FILL_NORMAL: f64 = 0.69;
-/// The fill of its dense tree.
+/// Fill factor of the paper's dense tree.
 pub(super) const FILL_FULL: f64 = 0.97;
 
-/// How keys look.
+/// Form of the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyForm {
@@ -20,29 +20,29 @@ pub enum KeyForm {
     Spread,
 }
 
-/// Everything that is the same for all schemes.
+/// Parameters that are the same for all schemes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Setting {
-    /// What is different about it.
+    /// Name of the setting, which describes its difference from the chosen one.
     pub name: String,
     /// Length of a node, in bytes.
     pub node_bytes: usize,
     /// Length of a segment, in bytes.
     pub segment_bytes: u32,
-    /// Keys that are loaded.
+    /// Number of keys that are loaded.
     pub keys: u64,
-    /// How they look.
+    /// Form of the keys.
     pub key_form: KeyForm,
-    /// The part of the keys that is hot, and of the leaves, and of the same area; the rest of the
-    /// updates, in numbers from 0 to 1, goes there.
+    /// Share, from 0 to 1, of the keys that are hot. It is also the hot share of the leaves and of
+    /// the same area. The remaining share of the updates goes to the hot keys.
     pub hot_share: f64,
-    /// How much of the area is in use after loading.
+    /// Share of the area that is in use after loading.
     pub utilisation: f64,
-    /// Clients of the closed queue.
+    /// Number of clients of the closed queue.
     pub clients: u64,
-    /// Updates before anything is measured.
+    /// Number of updates before the measurement.
     pub warm_up: u64,
-    /// Operations of each kind of load.
+    /// Number of operations of each kind of load.
     pub operations: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The sweep: one parameter changed at a time, to see which decide.
+//! The sweep: one parameter is changed at a time, to find the parameters that matter.
 
 use serde::Serialize;
 
@@ -7,16 +7,16 @@ use super::life::LifeError;
 use super::scheme::{Area, Scheme};
 use super::setting::{KeyForm, Setting};
 
-/// One setting, and what the paper's tree gains in it.
+/// One setting, and the gains of the paper's tree in it.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepPoint {
     /// The setting.
     pub setting: Setting,
-    /// Over each of the others.
+    /// Gains over each of the other schemes.
     pub gains: Vec<Gain>,
 }
 
-/// The settings of the sweep.
+/// Returns the settings of the sweep.
 pub fn settings(base: &Setting) -> Vec<Setting> {
     let changed = |name: &str, change: fn(&mut Setting)| {
         let mut setting = base.clone();
@@ -44,8 +44,8 @@ pub fn settings(base: &Setting) -> Vec<Setting> {
     ]
 }
 
-/// Runs the paper's schemes in every setting, where all have the same area, telling how many of how
-/// many settings are done.
+/// Runs the paper's schemes in every setting, all with the same area. After each setting, calls
+/// `progress` with the number of finished settings and the number of all settings.
 ///
 /// # Errors
 /// [`LifeError`].

@@ -1,4 +1,4 @@
-//! Bugs of a mirror in use: each shows while the volume is open, or at the power cut that follows.
+//! Bugs of a mirror in use: each shows while the volume is open, or after the next power cut.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use bimetal_rt::{Rng, Rt};
 use super::super::stack::SideStack;
 use super::{Bug, Plant, Planted};
 
-/// A side that does not keep the order of its data.
+/// Returns a side that does not keep the order of its data.
 pub(super) fn bad_side(rt: &Rt, plant: Plant, below: Rc<dyn Device>) -> Rc<dyn Device> {
     Rc::new(Planted(Rc::new(BadSide {
         rt: rt.clone(),
@@ -24,7 +24,7 @@ pub(super) fn bad_side(rt: &Rt, plant: Plant, below: Rc<dyn Device>) -> Rc<dyn D
     })))
 }
 
-/// A mirror that answers what it should not.
+/// Returns a mirror that gives wrong answers.
 pub(super) fn bad_mirror(
     rt: &Rt,
     plant: Plant,
@@ -46,7 +46,7 @@ struct BadSide {
     rt: Rt,
     plant: Plant,
     below: Rc<dyn Device>,
-    /// Ranges whose write is held back until a newer one has passed it.
+    /// Ranges whose write is delayed, so that a newer write may overtake it.
     late: RefCell<RangeSet>,
     rng: RefCell<Rng>,
 }
@@ -58,7 +58,7 @@ impl Bug for BadSide {
 
     async fn run(self: Rc<Self>, request: Request) -> IoResult {
         let range = request.offset..request.end();
-        // The superblocks are left alone: what is planted is a bug in the order of data.
+        // The superblocks are not affected: the bug concerns the order of data.
         let data = request.op == Op::Write && request.offset >= 64 << 10;
         let strikes = data && !request.flags.fua && self.rng.borrow_mut().chance(0.1);
         if !strikes || !self.late.borrow().is_clear(&range) {
@@ -69,7 +69,7 @@ impl Bug for BadSide {
             let state = Rc::clone(&self);
             let late = async move {
                 state.rt.sleep(Duration::from_millis(15)).await;
-                // Whether the late write fails is nothing anybody would learn.
+                // The write has been acknowledged already, so its error would reach no caller.
                 let _ = state.below.submit(request).await;
                 state.late.borrow_mut().remove(range);
             };

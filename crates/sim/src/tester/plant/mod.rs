@@ -1,6 +1,6 @@
-//! Planted bugs: each breaks one promise of the mirror from outside of it, so that the tester is
-//! tested. None of them is a path in the code that ships: `live` wraps the mirror or a side in use,
-//! `recovery` a side whose traces a later life finds.
+//! Planted bugs, which test the tester: each breaks one promise of the mirror from outside. No
+//! planted bug is a path in production code. `live` wraps the mirror or a side in use; `recovery`
+//! wraps a side whose state a later life finds.
 
 mod live;
 mod recovery;
@@ -22,18 +22,18 @@ use super::stack::SideStack;
 pub enum Plant {
     /// A mirror that reads from a side that lags.
     ServesLagging,
-    /// A mirror that acknowledges writes while the exposure is at its bound.
+    /// A mirror that acknowledges writes although the exposure is at its bound.
     AcknowledgesBeyondBound,
     /// A side that applies overlapping writes in the wrong order, now and then.
     AppliesOutOfOrder,
-    /// A side that takes a write for replaced that was not, and drops it, now and then.
+    /// A side that now and then drops a write as if a newer write had replaced it.
     DropsWrite,
     /// A mirror whose flush reaches no side.
     SkipsFlush,
-    /// A mirror whose report of the exposure is a write behind the truth: it acknowledges before it
-    /// counts.
+    /// A mirror that acknowledges a write before counting it, so its reported exposure is one write
+    /// too low.
     AcknowledgesBeforeStored,
-    /// A side that acknowledges flushes and does none (T2).
+    /// A side that acknowledges flushes without flushing (T2).
     LiesAboutFlush,
     /// A side whose superblock never says that a peer may be ahead (T6).
     ForgetsActive,
@@ -41,25 +41,26 @@ pub enum Plant {
     ForgetsRebuild,
     /// A side whose superblock never says that an epoch has begun (T7).
     ForgetsEpochs,
-    /// A side that remembers only while it is in use what others lack: its map is never stored
-    /// (T3).
+    /// A side whose dirty-region bitmap is never stored: it knows which regions its peers lack only
+    /// while it is in use (T3).
     ForgetsMap,
-    /// A side that is found with the checkpoint of an earlier life (T3).
+    /// A side that never stores a checkpoint, so that a later life finds an earlier one (T3).
     ForgetsCheckpoints,
     /// An opening that does not see the log of one side (T3).
     HidesLog,
-    /// An opening that believes an entry of the log that is not whole (T3).
+    /// An opening that accepts an incomplete entry of the log (T3).
     ShortensEntry,
     /// A mirror that keeps no checksums (T11).
     ChecksNothing,
-    /// A mirror that opens whatever is missing (T7).
+    /// A mirror that opens even if needed sides are missing (T7).
     OpensRegardless,
-    /// A side that does not flush its marks before it goes on (T2).
+    /// A side that ignores a flush directly after a superblock write: the mark in the superblock is
+    /// not durable before later writes (T2).
     UnorderedMarks,
 }
 
 impl Plant {
-    /// All of them.
+    /// All planted bugs.
     pub const ALL: [Plant; 17] = [
         Plant::ServesLagging,
         Plant::AcknowledgesBeyondBound,
@@ -80,7 +81,7 @@ impl Plant {
         Plant::UnorderedMarks,
     ];
 
-    /// The name on a command line.
+    /// Returns the name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Plant::ServesLagging => "serves-lagging",
@@ -103,15 +104,16 @@ impl Plant {
         }
     }
 
-    /// The classes that are on when it is looked for: those by default, or those that it takes.
+    /// Returns the classes that are on while the tester searches for the bug: the default ones, or
+    /// the ones that the bug needs.
     pub fn classes(self) -> Classes {
         match self {
             Plant::ChecksNothing => [Class::Rot, Class::LostWrites, Class::MisdirectedWrites]
                 .into_iter()
                 .collect(),
             Plant::ForgetsRebuild => [Class::Alone, Class::CrashInResync].into_iter().collect(),
-            // Where all sides must have a change no side lags, and much of what is forgotten is not
-            // missed. A deep queue only takes long.
+            // If every side must have a change before its acknowledgement, no side lags, and much
+            // of the forgotten data is not missed. A deep queue only takes long.
             _ => {
                 let hides =
                     |class: &Class| matches!(class, Class::AcknowledgeAll | Class::DeepQueue);
@@ -122,7 +124,7 @@ impl Plant {
     }
 }
 
-/// Puts the bugs of a side over its device.
+/// Wraps the device of a side in a planted bug, if this side has the bug.
 pub fn in_side(rt: &Rt, plant: Plant, index: usize, below: Rc<dyn Device>) -> Rc<dyn Device> {
     if index != 1 && plant != Plant::ChecksNothing {
         return below;
@@ -147,7 +149,7 @@ pub fn in_side(rt: &Rt, plant: Plant, index: usize, below: Rc<dyn Device>) -> Rc
     }
 }
 
-/// How a volume is started.
+/// Returns the way in which a volume is opened.
 pub fn start(plant: Option<Plant>) -> How {
     match plant {
         Some(Plant::OpensRegardless) => How::Regardless,
@@ -155,7 +157,7 @@ pub fn start(plant: Option<Plant>) -> How {
     }
 }
 
-/// Puts the bugs of a mirror over it.
+/// Wraps the mirror in a planted bug, if it is a bug of the mirror.
 pub fn over_mirror(
     rt: &Rt,
     plant: Plant,
@@ -172,12 +174,12 @@ pub fn over_mirror(
     }
 }
 
-/// A bug in the place of a device.
+/// A bug that handles the requests of a device.
 trait Bug {
-    /// The device that it is planted over.
+    /// Returns the device under the bug.
     fn below(&self) -> &dyn Device;
 
-    /// Does something about a request.
+    /// Handles a request.
     async fn run(self: Rc<Self>, request: Request) -> IoResult;
 }
 

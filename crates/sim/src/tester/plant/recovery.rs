@@ -1,9 +1,8 @@
-//! Bugs of recovery and durability: a side that stores something else than it was given, or shows
-//! something else than it has stored. What they break is found by a later life.
+//! Bugs of recovery and durability: a side stores content other than the written content, or
+//! returns content other than the stored content. A later life detects the effect.
 //!
-//! A bug begins when the superblock of a formatted side has been read, so formatting is as it
-//! should be. Nothing here may break more than the one promise: what is not named is passed on as
-//! it is.
+//! A bug begins when the superblock of a formatted side has been read, so formatting is correct. A
+//! bug must break no promise but its own: all other requests are passed on unchanged.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -18,19 +17,20 @@ use twox_hash::XxHash3_64;
 
 use super::{Bug, Plant, Planted};
 
-/// Where the checkpoints are.
+/// Byte range of the checkpoints on a side.
 const CHECKPOINTS: Range<u64> = 4 << 10..12 << 10;
-/// A page of the map has as many sectors, each with a checksum of its own.
+/// Number of sectors of a page of the dirty-region bitmap; each sector has its own checksum.
 const SECTORS: u64 = 8;
 const SECTOR_BYTES: usize = 512;
-/// What a header of the log begins with; its checksum follows, then what that is of.
+/// Magic at the start of an entry of the log. A checksum follows, and then the bytes that it
+/// covers.
 const ENTRY_MAGIC: &[u8; 8] = b"BMLOG\0\0\x01";
 const ENTRY_CHECKSUM_AT: usize = 8;
 const ENTRY_CHECKED_FROM: usize = 12;
 const ENTRY_RECORDS_AT: usize = 96;
 const ENTRY_RECORD_BYTES: usize = 24;
 
-/// Puts a bug over the device of a side.
+/// Wraps the device of a side in a bug.
 pub(super) fn bad_side(rt: &Rt, plant: Plant, below: Rc<dyn Device>) -> Rc<dyn Device> {
     Rc::new(Planted(Rc::new(BadSide {
         rt: rt.clone(),
@@ -47,13 +47,13 @@ struct BadSide {
     rt: Rt,
     plant: Plant,
     below: Rc<dyn Device>,
-    /// The superblock that this life found.
+    /// Superblock that this life has read first.
     found: RefCell<Option<Superblock>>,
-    /// Something was written to the side in this life.
+    /// Whether the side has been written in this life.
     in_use: Cell<bool>,
-    /// The last write was one of a superblock.
+    /// Whether the last write was a write of a superblock.
     marked: Cell<bool>,
-    /// Blocks that are known until the program ends.
+    /// Blocks whose written content is known only until the program ends.
     forgotten: RefCell<BTreeMap<u64, Payload>>,
 }
 
@@ -79,7 +79,7 @@ impl BadSide {
         one && (request.offset == 0 || request.offset == last)
     }
 
-    /// The bytes of the side that it forgets.
+    /// Returns the byte range of the side whose writes the bug forgets.
     fn forgets(&self) -> Option<Range<u64>> {
         let found = self.found.borrow();
         let layout = found.as_ref()?.layout;
@@ -125,14 +125,15 @@ impl BadSide {
                 if self.plant != Plant::ForgetsMap {
                     return Ok(Reply::Done);
                 }
-                // A page of the map that was written must be whole, and says nothing.
+                // A page of the bitmap that was written must be valid, but must not mark any
+                // region.
                 request.payload = self.empty_pages(&request);
             }
         }
         self.below.submit(request).await
     }
 
-    /// Pages of the map that mark nothing, in the place of those that are written.
+    /// Returns pages of the bitmap without marks, which replace the written pages.
     fn empty_pages(&self, request: &Request) -> Payload {
         let found = self.found.borrow();
         let found = found.as_ref().expect("a bug begins when it was read");
@@ -150,7 +151,7 @@ impl BadSide {
         self.rt.pool().copy_of(&bytes).into()
     }
 
-    /// Writes another superblock than the one that was given.
+    /// Replaces the superblock in a write request by a false one.
     fn falsify(&self, request: &mut Request) {
         let Ok(Some(mut superblock)) = Superblock::decode(&request.payload.to_vec()) else {
             return;
@@ -217,7 +218,7 @@ impl BadSide {
         Ok(Reply::Data(shown))
     }
 
-    /// Notes the superblock that is read, and shows it, maybe as another one.
+    /// Records a superblock that was read, and returns it, possibly falsified.
     fn look(&self, data: Payload) -> Payload {
         let Ok(Some(mut superblock)) = Superblock::decode(&data.to_vec()) else {
             return data;
@@ -232,7 +233,7 @@ impl BadSide {
         self.rt.pool().copy_of(&superblock.encode()).into()
     }
 
-    /// Makes zeroes of the last block of the newest entry in the log, and its checksums right.
+    /// Zeroes the last block of the newest entry in the log, and updates the checksums to match.
     async fn shorten_newest_entry(&self) -> Result<(), IoError> {
         let Some(log) = self.log() else { return Ok(()) };
         let whole = Request::read(log.start, log.end - log.start);
@@ -268,7 +269,8 @@ fn block_of(payload: &Payload, index: usize) -> Payload {
     payload.slice(index * bytes..(index + 1) * bytes)
 }
 
-/// What has to be known of an entry of the log to spoil it; `docs/format/mirror-side.md` draws it.
+/// Fields of an entry of the log that are needed to spoil it; `docs/format/mirror-side.md` shows
+/// the layout.
 struct Entry {
     position: u64,
     blocks: u64,
@@ -289,7 +291,7 @@ impl Entry {
         })
     }
 
-    /// Says in its header that its last block is zeroes.
+    /// Changes a header to say that the last block of the entry is zeroes.
     fn forge_last(&self, header: &mut [u8]) {
         let sums_at = ENTRY_RECORDS_AT + self.records * ENTRY_RECORD_BYTES;
         let last_at = sums_at + (self.blocks as usize - 1) * 4;

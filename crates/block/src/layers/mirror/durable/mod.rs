@@ -226,7 +226,7 @@ impl Durable {
         let _one = self.flushing.acquire(1).await;
         let (number, outcome) = self.last_flush.get();
         if number > before {
-            // That flush began while this one waited, so it covers the same changes.
+            // The other flush began while this call waited, so that flush covers the same changes.
             return outcome;
         }
         let number = self.flushes.get() + 1;
@@ -298,8 +298,8 @@ impl Durable {
         }
     }
 
-    /// Returns true while changes are in flight that began before the last failure: it may have
-    /// dropped a part of what they have written so far.
+    /// Returns true while changes are in flight that began before the last failure: the failure may
+    /// have dropped a part of the content that they have written so far.
     fn older_are_in_flight(&self) -> bool {
         let in_flight = self.in_flight.borrow();
         let oldest = in_flight.keys().next();
@@ -332,7 +332,7 @@ impl Durable {
     /// Admits a change once the bytes kept stay within their bound, after a flush if needed.
     ///
     /// # Errors
-    /// That of the flush.
+    /// The error of the flush.
     async fn admit(&self, bytes: u64) -> Result<Room<'_>, IoError> {
         if self.room.free() == 0 || !self.has_room(bytes) {
             let _turn = self.room.acquire(1).await;

@@ -22,8 +22,8 @@ use crate::request::{BLOCK_BYTES, Flags, IoResult, Op, Reply, Request};
 
 type Blocks = BTreeMap<u64, Payload>;
 
-/// A device with a volatile cache. A flush that fails removes some blocks from the cache for good:
-/// no later flush covers them. Blocks that are not in the maps are zeroes.
+/// A device with a volatile cache. A flush that fails permanently removes some blocks from the
+/// cache: no later flush covers them. Blocks that are not in the maps are zeroes.
 struct Dropping {
     rt: Rt,
     geometry: Geometry,

@@ -1,100 +1,93 @@
-//! The decision what to do with the sides that were found: which of them are the volume, which
-//! are behind and how, and when the volume must not be opened. Pure: no I/O, no clock, no state.
-//! It must never take for the volume what may lack a flushed change, unless the operator says so.
-//! T6, T7 and T8 stand in `docs/trust.md`.
+//! The decision on the sides found at an opening: which sides are the volume, which are behind and
+//! how far, and when the volume must not be opened. The decision is pure: no I/O, no clock, no
+//! state. It must never take a side for the volume that may lack a flushed change, unless the
+//! operator says so. T6, T7 and T8 are defined in `docs/trust.md`.
 //!
 //! # Rules
 //!
-//! **Who is related.** Every side carries the history of its epochs. Side P *descends* from side Q
-//! when the identity of Q's current epoch is in P's history, or has been dropped from it and is the
-//! one that P's table has for Q ([`is_past`]). Numbers decide nothing: two sides that each ran
-//! alone both count on from the same number.
+//! - **Descent.** Every side carries the history of its epochs. Side P *descends* from side Q when
+//!   the identity of Q's current epoch is in P's history, or has been dropped from it and is the
+//!   one that P's table has for Q ([`is_past`]). Epoch numbers decide nothing: two sides that each
+//!   ran alone both continue from the same number.
+//! - **The newest epoch.** The newest epoch is that of the side that descends from every other
+//!   consistent side. If there is no such side, two sides each ran without the other: they have
+//!   diverged (split brain, T8). If a side's epoch may only have been dropped from a full history,
+//!   and no table names it, this cannot be decided, and the opening is refused too.
+//! - **Witnesses.** Three kinds of sides have no vote: inconsistent sides, because the decision
+//!   whose content counts was made when their rebuild began; sides that the operator gave up by
+//!   naming them in `rebuild`, which resolves a split; and sides whose logs have lost entries that
+//!   had been durable ([`Seen::damaged`]). Their knowledge still counts as evidence. If an
+//!   inconsistent side was told of an epoch after the newest of the others, these are not the
+//!   newest. Nor are they if a damaged side was told of an epoch without them, or that they had an
+//!   epoch which they do not have.
+//! - **Sources.** The sources are the sides whose logs together make the volume: the consistent
+//!   members of the newest epoch, whatever their state is. A side whose superblock still has an
+//!   earlier epoch is a source when every epoch after its own has it as a member: the crash came
+//!   before it was told. A side is an older copy of itself, and is made anew, when it lacks changes
+//!   that a peer knows it had ([`Seen::shared_below`]; a clean or idle (`Quiet`) peer says it of
+//!   all sides), when it is clean while a peer has more, or when its current epoch is neither the
+//!   newest nor the one that the table of the side with the newest history names as its last.
+//! - **Sides that may be ahead (T7).** A missing durable member of the newest epoch may have
+//!   acknowledged flushes that the sources lack. So may the true side of which an older copy was
+//!   found: a member that is neither a source nor about to join. No side is ahead of a source that
+//!   has the newest epoch and is clean or idle (`Quiet`). A side that is not durable may be
+//!   missing, but not all durable members at once: a flush counts only on durable sides. A damaged
+//!   member may be ahead when it has been complete up to more than the sources are. The only member
+//!   of an epoch starts alone, also after a crash (T6). The operator can [`Force`] the opening.
+//! - **Records that count.** When every side of the table is a source, every record in their logs
+//!   counts. Otherwise only complete changes count: none from [`Plan::counts_below`] on (T6). That
+//!   holds when a side is missing, and also when a side is behind: it may have a change that the
+//!   members lost in a crash, and would bring the change back (T4) unless the epoch that the
+//!   opening begins says from where on changes do not count. And a change that counts beside a side
+//!   that is behind must count without that side too, at the next opening.
+//! - **The table of sides.** The side with the newest history has the newest table of sides,
+//!   because every change of the table comes with an epoch. A side that it does not list has left
+//!   the volume, or was about to join when a crash intervened: it is left alone, as if missing. A
+//!   place that no configured side has is given up with the next epoch, unless its side counts and
+//!   may be ahead. A side that the operator gives up and that does not belong to the volume, such
+//!   as a new disk in the place of a dead one, is made anew ([`Plan::made`]) in the place of a side
+//!   that was not found, or in a free place.
+//! - **The size.** The side with the newest history has the newest size, for the same reason.
+//!   Another source with a smaller size is grown: no change was written beyond that size before
+//!   every member had the new size.
+//! - **Sides that are behind.** A side lacks the regions changed since the last epoch of which it
+//!   was a member. Its own changes count only up to the first change of any epoch that followed
+//!   ([`Behind::Since`]), and no further than the sources are complete: the sources may have lost
+//!   unflushed changes in a crash, and these then count nowhere. The epoch that the opening begins
+//!   says so to sides that come later. Everything is copied when that last epoch is unknown or has
+//!   been dropped from the history, and when the side should have been a member of an epoch between
+//!   that one and the newest: it is then an older copy (or was lost while it was being told). An
+//!   older copy from the very epoch in which the side was left cannot be recognised.
 //!
-//! **Which epoch is the newest.** The one whose history contains the current epoch of every other
-//! consistent side. When there is none, two sides each ran without the other: split (T8). When a
-//! side's epoch may only have been dropped from a full history, and no table names it, that cannot
-//! be told: refused too.
+//! # Duties of the running volume
 //!
-//! **Who is asked.** Inconsistent sides are not: when one began to be rebuilt, it was decided whose
-//! content counts. Neither are sides that the operator gave up by naming them in `rebuild`; that is
-//! how a split is resolved. Neither are sides whose logs have lost entries that had been durable
-//! ([`Seen::damaged`]). What they know still counts as evidence: if an inconsistent side was told
-//! of an epoch after the newest of the others, these are not the newest; nor are they if a damaged
-//! side was told of one without them, or that they had one which they do not have.
-//!
-//! **Sources.** The sides whose logs together make the volume: the consistent members of the newest
-//! epoch, whatever their state is. A side whose superblock still has an earlier epoch is one of
-//! them when every epoch after its own has it as a member: the crash came before it was told. A
-//! side that lacks what a peer knows it had ([`Seen::shared_below`]; a clean or quiet peer says it
-//! of all sides), or that is clean while a peer has more, is an older copy of itself, and is made
-//! anew. So is one whose current epoch is neither the newest nor one that the table of the side
-//! with the newest history names as its last.
-//!
-//! **Who may be ahead (T7).** A durable member of the newest epoch that is missing may have
-//! acknowledged flushes that the sources lack, and so may the true side of which an older copy was
-//! found: a member that is neither a source nor about to join. Nobody is ahead of a source that has
-//! the newest epoch and is clean or quiet. A side that is not durable may be missing, but not all
-//! durable members at once: flushed is what a durable side has. A damaged member may be ahead when
-//! it has been complete up to more than the sources are. The only member of an epoch starts alone,
-//! also after a crash (T6). The operator can [`Force`] the opening.
-//!
-//! **What counts.** When every side of the table is a source, every record in their logs. Else only
-//! what is complete: nothing from [`Plan::counts_below`] on (T6). That goes for a side that is
-//! missing, and for one that is behind: it may have a change that the members have lost in a crash,
-//! and would bring it back (T4) unless the epoch that the opening begins says from where on it does
-//! not count. And what counts beside a side that is behind must count without it as well, at the
-//! next opening.
-//!
-//! **Who is listed.** The side with the newest history has the newest table of sides, because every
-//! change of the table comes with an epoch. A side that it does not list has left the volume, or
-//! was about to come when a crash intervened: it is left alone, as if it were missing. A place that
-//! no configured side has is given up with the next epoch, unless its side counts and may be ahead.
-//! A side that the operator gives up and that is none of the volume, such as a new disk in the
-//! place of a dead one, is made anew ([`Plan::made`]) in the place of one that was not found, or a
-//! free one.
-//!
-//! **How large it is.** The side with the newest history has the newest size, for the same reason.
-//! A smaller one of another source is grown: nothing was written beyond it before every member had
-//! the new size.
-//!
-//! **Behind.** A side lacks the regions changed since the last epoch it was a member of, and its
-//! own changes count only up to the first change of any epoch that followed ([`Behind::Since`]),
-//! and no further than the sources are complete: those may have lost in a crash what they had not
-//! flushed, and then it counts nowhere. The epoch that the opening begins says so to sides that
-//! come later. Where that is unknown, everything is copied; so when that epoch has been dropped
-//! from the history, and when it should have been a member of an epoch between that one and the
-//! newest, for then it is an older copy (or was lost while it was being told). An older copy from
-//! the very epoch in which the side was left cannot be recognised.
-//!
-//! # What the running volume owes to these rules
-//!
-//! - Every opening that is not read-only begins an epoch ([`Plan::next_epoch`]), also when nobody
-//!   left or joined: else an older copy that runs alone could not be told from the true side.
-//!   Nothing is admitted before every source is durably marked active in it.
-//! - What the sources lack of each other is durable on all of them before the first is told of that
-//!   epoch, in entries of the newest epoch until then, and so is the word of their logs that they
-//!   are complete: a source may be the only one of the next opening, where only what is complete
-//!   counts. After that the opening takes a number, like a change without content, and
-//!   [`Seen::shared_below`] is the one after it. So an older copy of a side is not complete, and
-//!   cannot bring back what the opening decided to be lost (T4).
-//! - Every epoch comes with a table that says which one each side had last, as far as that is known
-//!   ([`remember`]), before the history drops it.
-//! - An epoch without a side begins only when what was flushed is durable on one durable member of
-//!   the new epoch. Until one member has it durably, nothing is acknowledged that the side lacks.
-//! - A side is given up only when its superblock says of another healthy side that it counts. Else,
+//! - Every opening that is not read-only begins an epoch ([`Plan::next_epoch`]), even if no side
+//!   left or joined: otherwise an older copy that runs alone could not be told from the true side.
+//!   No change is admitted before every source is durably marked active in that epoch.
+//! - The changes that the sources lack of each other are durable on all of them before the first
+//!   source is told of that epoch. Until then they are in entries of the newest epoch. The logs of
+//!   the sources also say durably that they are complete: a source may be the only one of the next
+//!   opening, where only complete changes count. Then the opening takes a sequence number, like a
+//!   change without content, and [`Seen::shared_below`] is the one after it. So an older copy is
+//!   not complete, and cannot bring back changes that the opening decided to be lost (T4).
+//! - Every epoch comes with a table that says which epoch each side had last, as far as that is
+//!   known ([`remember`]), before the history drops that epoch.
+//! - An epoch without a side begins only when every flushed change is durable on one durable member
+//!   of that epoch. Until one member has it durably, no change that the side lacks is acknowledged.
+//! - A side is ejected only when its superblock names another healthy side as a member. Otherwise,
 //!   started alone, it would be the only member of the last epoch that it was told of.
-//! - A superblock with a new epoch says what the side is durably complete up to now, at most the
-//!   first change of that epoch, and never what it was complete up to in a life that was given up.
-//! - A side joins when everything that was copied to it is durable on every member, and marked in
-//!   its map, which begins as that of the source, for the sides that are no members. The epoch is
-//!   written to the other members first, and to it last; until then what it alone has flushed is
-//!   not acknowledged, because it would not be asked. Then the join takes a number, like an
-//!   opening, before anything is dropped from a log.
-//! - The entries of a log carry the epoch in which they were written. What a side that was not told
-//!   of an epoch has beyond its first change is what was given up before ([`Plan::discards`]).
+//! - A superblock with a new epoch says up to which change the side is now durably complete: at
+//!   most the first change of that epoch, and never a number from a past that was given up.
+//! - A side joins when everything copied to it is durable on every member, and is marked in its map
+//!   for the sides that are no members; its map begins as that of the source. The epoch is written
+//!   to the other members first, and to the joining side last; until then, changes that only this
+//!   side has flushed are not acknowledged, because an opening would not count it as a source. Then
+//!   the join takes a sequence number, like an opening, before any log drops an entry.
+//! - The entries of a log carry their epoch. If a side was not told of an epoch, its changes beyond
+//!   the first change of that epoch were given up before ([`Plan::discards`]).
 //! - A side that is to be rebuilt is marked before anything is copied to it: inconsistent, with the
 //!   history of [`Behind::history`], which ends in the running volume's current epoch; a member
-//!   must have that one durably before. After a crash the side then does not pass for one that
+//!   must have that epoch durably before. After a crash the side then does not pass for one that
 //!   lacks less than it does, or for a part of another history; and sides that were left earlier do
 //!   not pass for the newest.
 
@@ -112,48 +105,48 @@ use super::superblock::{
 pub use ancestry::{is_past, remember};
 pub use refusal::{Refusal, Split};
 
-/// Why a side has no superblock.
+/// Reason why a side has no superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// Its device is not there.
+    /// The device is absent.
     Missing,
-    /// Its device is there and cannot be read.
+    /// The device is there and cannot be read.
     Unreadable(String),
-    /// It was read, and is no side of a volume.
+    /// The device was read, and is no side of a volume.
     NoVolume,
-    /// It was read, and what is there cannot be believed.
+    /// The device was read, and its superblock is invalid.
     Damaged(String),
 }
 
-/// What was found of one side of the configuration.
+/// Findings about one side of the configuration.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// Its name.
     pub name: String,
-    /// Its superblock, or why there is none.
+    /// Its superblock, or the reason why there is none.
     pub found: Result<Superblock, Absence>,
-    /// All changes below this number are on it, as far as its log says. 0 when the log was not
-    /// read.
+    /// All changes below this sequence number are on the side, according to its log. 0 when the log
+    /// was not read.
     pub complete_below: u64,
-    /// All changes below this number were durable on every member of its epoch, as far as its log
-    /// says. 0 when that is unknown.
+    /// All changes below this sequence number were durable on every member of its epoch, according
+    /// to its log. 0 when that is unknown.
     pub shared_below: u64,
-    /// Changes below this number may have been let go of by its log without a mark in its map. 0
-    /// when there are none.
+    /// Changes below this sequence number may have been dropped from its log without a mark in its
+    /// dirty-region bitmap (map). 0 when there are none.
     pub unmarked_below: u64,
-    /// Number of the newest epoch in its log: it has been told of that one, whatever its superblock
-    /// says. `None` when records that do not count were left out already by whoever read the log.
+    /// Number of the newest epoch in its log: the side has been told of it, whatever its superblock
+    /// says. `None` when the reader of the log has already left out records that do not count.
     pub log_epoch: Option<u64>,
-    /// When it was last written, as far as its log says, in seconds since 1970.
+    /// Time at which the side was last written, according to its log, in seconds since 1970.
     pub written_s: u64,
-    /// Its log has lost entries that had been durable, so what it holds is not that of one moment.
+    /// Its log has lost entries that had been durable, so its content is not that of one moment.
     pub damaged: bool,
-    /// False when it is lost with its machine.
+    /// False when the side is lost with its machine.
     pub durable: bool,
 }
 
 impl Seen {
-    /// A durable side of which nothing is known but its superblock.
+    /// Creates the findings of a durable side of which only the superblock is known.
     pub fn of(name: &str, found: Result<Superblock, Absence>) -> Seen {
         Seen {
             name: name.to_owned(),
@@ -169,37 +162,37 @@ impl Seen {
     }
 }
 
-/// How the operator opens a volume although a side that may be ahead is missing.
+/// Ways to force the opening of a volume although a side that may be ahead is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
-    /// To look at what is there. Nothing is written to any side.
+    /// Opens the volume for reading only. Nothing is written to any side.
     ReadOnly,
-    /// To go on from what is there. What the missing sides have beyond it never counts again.
+    /// Continues from the sides present. Changes that only missing sides have never count again.
     Fork,
 }
 
-/// How a side is behind.
+/// Extent to which a side is behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
-    /// It lacks at most the regions that the map of a source says have changed after `epoch`, what
-    /// is in the logs of the sources, and the ranges of its own changes from `discard_from` on,
-    /// which do not count.
+    /// The side lacks at most the regions that the dirty-region bitmap of a source marks as changed
+    /// after `epoch`, the changes in the logs of the sources, and the ranges of its own changes
+    /// from `discard_from` on, which do not count.
     Since {
-        /// Number of the last epoch it was a member of.
+        /// Number of the last epoch of which the side was a member.
         epoch: u64,
-        /// Number of the first change that does not count.
+        /// Sequence number of the first change of the side that does not count.
         discard_from: u64,
     },
-    /// Nothing is known of what it has: it was given up, is an older copy of itself, or is no
-    /// member of any epoch that it remembers.
+    /// Its content is unknown: the side was given up, is an older copy of itself, or is no member
+    /// of any epoch in its history.
     Everything,
 }
 
 impl Behind {
-    /// The history with which the side at `place` of the table is marked inconsistent before
-    /// anything is copied to it from a volume with the history `running`. In that it is a member of
-    /// no epoch after the one since which it lacks changes; of none at all when it lacks
-    /// everything.
+    /// Returns the history with which the side at `place` of the table is marked inconsistent
+    /// before anything is copied to it from a volume with the history `running`. In that history
+    /// the side is a member of no epoch after the last one whose changes it has; it is a member of
+    /// no epoch when it lacks everything.
     pub fn history(&self, running: &History, place: usize) -> History {
         let whole_until = match self {
             Behind::Since { epoch, .. } => *epoch,
@@ -216,42 +209,42 @@ impl Behind {
     }
 }
 
-/// What to do. Sides are named by their places in the list that [`decide`] was given.
+/// The decision. Sides are named by their indices in the list that [`decide`] was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The sides whose logs are merged, at least one. Those with the newest epoch come first.
     pub sources: Vec<usize>,
-    /// Of some sources, the first number of a record that does not count: the side was not told of
-    /// an epoch that began there.
+    /// Sources with the sequence number from which on their records do not count: the side was not
+    /// told of an epoch that began there.
     pub discards: Vec<(usize, u64)>,
-    /// The sides that are there and must be rebuilt before they count.
+    /// The sides that are present and must be rebuilt before they count.
     pub behind: Vec<(usize, Behind)>,
     /// The sides that cannot be used: missing, or without a superblock.
     pub missing: Vec<usize>,
-    /// The history that the sources have in common, up to the newest epoch.
+    /// The common history of the sources, up to the newest epoch.
     pub newest: History,
-    /// A bit for the place in the table of sides of each source.
+    /// One bit for the place in the table of sides of each source.
     pub members: u32,
-    /// The most that a source is known to be complete up to.
+    /// Highest sequence number below which a source is known to be complete.
     pub complete_below: u64,
-    /// Changes from this number on do not count; `None` when every record does.
+    /// Changes from this sequence number on do not count; `None` when every record counts.
     pub counts_below: Option<u64>,
-    /// How the opening was forced, if it had to be.
+    /// The way in which the opening was forced, if it had to be.
     pub forced: Option<Force>,
-    /// The table of sides to go on with. A side that is to be made anew has only a place in it.
+    /// The table of sides to continue with. A side that is to be made anew has only a place in it.
     pub table: Table,
-    /// The size of the volume, which the side with the newest history says, as it does the table.
+    /// Size of the volume according to the side with the newest history, which also has the table.
     pub volume_bytes: u64,
-    /// The sides that are to be made of what is on their devices, each with its place in the table.
+    /// The sides to make anew on their devices, each with its place in the table.
     pub made: Vec<(usize, usize)>,
-    /// What the volume has been told to do and has not finished.
+    /// Unfinished operations of the volume.
     pub remembered: Remembered,
     /// The sides of the configuration that have left the volume by a command.
     pub gone: Vec<usize>,
 }
 
 impl Plan {
-    /// A source is to be rebuilt instead: the caller has taken it out of the sources.
+    /// Turns a source into a side that is rebuilt; the caller has removed it from the sources.
     pub(super) fn leave_out(&mut self, index: usize, superblock: &Superblock) {
         self.members &= !(1 << superblock.place());
         self.discards.retain(|(discarding, _)| *discarding != index);
@@ -266,8 +259,8 @@ impl Plan {
         ));
     }
 
-    /// The epoch that the opening begins. `next_change` is the first number that no log of a source
-    /// has; it is lower when changes do not count.
+    /// Returns the epoch that the opening begins. `next_change` is the first sequence number that
+    /// no log of a source has; the epoch begins lower when changes do not count.
     pub fn next_epoch(&self, id: Uuid, next_change: u64, now_s: u64) -> Epoch {
         Epoch {
             number: self.newest.current().number + 1,
@@ -286,7 +279,7 @@ struct Present<'s> {
     seen: &'s Seen,
     superblock: &'s Superblock,
     given_up: bool,
-    /// Its changes from this number on do not count.
+    /// Changes of the side from this sequence number on do not count.
     discard_from: Option<u64>,
 }
 
@@ -300,7 +293,8 @@ impl Present<'_> {
         complete_below.min(self.discard_from.unwrap_or(u64::MAX))
     }
 
-    /// What it says all members have. It cannot know more than it has itself.
+    /// Returns the sequence number below which, by its own word, all members have every change. The
+    /// side cannot know of more than it has itself.
     fn shared_below(&self) -> u64 {
         let said = if self.superblock.state.is_complete() {
             self.superblock.complete_below
@@ -314,15 +308,15 @@ impl Present<'_> {
         self.seen.written_s.max(self.superblock.written_s)
     }
 
-    /// True when its content is that of one moment, and counts.
+    /// Returns true when the content of the side is that of one moment, and counts.
     fn is_consistent(&self) -> bool {
         let counts = self.current().has_member(self.superblock.place());
         let usable = !self.given_up && !self.seen.damaged;
         self.superblock.state != State::Inconsistent && counts && usable
     }
 
-    /// All changes below this number were on it once, by its own word and by what it knows of all
-    /// members; limited to what counts in the newest epoch. 0 when it counts in none.
+    /// Returns the sequence number below which all changes that count in the newest epoch were once
+    /// on the side, by its own word and by what it knows of all members. 0 when none counts.
     fn had_below(&self, newest: &History) -> u64 {
         let had = self.complete_below().max(self.seen.shared_below);
         if self.superblock.history.contains(&newest.current().id) {
@@ -336,8 +330,9 @@ impl Present<'_> {
         had.min(limit.unwrap_or(u64::MAX))
     }
 
-    /// True when it is damaged and knows that none of these sides holds all that counts: it was
-    /// told of an epoch without them, or that they had been told of a later one than they have.
+    /// Returns true when the side is damaged and knows that none of these sides holds all that
+    /// counts: it was told of an epoch without them, or that they had been told of a later epoch
+    /// than they have.
     fn outdates(&self, sources: &[Present<'_>]) -> bool {
         let (history, table) = (&self.superblock.history, &self.superblock.table);
         let is_later = |side: &Present<'_>| history.next_after(&side.current().id).is_some();
@@ -345,21 +340,22 @@ impl Present<'_> {
         self.seen.damaged && sources.iter().all(|side| is_later(side) && !counts(side))
     }
 
-    /// False when the table names other epochs than its current one as its last: then it is an
-    /// older copy of the side.
+    /// Returns false when the table says that the side last had epochs other than its current one:
+    /// the side is then an older copy of itself.
     fn is_as_told(&self, table: &Table) -> bool {
         let listed = place_in(table, &self.superblock.side).and_then(|place| table[place]);
         let told = listed.map(|listed| listed.told).unwrap_or_default();
         told.is_unknown() || told.may_be(&self.current().id)
     }
 
-    /// True when it descends from the other, or is in the same epoch.
+    /// Returns true when the side descends from the other, or is in the same epoch.
     fn descends_from(&self, other: &Present<'_>) -> bool {
         let (own, side) = (self.superblock, &other.superblock.side);
         is_past(&own.history, &own.table, side, other.current())
     }
 
-    /// True when it holds the newest epoch, or is a member of every epoch that followed its own.
+    /// Returns true when the side has the newest epoch, or is a member of every epoch after its
+    /// own.
     fn counts_in(&self, newest: &History) -> bool {
         let place = self.superblock.place();
         let after = newest.after(&self.current().id);
@@ -367,10 +363,10 @@ impl Present<'_> {
     }
 }
 
-/// Decides; see the module. `rebuild` names sides that the operator gave up.
+/// Decides what to do with the sides; see the module documentation. `rebuild` names sides given up.
 ///
 /// # Errors
-/// Why the volume must not be opened.
+/// The reason why the volume must not be opened.
 ///
 /// # Panics
 /// When `seen` is empty.
@@ -431,9 +427,9 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
     Ok(plan)
 }
 
-/// The sides with a superblock. A device that is blank, such as a new disk in the place of a dead
-/// one, is a side that is missing. One that holds what cannot be believed is refused, unless
-/// nothing is expected of it: it was given up, or is lost with its machine.
+/// Returns the sides with a superblock. A side on a blank device, such as a new disk in the place
+/// of a dead one, counts as missing. A side with an invalid superblock is refused, unless nothing
+/// is expected of it: it was given up, or is lost with its machine.
 fn believable<'s>(seen: &'s [Seen], rebuild: &[String]) -> Result<Vec<Present<'s>>, Refusal> {
     let mut present = Vec::new();
     for (index, side) in seen.iter().enumerate() {
@@ -479,7 +475,7 @@ fn is_blank(side: &Seen) -> bool {
     matches!(side.found, Err(Absence::NoVolume))
 }
 
-/// All sides must be different sides of one volume.
+/// Checks that all sides are different sides of one volume.
 fn check_family(present: &[Present<'_>]) -> Result<(), Refusal> {
     let first = present[0];
     for (at, side) in present.iter().enumerate() {
@@ -499,15 +495,15 @@ fn check_family(present: &[Present<'_>]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The table of sides to go on with, and which of the sides are to be made anew at which places.
+/// The table of sides to continue with, and the sides to make anew with their places.
 struct NextTable {
     table: Table,
     made: Vec<(usize, usize)>,
 }
 
-/// What becomes of the table that the side with the newest history has. The sides that it lists and
-/// nobody configured must count for nothing, and leave it; those that the operator gives up and
-/// that are none of the volume take the places of sides that were not found, or free ones.
+/// Derives the next table from that of the side with the newest history. Listed sides that are not
+/// configured must count for nothing, and are removed. Sides that the operator gives up and that do
+/// not belong to the volume take the places of sides that were not found, or free ones.
 fn table(
     seen: &[Seen],
     present: &[Present<'_>],
@@ -539,7 +535,8 @@ fn table(
         formatted: holder.superblock.side_count(),
         configured: seen.len(),
     };
-    // What cannot be read may be one of the unseen sides, but only one of them, or has left.
+    // A device that cannot be read may be one of the unseen sides, or a side that has left; each
+    // device is at most one side.
     if unknown.len() > unseen.len() + left {
         return Err(wrong_number);
     }
@@ -556,7 +553,7 @@ fn table(
         table[place] = None;
         placed.push((index, place));
     }
-    // The rest is not configured. It may go if nobody would miss it.
+    // The remaining sides are not configured. They may be removed unless they may be ahead.
     if unknown.is_empty() {
         let complete = holder.superblock.state.is_complete();
         if !complete && unseen.iter().any(|place| current.has_member(*place)) {
@@ -570,7 +567,7 @@ fn table(
     Ok(NextTable { table, made })
 }
 
-/// The side whose history contains the current epochs of all consistent sides.
+/// Returns the side whose history contains the current epochs of all consistent sides.
 fn newest_of<'s>(consistent: &[Present<'s>]) -> Result<Present<'s>, Refusal> {
     let newest = consistent
         .iter()
@@ -601,8 +598,8 @@ fn newest_of<'s>(consistent: &[Present<'s>]) -> Result<Present<'s>, Refusal> {
     Err(Refusal::SplitBrain { splits })
 }
 
-/// Of two sides of which neither descends from the other, the one whose epoch may only have been
-/// dropped from the other's history.
+/// Returns, of two sides of which neither descends from the other, the side whose epoch may only
+/// have been dropped from the history of the other side.
 fn perhaps_dropped<'p, 's>(
     one: &'p Present<'s>,
     other: &'p Present<'s>,
@@ -617,7 +614,7 @@ fn perhaps_dropped<'p, 's>(
     older(other, one).then_some(other)
 }
 
-/// The sides whose logs are merged, and those that turn out to be older copies of themselves.
+/// Returns the sides whose logs are merged, and the sides that are older copies of themselves.
 fn sources<'s>(
     consistent: &[Present<'s>],
     holder: &Present<'s>,
@@ -642,8 +639,8 @@ fn sources<'s>(
     })
 }
 
-/// The first number of a change of the side that does not count: the lowest first change of the
-/// epochs that it was not told of.
+/// Returns the sequence number from which on changes of the side do not count: the lowest first
+/// change of the epochs that it was not told of.
 fn discard_from(side: &Present<'_>, newest: &History) -> Option<u64> {
     let told = side.seen.log_epoch?;
     let after = newest.after(&side.current().id)?;
@@ -665,10 +662,8 @@ fn is_among(side: &Present<'_>, sides: &[Present<'_>]) -> bool {
     sides.iter().any(|other| other.index == side.index)
 }
 
-/// The sides that may have acknowledged what the sources lack; empty when there are none.
-///
-/// Which of the missing sides has which place is unknown, so any that is durable may be the member
-/// that is missing.
+/// Returns the sides that may have acknowledged changes that the sources lack. It is not known
+/// which missing side has which place, so any durable one may be the missing member.
 fn may_be_ahead(
     seen: &[Seen],
     present: &[Present<'_>],
@@ -701,9 +696,9 @@ fn may_be_ahead(
     ahead
 }
 
-/// True when the side is what one looks like that the newest epoch began with, and that was not
-/// told of it: it had nothing that the others lack. It was being rebuilt, and nothing has been
-/// dropped from the logs in that epoch.
+/// Returns true when the side looks like one with which the newest epoch began, and which was not
+/// told of it: it had no change that the others lack. It was being rebuilt, and no log has dropped
+/// an entry in that epoch.
 fn is_about_to_join(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> bool {
     let shared = sources.iter().map(Present::shared_below).max().unwrap_or(0);
     side.superblock.state == State::Inconsistent
@@ -711,8 +706,8 @@ fn is_about_to_join(side: &Present<'_>, sources: &[Present<'_>], newest: &Histor
         && shared <= newest.current().first_change
 }
 
-/// The sides that have the later epoch: what is missing, durable or not; with all sides there,
-/// those that count are older copies of themselves. The operator can have given them up.
+/// Returns the sides that have the later epoch: the missing ones, durable or not. If no side is
+/// missing and the operator gave up none, the sources are older copies, and are returned.
 fn outdated_by(seen: &[Seen], present: &[Present<'_>], sources: &[Present<'_>]) -> Vec<usize> {
     let missing = missing(seen);
     if !missing.is_empty() || present.iter().any(|side| side.given_up) {
@@ -721,8 +716,8 @@ fn outdated_by(seen: &[Seen], present: &[Present<'_>], sources: &[Present<'_>]) 
     sources.iter().map(|side| side.index).collect()
 }
 
-/// True when a side that is no source and not damaged has been told of an epoch after the newest
-/// one.
+/// Returns true when a side that was neither given up nor found damaged has been told of an epoch
+/// after the newest one.
 fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
     let asked = |side: &&Present<'_>| !side.given_up && !side.seen.damaged;
     present.iter().filter(asked).any(|side| {
@@ -731,7 +726,7 @@ fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
     })
 }
 
-/// From where on changes do not count.
+/// Returns the sequence number from which on changes do not count.
 fn counts_below(
     sources: &[Present<'_>],
     newest: &History,
@@ -745,7 +740,7 @@ fn counts_below(
     (forced || others).then(|| complete_below(sources))
 }
 
-/// How each side that is there and no source is behind.
+/// Returns how far behind each side is that is there and no source.
 fn behind(
     present: &[Present<'_>],
     sources: &[Present<'_>],
@@ -766,12 +761,10 @@ fn behind(
         .collect()
 }
 
-/// What a side lacks that was last a member in an epoch of the newest history; `None` when no map
-/// tells.
-///
-/// What all members had is in no map. So the side must not have been a member of any epoch since;
-/// only the newest may have been meant to begin with it, as long as nothing was dropped from the
-/// logs in it. And what was copied to it since must be of this history.
+/// Returns the changes that a side lacks; `None` when no bitmap tells. Changes that all members had
+/// are in no bitmap. So the side must not have been a member of any epoch since its last one,
+/// except that the newest may have been meant to begin with it, as long as no log dropped an entry
+/// in that epoch. And everything copied to the side since must be of this history.
 fn since(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> Option<Behind> {
     let place = side.superblock.place();
     let last_own = side.superblock.last_epoch()?;

@@ -352,7 +352,8 @@ fn an_inconsistent_side_is_never_a_source() {
         let refused = decide(&alone, &[], force).expect_err("nothing to open");
         assert!(matches!(refused, Refusal::OnlyInconsistent { .. }));
     }
-    // The history with which the side was marked says what it lacks, even if it should have joined.
+    // The history with which the side was marked says which changes the side lacks, even if it
+    // should have joined.
     let told = |behind: Behind| {
         let history = behind.history(&history(&of_a), B);
         Seen::of("b", Ok(superblock(B, 2, State::Inconsistent, history)))

@@ -128,8 +128,8 @@ enum Setback {
 /// Opens a volume.
 ///
 /// # Errors
-/// When the volume must not be opened, or no side can be used: the message says what was found and
-/// what can be done.
+/// When the volume must not be opened, or no side can be used: the message describes the findings
+/// and the possible remedies.
 pub(super) async fn open(
     rt: &Rt,
     config: &MirrorConfig,
@@ -521,9 +521,9 @@ impl Attempt<'_> {
         Ok(volume)
     }
 
-    /// Returns the unfinished operations with which the volume goes on. A side that the
-    /// configuration names is no longer one added by a command. Once the configuration names
-    /// exactly the sides of the volume, the sides that have left are forgotten.
+    /// Returns the unfinished operations of the opened volume. A side that the configuration names
+    /// is no longer one added by a command. Once the configuration names exactly the sides of the
+    /// volume, the sides that have left are forgotten.
     fn remembered(&self, looked: &[Looked], plan: &Plan) -> Remembered {
         let mut remembered = plan.remembered.within(&plan.table);
         let mut agree = self.sides.len() == self.config.sides.len();

@@ -18,7 +18,7 @@ use crate::extent_map::ExtentMap;
 /// Groups of waiting writes; see the module documentation.
 pub(super) struct Groups {
     /// Groups in the order in which the side is given them. There is at least one, and only the
-    /// first may be empty, when no write waits at all.
+    /// first may be empty, when no write waits.
     groups: VecDeque<ExtentMap<Waiting>>,
     /// The first group holds parts that the side could not store, and that wait again.
     first_failed: bool,

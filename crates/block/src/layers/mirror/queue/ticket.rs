@@ -78,7 +78,8 @@ impl Ticket {
         }
     }
 
-    /// Lets a side that has become whole decide from now on, also by what it has stored already.
+    /// Lets a side that has become whole decide from now on. If the side has already stored the
+    /// write, that counts now.
     pub(in super::super) fn decides_from_now(&self, side: usize, now: Instant) {
         let Some(decides) = self.decides.get(side) else {
             return;

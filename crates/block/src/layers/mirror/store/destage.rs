@@ -28,7 +28,7 @@ use crate::request::{Flags, Op, Origin, Request};
 const WRITE_BYTES_MAX: u64 = 1 << 20;
 /// A side without requests for this long counts as idle.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// Maximum time between two checks whether the destage may go on.
+/// Maximum time between two checks whether the destage may continue.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// After this many checks of a full log that found no entry to drop, the log drops the changes that
 /// a late member lacks.
@@ -451,9 +451,9 @@ impl Store {
         failed.get().map_or(Ok(()), Err)
     }
 
-    /// Lets the rebuild and the log have turns between two bursts of home writes. A disk that
-    /// orders its requests by place would otherwise go on through the home, where there is always
-    /// one more request, and never come back to the others.
+    /// Lets the rebuild and the log have turns between two bursts of home writes. Otherwise a disk
+    /// that orders its requests by place would work its way through the home, where there is always
+    /// one more request, and starve the rebuild and the log.
     async fn give_way_after_burst(&self, group: &TaskGroup, burst: &mut usize) {
         *burst += 1;
         if burst.is_multiple_of(BURST_WRITES_BESIDE_REBUILD) && self.straight.is_writing() {

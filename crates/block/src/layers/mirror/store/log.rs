@@ -1,9 +1,8 @@
-//! The log of a side: changes go in at its head, in sequence, several of them in one write.
-//!
-//! Whatever waits when the device is ready for the next write goes out together; nothing waits to
-//! be merged. An entry counts as stored only when all before it are, so that after a crash the log
-//! is a prefix of what was reported as stored. It must never overwrite what is still needed, and
-//! never report what is not on the device.
+//! The log of a side: changes are appended at its head, in sequence, several of them in one write.
+//! When the device is ready for the next write, all waiting changes go into one entry; no change
+//! waits in order to be merged. An entry counts as stored only when all entries before it are, so
+//! that after a crash the log is a prefix of the entries reported as stored. The log must never
+//! overwrite an entry that is still needed, and never report an entry that is not on the device.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,22 +24,21 @@ use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{Flags, Request};
 
-/// Entries in flight, at most: one that is being written and one that is ready behind it.
+/// Maximum number of entries in flight: one that is written and one that is ready behind it.
 const ENTRIES_IN_FLIGHT_MAX: usize = 2;
 
-/// Bytes of the volume that the records without data of an entry cover, at most. Bringing an entry
-/// home takes a checksum in memory for each of its blocks, so this bounds that memory, however long
-/// a discard is.
+/// Maximum number of bytes of the volume that the records without data of one entry cover.
+/// Destaging takes a checksum in memory for each block, so this bounds the memory of a discard.
 const BARE_BYTES_MAX: u64 = 256 << 20;
 
-/// Gives the number below which a log has been given everything, at most that which it is called
-/// with: the side is then the volume at that moment.
+/// Returns the sequence number below which the log has been given every change, capped at its
+/// argument. A log with all changes below this number holds the volume at that moment.
 pub(in super::super) type GivenBelow = dyn Fn(u64) -> u64;
 
-/// What comes of an append.
+/// Result of an append, once it is known.
 pub(in super::super) type Outcome = Rc<OnceValue<Result<(), IoError>>>;
 
-/// Something that waits for its place in an entry.
+/// An append that waits for its place in an entry.
 pub(super) struct Pending {
     pub(super) append: Append,
     pub(super) outcome: Outcome,
@@ -49,26 +47,26 @@ pub(super) struct Pending {
 /// An entry that is being written.
 pub(super) struct Flying {
     pub(super) header: Header,
-    /// What is told when it is stored: those whose last part is in it.
+    /// Outcomes of the appends whose last part is in the entry; set when the entry is stored.
     last_parts: Vec<Outcome>,
-    /// What is told when it is not.
+    /// Outcomes of all appends with a part in the entry; set when the entry fails.
     parts: Vec<Outcome>,
     outcome: Option<Result<(), IoError>>,
 }
 
-/// Where the log is and how large its entries may be.
+/// Place of the log on the device and size limit of its entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
     /// First byte on the device.
     pub(super) offset: u64,
     /// Length in bytes.
     pub(super) bytes: u64,
-    /// Blocks of data in an entry, at most.
+    /// Maximum number of blocks of data in an entry.
     pub(super) data_blocks_max: u64,
 }
 
 impl Area {
-    /// The log area of a side on a device that takes at most `transfer_bytes_max` at once.
+    /// Computes the log area of a side on a device that takes at most `transfer_bytes_max` at once.
     pub(super) fn new((offset, bytes): (u64, u64), transfer_bytes_max: u64) -> Area {
         let fits = (transfer_bytes_max / BLOCK_BYTES).saturating_sub(1);
         let share = bytes / 32 / BLOCK_BYTES;
@@ -79,41 +77,41 @@ impl Area {
         }
     }
 
-    /// What may be in flight at a crash, in bytes.
+    /// Returns the maximum number of bytes that may be in flight at a crash.
     pub(super) fn window(&self) -> u64 {
         ENTRIES_IN_FLIGHT_MAX as u64 * (HEADER_BYTES + self.data_blocks_max * BLOCK_BYTES)
     }
 
-    /// Bytes that can be in use before changes have to wait.
+    /// Returns the number of bytes that can be in use before changes have to wait.
     pub(super) fn usable_bytes(&self) -> u64 {
         self.bytes.saturating_sub(3 * self.window())
     }
 
-    /// Where a position lies on the device.
+    /// Returns the offset on the device of a position.
     pub(super) fn at(&self, position: u64) -> u64 {
         self.offset + position % self.bytes
     }
 
-    /// Bytes from a position to the end of the area.
+    /// Returns the number of bytes from a position to the end of the area.
     pub(super) fn bytes_left_at(&self, position: u64) -> u64 {
         self.bytes - position % self.bytes
     }
 }
 
-/// Counts of a log since it was opened.
+/// Counters of a log since it was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct LogCounts {
     /// Entries written.
     pub(in super::super) entries: u64,
     /// Bytes written, headers included.
     pub(in super::super) bytes: u64,
-    /// Records in them.
+    /// Records in these entries.
     pub(in super::super) records: u64,
-    /// Times that a change had to wait for space.
+    /// Times at which a change had to wait for space.
     pub(in super::super) full: u64,
 }
 
-/// See the module.
+/// The log of a side; see the module documentation.
 pub(super) struct Log {
     pub(super) rt: Rt,
     pub(super) device: Rc<dyn Device>,
@@ -123,56 +121,54 @@ pub(super) struct Log {
     pub(super) index: RefCell<Index>,
     pub(super) checkpoint: RefCell<Checkpoint>,
     pub(super) older_slot: Cell<usize>,
-    /// One checkpoint is written at a time.
+    /// Lets one checkpoint be written at a time.
     pub(super) checkpointing: Rc<Semaphore>,
     /// The position of the next entry.
     pub(super) head: Cell<u64>,
     pending: RefCell<VecDeque<Pending>>,
-    /// What is appended again under its old number. It goes before all that is pending, and may use
-    /// space that is kept from that, since it makes space.
+    /// Changes to append again (relog) under their old sequence numbers, before all pending
+    /// changes. They make space, so they may use space that pending changes must not use.
     pub(super) again: RefCell<VecDeque<Pending>>,
-    /// What the pending ones stand for, and how many each.
+    /// The values of `stands_for` of the pending appends, with the number of appends of each.
     pending_numbers: RefCell<BTreeMap<u64, usize>>,
     pub(super) flying: RefCell<VecDeque<Flying>>,
-    /// An entry has failed: nothing is written before a new run has begun.
+    /// An entry has failed: nothing is written before a new incarnation has begun.
     pub(super) broken: Cell<bool>,
-    /// Why nothing is taken any more.
+    /// The error with which appends are refused, once the log is halted.
     pub(super) halted: Cell<Option<IoError>>,
-    /// Below this position everything is durable.
+    /// Everything below this position is durable.
     pub(super) flushed: Cell<u64>,
-    /// All changes below this number are in what is stored, and in what is durable.
+    /// All changes below `complete` are stored, and all below `complete_durable` are durable.
     pub(super) complete: Cell<u64>,
     pub(super) complete_durable: Cell<u64>,
-    /// The number below which the mirror has given everything to the log, of those up to the one it
-    /// is asked with.
+    /// See [`GivenBelow`].
     given_below: RefCell<Rc<GivenBelow>>,
     epoch: Cell<u64>,
     pub(super) shared_below: Cell<u64>,
     /// See [`Checkpoint::kept_from`].
     pub(super) kept_from: Cell<u64>,
-    /// The highest number of a change of which an entry has been formed, and the highest number
-    /// that an entry has called complete.
+    /// Highest sequence number in any entry formed so far, and highest stated `complete_below`.
     pub(super) formed: Cell<(u64, u64)>,
     waits_for_space: Cell<bool>,
-    /// There was no space for a new run.
+    /// There was no space for a new incarnation.
     pub(super) cramped: Cell<bool>,
     pub(super) changed: Event,
     tasks: TaskGroup,
     counts: Cell<LogCounts>,
 }
 
-/// What a log starts from.
+/// State from which a log starts.
 pub(super) struct LogStart {
     pub(super) index: Index,
     pub(super) checkpoint: Checkpoint,
-    /// The slot of the checkpoint to write first.
+    /// The checkpoint slot to write first.
     pub(super) older_slot: usize,
     pub(super) head: u64,
     pub(super) complete: u64,
 }
 
 impl Log {
-    /// A log as it was found. Nothing can be appended before [`begin_run`](Log::begin_run).
+    /// Creates a log from the state found. [`begin_run`](Log::begin_run) must precede appends.
     pub(super) fn new(
         rt: &Rt,
         device: Rc<dyn Device>,
@@ -222,8 +218,8 @@ impl Log {
         })
     }
 
-    /// Reads the newest checkpoint as it lies on the device, and writes it anew when a slot is not
-    /// whole. Returns how many were not.
+    /// Reads the newest checkpoint from the device, and writes it anew when a slot is wrong.
+    /// Returns the number of wrong slots.
     ///
     /// # Errors
     /// Those of the device.
@@ -241,14 +237,13 @@ impl Log {
         Ok(wrong)
     }
 
-    /// Tells the log how to ask for the number below which it has been given everything, and in
-    /// which epoch it writes.
+    /// Sets the epoch, and the function that tells which changes the log has been given.
     pub(super) fn attend(&self, epoch: u64, given_below: Rc<GivenBelow>) {
         self.epoch.set(epoch);
         *self.given_below.borrow_mut() = given_below;
     }
 
-    /// Forgets every change with a number from `first` on.
+    /// Forgets every change with a sequence number of `first` or more.
     pub(super) fn forget_from(&self, first: u64) {
         assert!(
             self.broken.get() && !self.is_writing(),
@@ -256,30 +251,30 @@ impl Log {
         );
         self.index.borrow_mut().forget_from(first);
         self.complete.set(self.complete.get().min(first));
-        // What all members had of a past that does not count says nothing of the one that does.
+        // The members' common changes of a past that does not count say nothing about the new past.
         let mut checkpoint = self.checkpoint.borrow_mut();
         checkpoint.shared_below = checkpoint.shared_below.min(first);
     }
 
-    /// Forgets every change and every entry: nothing of the log is needed, so the next run begins
-    /// an empty log behind it.
+    /// Forgets every change and every entry: no part of the log is needed, so the next incarnation
+    /// begins an empty log behind it.
     pub(super) fn forget_all(&self) {
         self.forget_from(0);
         self.index.borrow_mut().forget_all();
     }
 
-    /// A new epoch has begun.
+    /// Sets the number of the epoch, once a new one has begun.
     pub(super) fn set_epoch(&self, epoch: u64) {
         self.epoch.set(epoch);
     }
 
-    /// All changes below this number are durable on every member of the epoch.
+    /// Sets the sequence number below which all changes are durable on every member of the epoch.
     pub(super) fn set_shared_below(&self, number: u64) {
         self.shared_below.set(number);
     }
 
-    /// From now on no change leaves the log while a member of the epoch lacks it, and all members
-    /// have every change below this number. `None`: one has had to leave all the same.
+    /// Notes that, from now on, no change leaves the log while a member of the epoch lacks it, and
+    /// that all members have every change below `number`. `None`: a change had to leave early.
     pub(super) fn keep_from(&self, number: Option<u64>) {
         match number {
             Some(number) if self.kept_from.get() == 0 => self.kept_from.set(number),
@@ -288,12 +283,12 @@ impl Log {
         }
     }
 
-    /// A change below this number leaves the log although a member of the epoch lacks it.
+    /// Notes that a change below this sequence number leaves the log while a member still lacks it.
     pub(super) fn let_go_below(&self, number: u64) {
         self.kept_from.set(self.kept_from.get().max(number));
     }
 
-    /// The device has been flushed since the log was read.
+    /// Notes that the device has been flushed since the log was read: all of the log is durable.
     pub(super) fn read_is_durable(&self) {
         assert!(
             self.broken.get() && !self.is_writing(),
@@ -303,12 +298,12 @@ impl Log {
         self.complete_durable.set(self.complete.get());
     }
 
-    /// True when something is stored that may not be durable.
+    /// Returns true when a stored entry may not be durable.
     pub(super) fn has_unflushed(&self) -> bool {
         !self.broken.get() && self.stored() > self.flushed.get()
     }
 
-    /// The ranges of the records in entries that are stored and may not be durable.
+    /// Returns the ranges of the records in entries that are stored and may not be durable.
     pub(super) fn unflushed(&self) -> Vec<Range<u64>> {
         let index = self.index.borrow();
         let entries = index.entries().iter().rev();
@@ -317,8 +312,8 @@ impl Log {
         ranges.cloned().collect()
     }
 
-    /// Keeps a change. The outcome is set when it is stored, with all that was appended before, or
-    /// when it could not be; then it is not in the log.
+    /// Appends a change. The outcome is set when the change is stored, with all changes appended
+    /// before it, or when it could not be stored; then it is not in the log.
     pub(super) fn append(self: &Rc<Self>, append: Append) -> Outcome {
         let outcome = Outcome::default();
         if let Some(error) = self.halted.get() {
@@ -334,8 +329,8 @@ impl Log {
         outcome
     }
 
-    /// Has an entry without data say what is complete. It goes before all that waits: that is of
-    /// later changes, and may wait for space that only what is complete can make.
+    /// Forms an entry without data that says which changes are complete. The entry goes before all
+    /// waiting changes: these are later, and may wait for space that only completeness can make.
     fn claim(self: &Rc<Self>) -> Outcome {
         let outcome = Outcome::default();
         if let Some(error) = self.halted.get() {
@@ -352,14 +347,14 @@ impl Log {
         outcome
     }
 
-    /// Has a full log say that more is complete than its last entry says, if that is so: with no
-    /// space for another entry nothing else says it.
+    /// Makes a full log say that more is complete than its last entry says, if it is: without space
+    /// for another entry with data, no other entry would say so.
     pub(super) fn claim_when_full(self: &Rc<Self>) {
         let claims = |first: &Pending| first.append.range.is_empty();
         let claimed = self.pending.borrow().front().is_some_and(claims);
         let more = || self.complete_with_this() > self.formed.get().1;
         if self.is_full() && !self.is_broken() && !claimed && more() {
-            // Nobody waits for it: whoever does something with what is complete looks again.
+            // No task waits for the outcome: a task that depends on completeness checks it again.
             let _ = self.claim();
         }
     }
@@ -369,18 +364,18 @@ impl Log {
         *numbers.entry(append.stands_for).or_default() += 1;
     }
 
-    /// True when something waits to be written.
+    /// Returns true when an append waits to be written.
     fn has_waiting(&self) -> bool {
         !self.pending.borrow().is_empty() || !self.again.borrow().is_empty()
     }
 
-    /// True when a new run has to begin before anything is written.
+    /// Returns true when a new incarnation has to begin before anything is written.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.get()
     }
 
-    /// Does what can be done now for what waits: after a failure that is a new run, once nothing is
-    /// in flight any more.
+    /// Starts the work that the waiting appends allow now: writes, or after a failure a new
+    /// incarnation, once no entry is in flight.
     pub(super) fn take_up(self: &Rc<Self>) {
         if !self.broken.get() {
             self.pump();
@@ -390,7 +385,7 @@ impl Log {
         }
     }
 
-    /// Begins a new run after a failure, or fails what waits for it.
+    /// Begins a new incarnation after a failure, or fails the appends that wait for it.
     async fn mend(self: Rc<Self>) {
         match self.begin_run().await {
             Ok(()) => self.pump(),
@@ -402,8 +397,8 @@ impl Log {
         }
     }
 
-    /// Lets what is stored go home, so that the next attempt to begin a run finds space. Nothing
-    /// more comes to this run that could make it durable.
+    /// Lets stored entries be destaged, so that the next attempt to begin an incarnation finds
+    /// space. The present incarnation gets no more flushes, so the flush here makes it durable.
     async fn make_room_for_a_run(&self) {
         self.cramped.set(true);
         let flushed = self.device.submit(Request::flush()).await;
@@ -413,7 +408,7 @@ impl Log {
         self.changed.notify();
     }
 
-    /// Writes what waits as long as the device is ready and there is space.
+    /// Writes waiting appends while the device is ready and there is space.
     pub(super) fn pump(self: &Rc<Self>) {
         while !self.broken.get()
             && self.halted.get().is_none()
@@ -422,7 +417,7 @@ impl Log {
         {
             self.drop_replaced();
             if self.has_gap() {
-                // What is missing needs the space that is left.
+                // The missing changes need the space that is left.
                 self.fail_again(IoError::NoSpace);
             }
             let again = !self.again.borrow().is_empty();
@@ -431,7 +426,7 @@ impl Log {
             }
             let Some((flying, data)) = self.form_entry(again) else {
                 if again {
-                    // The destage appends it again. It makes the space, and must not wait for it.
+                    // The destage makes the space and must not wait for it. It relogs later.
                     self.fail_again(IoError::NoSpace);
                     continue;
                 }
@@ -448,13 +443,13 @@ impl Log {
         }
     }
 
-    /// Bytes for the data of the next entry; `None` when there is no space for one. `again` says
-    /// that it is for what is appended again.
+    /// Returns the number of bytes for the data of the next entry; `None` when there is no space
+    /// for one. The entry is for relogged changes if `again`.
     fn room(&self, again: bool) -> Option<u64> {
         let (head, window) = (self.head.get(), self.area.window());
-        // Two windows stay free for the jump of the next run, and one for entries without data, so
-        // that a flush never waits for space that only a flush can free, and for what is appended
-        // again, after which older entries can go.
+        // Two windows stay free for the gap before the next incarnation. A third stays free for
+        // entries without data, so that a flush never waits for space that only a flush can free,
+        // and for relogged changes, after which older entries can go.
         let claim = |first: &Pending| first.append.range.is_empty();
         let only_claim = !again && self.pending.borrow().front().is_some_and(claim);
         let reserve = if only_claim || again { 2 } else { 3 };
@@ -470,15 +465,14 @@ impl Log {
         Some(free.min(self.area.bytes_left_at(head)).min(most) - HEADER_BYTES)
     }
 
-    /// The lowest position that must not be overwritten.
+    /// Returns the lowest position that must not be overwritten.
     pub(super) fn floor(&self) -> u64 {
         let tail = self.checkpoint.borrow().tail;
         let pinned = self.index.borrow().lowest_pin();
         pinned.map_or(tail, |pinned| pinned.min(tail))
     }
 
-    /// Takes as much of what waits as fits into one entry: of what is appended again, or else of
-    /// what is new.
+    /// Takes the waiting appends that fit into one entry: relogged ones if `again`, else new ones.
     fn form_entry(&self, again: bool) -> Option<(Flying, Payload)> {
         let (mut room, mut bare_room) = (self.room(again)?, BARE_BYTES_MAX);
         let queue = if again { &self.again } else { &self.pending };
@@ -568,12 +562,13 @@ impl Log {
         }
     }
 
-    /// All changes below this number are in entries that have been formed, or at home.
+    /// Returns the sequence number below which all changes are in formed entries or at home.
     fn complete_with_this(&self) -> u64 {
         let ask = Rc::clone(&self.given_below.borrow());
         let pending = self.pending_numbers.borrow().keys().next().copied();
         let complete = ask(pending.unwrap_or(u64::MAX));
-        // Numbers that are given again after an error do not take back what was said before.
+        // Sequence numbers that are used again after an error do not lower the number stated
+        // before.
         complete.max(self.complete.get())
     }
 
@@ -598,7 +593,7 @@ impl Log {
         });
     }
 
-    /// An entry has been written, or not: those at the front that are done are stored, in order.
+    /// Handles the end of the write of an entry. Entries at the front become stored, in order.
     fn written(self: &Rc<Self>, position: u64, outcome: Result<(), IoError>) {
         let mut flying = self.flying.borrow_mut();
         let this = flying.iter_mut().find(|f| f.header.position == position);
@@ -629,12 +624,12 @@ impl Log {
             self.fail_flying();
         }
         self.changed.notify();
-        // Something may have come while the last entry was in flight.
+        // Appends may have arrived while the last entry was in flight.
         self.take_up();
     }
 
-    /// Space cannot be made: fails what waits for it. A new run begins before anything else is
-    /// taken.
+    /// Fails the appends that wait for space, because no space can be made. A new incarnation
+    /// begins before the next append is written.
     pub(super) fn fail_waiting(&self, error: IoError) {
         if self.is_full() && !self.is_writing() && !self.broken.get() {
             self.broken.set(true);
@@ -644,7 +639,7 @@ impl Log {
         }
     }
 
-    /// What waits while an entry has failed fails with it, or its order would be lost.
+    /// Fails all waiting appends after an entry has failed, because their order would be lost.
     fn fail_pending(&self, error: IoError) {
         let pending = std::mem::take(&mut *self.pending.borrow_mut());
         self.pending_numbers.borrow_mut().clear();
@@ -654,8 +649,8 @@ impl Log {
         self.fail_again(error);
     }
 
-    /// Nothing is in flight any more after a failure: what could not be reported as stored is not
-    /// in the log, and a new run begins where it would have been.
+    /// Fails the entries left after a failure, once nothing is in flight: entries not reported as
+    /// stored are not in the log, and a new incarnation begins in their place.
     fn fail_flying(&self) {
         let failed = std::mem::take(&mut *self.flying.borrow_mut());
         let error = failed.iter().find_map(|f| f.outcome.and_then(Result::err));
@@ -670,37 +665,37 @@ impl Log {
         }
     }
 
-    /// True while entries are being written.
+    /// Returns true while entries are being written.
     pub(super) fn is_writing(&self) -> bool {
         !self.flying.borrow().is_empty()
     }
 
-    /// True while changes wait or are being written.
+    /// Returns true while appends wait or are being written.
     pub(super) fn is_busy(&self) -> bool {
         self.is_writing() || self.has_waiting()
     }
 
-    /// True while a change waits for space, or the log has to be emptied before it can be used.
+    /// Returns true while a change or a new incarnation waits for space.
     pub(super) fn is_full(&self) -> bool {
         self.cramped.get() || self.waits_for_space.get() && !self.pending.borrow().is_empty()
     }
 
-    /// Takes nothing more, and fails what waits. What is being written goes on by itself.
+    /// Refuses all further appends, and fails the waiting ones. Entries in flight are finished.
     pub(super) fn halt(&self, error: IoError) {
         self.halted.set(Some(error));
         self.fail_pending(error);
         self.changed.notify();
     }
 
-    /// Makes everything stored durable, and the log say that it is complete up to `number`, if it
-    /// is. Everything the caller needs has been stored before the call.
+    /// Makes all stored entries durable, and makes the log say that it is complete up to `number`,
+    /// if it is. All changes that the caller needs must have been stored before the call.
     ///
     /// # Errors
-    /// When the device fails; then nothing is known of what was written since the last good flush.
+    /// When the device fails; writes since the last good flush are then in an unknown state.
     pub(super) async fn flush(self: &Rc<Self>, number: u64) -> Result<(), IoError> {
         if self.complete.get() < number {
-            // The last entry was formed when something was missing that has come since, in another
-            // way than through the log.
+            // The last entry was formed when a change was missing that the side has received since,
+            // by a way other than the log.
             self.claim().wait().await?;
         }
         let (position, complete) = (self.stored(), self.complete.get());
@@ -712,7 +707,7 @@ impl Log {
         Ok(())
     }
 
-    /// The position behind the last stored entry.
+    /// Returns the position behind the last stored entry.
     pub(super) fn stored(&self) -> u64 {
         match self.flying.borrow().front() {
             Some(first) => first.header.position,
@@ -720,44 +715,45 @@ impl Log {
         }
     }
 
-    /// Below this position everything is durable.
+    /// Returns the position below which everything is durable.
     pub(super) fn flushed(&self) -> u64 {
         self.flushed.get()
     }
 
-    /// All changes below this number are stored.
+    /// Returns the sequence number below which all changes are stored.
     pub(super) fn complete(&self) -> u64 {
         self.complete.get()
     }
 
-    /// All changes below this number are durable.
+    /// Returns the sequence number below which all changes are durable.
     pub(super) fn complete_durable(&self) -> u64 {
         self.complete_durable.get()
     }
 
-    /// The position of the first entry that is needed.
+    /// Returns the position of the first entry that is needed.
     pub(super) fn tail(&self) -> u64 {
         self.checkpoint.borrow().tail
     }
 
-    /// Bytes between the tail and the head.
+    /// Returns the number of bytes between the tail and the head.
     pub(super) fn used_bytes(&self) -> u64 {
         self.head.get() - self.tail()
     }
 
-    /// True when the log must move on before many more runs can begin.
+    /// Returns true when the tail must advance before many more incarnations can begin.
     pub(super) fn has_many_runs(&self) -> bool {
         self.checkpoint.borrow().jumps.len() >= JUMPS_MAX / 16 * 15
     }
 
-    /// Bytes that can be in use before changes have to wait.
+    /// Returns the number of bytes that can be in use before changes have to wait.
     pub(super) fn usable_bytes(&self) -> u64 {
         self.area.usable_bytes()
     }
 
-    /// True when so much more, in entries of `records_per_entry` records or fuller ones, fits in
-    /// behind what waits here, before anything goes home that is not complete now, whatever has to
-    /// go home first; also when a new run has to begin.
+    /// Returns true when `bytes` in `records` records fit in behind the waiting appends, in full
+    /// entries or entries of at least `records_per_entry` records, before any change that is not
+    /// complete now is destaged. The space of complete changes counts as free, and the gap before a
+    /// new incarnation is reserved.
     pub(super) fn takes(&self, bytes: u64, records: u64, records_per_entry: u64) -> bool {
         let complete = self.complete.get();
         let index = self.index.borrow();
@@ -767,24 +763,24 @@ impl Log {
         let pending = self.pending.borrow();
         let waits = |waiting: &Pending| waiting.append.data_bytes() + HEADER_BYTES;
         let waits_bytes: u64 = pending.iter().map(waits).sum();
-        // Not every entry is full: each wait for what was given ends one, and so does the area.
+        // The end of each group of appends and the end of the area end an entry that is not full.
         let full = bytes / (self.area.data_blocks_max * BLOCK_BYTES);
         let headers = (full + records.div_ceil(records_per_entry) + 4) * HEADER_BYTES;
         let all = stays_bytes + waits_bytes + bytes + headers + self.area.window();
         all <= self.usable_bytes()
     }
 
-    /// Waits until nothing is being written.
+    /// Waits until no entry is in flight.
     pub(super) async fn until_quiet(&self) {
         self.changed.until(|| self.flying.borrow().is_empty()).await;
     }
 
-    /// Ends the tasks; nothing may be in flight, or it is left to itself.
+    /// Ends the tasks. The writes of entries in flight are not awaited, so there should be none.
     pub(super) async fn cancel(&self) {
         self.tasks.cancel().await;
     }
 
-    /// Counts so far.
+    /// Returns the counters.
     pub(super) fn counts(&self) -> LogCounts {
         self.counts.get()
     }

@@ -3,7 +3,7 @@
 //! `docs/format/mirror-side.md`.
 //!
 //! A store knows one side and none of its peers. It must never lose a change that it reported as
-//! durable, never return content other than what was written, and never drop a log entry that a
+//! durable, never return content other than the content written, and never drop a log entry that a
 //! peer may still need.
 
 mod again;
@@ -168,7 +168,7 @@ pub(super) struct Store {
     hurries: Cell<u32>,
     /// Lets one chunk at a time be destaged.
     destaging: Rc<Semaphore>,
-    /// The destage has ended for good.
+    /// The destage has ended and will not start again.
     ending: Cell<bool>,
     /// Time of the last request to the store.
     wanted: Cell<Instant>,

@@ -56,7 +56,7 @@ impl Drop for HeldUp<'_> {
 }
 
 impl Noticed {
-    /// Wraps `below`, and notes what it completes.
+    /// Wraps `below`, and notes the changes and flushes that `below` completes.
     pub(super) fn over(rt: &Rt, below: &Rc<dyn Device>) -> Rc<Noticed> {
         Rc::new(Noticed {
             rt: rt.clone(),

@@ -105,9 +105,9 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    /// Returns the position at which the log goes on behind a damaged entry, if an entry within the
-    /// next window says that the damaged one had been durable, or if `durable_to` says so; `None`
-    /// when the incarnation ended here, or no entry follows.
+    /// Returns the position at which the log continues behind a damaged entry, if an entry within
+    /// the next window says that the damaged entry had been durable, or if `durable_to` says so.
+    /// Returns `None` when the incarnation ended here, or no entry follows.
     async fn beyond(
         &mut self,
         side: &Uuid,

@@ -135,8 +135,8 @@ impl Store {
     }
 
     /// Marks ranges durably in the map as ranges that may be written past the log. After a crash in
-    /// the middle of a rebuild the map tells where the home may hold content unknown to the
-    /// checksums, and tells an absent side what it lacks.
+    /// the middle of a rebuild, the map tells where the home may hold content unknown to the
+    /// checksums, and which regions an absent side lacks.
     ///
     /// # Errors
     /// Those of the device.

@@ -6,7 +6,7 @@ use crate::request::BLOCK_BYTES;
 
 /// Length of a page of an area.
 pub(in crate::layers::mirror) const PAGE_BYTES: u64 = BLOCK_BYTES;
-/// Length of a sector, which a device writes as a whole or not at all.
+/// Length of a sector. A device writes a sector as a whole or leaves it unchanged.
 pub(in crate::layers::mirror) const SECTOR_BYTES: usize = 512;
 /// Sectors of a page, each with its own checksum.
 pub(in crate::layers::mirror) const SECTORS: usize = PAGE_BYTES as usize / SECTOR_BYTES;

@@ -178,7 +178,7 @@ impl Layout {
     /// areas must not overlap, and must have room for everything that they describe.
     ///
     /// # Errors
-    /// A description of what is wrong.
+    /// A description of the fault.
     pub(super) fn check(&self, volume_bytes: u64, device_bytes: u64) -> Result<(), String> {
         let mut free_from = HEADER_BYTES;
         // On a side without these bits, their area has no length.

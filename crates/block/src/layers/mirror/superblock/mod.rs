@@ -418,7 +418,7 @@ impl Superblock {
     /// Decodes a block. `Ok(None)` when it does not begin as a superblock.
     ///
     /// # Errors
-    /// A description of what is wrong with a block that begins as one.
+    /// A description of the fault in a block that begins as a superblock.
     pub fn decode(bytes: &[u8]) -> Result<Option<Superblock>, String> {
         if bytes.len() != SUPERBLOCK_BYTES as usize || bytes[..8] != MAGIC {
             return Ok(None);
@@ -480,7 +480,7 @@ impl Superblock {
     /// Checks that this superblock fits its device.
     ///
     /// # Errors
-    /// A description of what is wrong, worded to follow the side's name.
+    /// A description of the mismatch, worded to follow the side's name.
     pub fn fits(&self, device: &Geometry) -> Result<(), String> {
         // All offsets around an adopted disk move when its metadata device has another size.
         let content = device.content_offset_bytes.unwrap_or(self.layout.data.0);
