@@ -1,7 +1,7 @@
 //! A trace decoded once for many runs: one word an access, pages as dense numbers.
 //!
-//! Memory is four bytes an access and some for each distinct page, taken in pieces, so that growing
-//! never needs twice of it.
+//! Memory use is four bytes an access, and some bytes for each distinct page. Memory is allocated
+//! in pieces, so that growth never needs twice the memory.
 
 use crate::reader::Span;
 use crate::{Full, Interner, Op, Reader, Record, Sample, TraceError};
@@ -19,14 +19,14 @@ pub enum Key {
     Record,
 }
 
-/// What an access does.
+/// Operation of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Reads a page.
     Read,
     /// Writes a page, all or a part of it.
     Write,
-    /// Gives a page up.
+    /// Discards a page.
     Trim,
 }
 
@@ -34,7 +34,7 @@ const KIND_SHIFT: u32 = 30;
 const ID_MASK: u32 = (1 << KIND_SHIFT) - 1;
 /// Maximum number of accesses, which take 8 GiB.
 const ACCESSES_MAX: u64 = 1 << 31;
-/// Accesses in a piece.
+/// Number of accesses in a piece.
 const PIECE: usize = 1 << 18;
 
 /// A decoded trace.
@@ -79,7 +79,7 @@ impl Accesses {
         Ok(collector.finish())
     }
 
-    /// The accesses in order: page number and kind.
+    /// Returns the accesses in order: page number and kind.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u32, Kind)> + '_ {
         let words = self.pieces.iter().flatten();
         words.map(|word| {
@@ -92,17 +92,18 @@ impl Accesses {
         })
     }
 
-    /// The address of each page number, in pages (or in bytes, when records are counted).
+    /// Returns the address of each page number, in pages (or in bytes, when records are counted).
     pub fn pages(&self) -> &[u64] {
         &self.pages
     }
 
-    /// Reads, writes and trims.
+    /// Returns the numbers of reads, writes and trims.
     pub fn counts(&self) -> [u64; 3] {
         self.counts
     }
 
-    /// Reads, writes and trims that the trace has, those to pages outside of the sample included.
+    /// Returns the numbers of reads, writes and trims of the whole trace, including those to pages
+    /// outside of the sample.
     pub fn seen(&self) -> [u64; 3] {
         self.seen
     }
@@ -112,7 +113,7 @@ impl Accesses {
         self.counts[0] + self.counts[1]
     }
 
-    /// True without a read or write.
+    /// Returns true when there is no read and no write.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -128,7 +129,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Nothing so far.
+    /// Creates an empty collector.
     pub fn new(key: Key) -> Collector {
         let key = match key {
             Key::Page { page_bytes } => Key::Page {
@@ -153,7 +154,7 @@ impl Collector {
         }
     }
 
-    /// The same, of which only the pages of a sample are kept.
+    /// Creates an empty collector that keeps only the pages of a sample.
     pub fn sampled(key: Key, sample: Sample) -> Collector {
         Collector {
             sample: Some(sample),
@@ -164,7 +165,7 @@ impl Collector {
     /// Adds a record.
     ///
     /// # Errors
-    /// When there is no room for all of its pages.
+    /// When there is no room for all pages of the record.
     pub fn push(&mut self, record: &Record) -> Result<(), Full> {
         let end = record.offset_bytes + (record.length_bytes - 1);
         match self.key {
@@ -182,7 +183,7 @@ impl Collector {
         }
     }
 
-    /// Adds records that follow each other.
+    /// Adds the records of a span.
     pub(crate) fn push_span(&mut self, span: &Span) -> Result<(), Full> {
         let Span { first, count } = *span;
         let unit = first.length_bytes;
@@ -199,7 +200,7 @@ impl Collector {
         })
     }
 
-    /// Pages from `first` to `last` are accessed.
+    /// Counts accesses to the pages from `first` to `last`, and keeps those to sampled pages.
     fn access(&mut self, first: u64, last: u64, op: Op) -> Result<(), Full> {
         let kind = match op {
             Op::Read => Kind::Read,
@@ -215,7 +216,7 @@ impl Collector {
         taken.try_for_each(|page| self.keep(page, page, kind))
     }
 
-    /// Notes accesses to the pages from `first` to `last`.
+    /// Keeps accesses to the pages from `first` to `last`.
     fn keep(&mut self, first: u64, last: u64, kind: Kind) -> Result<(), Full> {
         let so_far = self.accesses.counts.iter().sum::<u64>();
         if so_far + (last - first) >= ACCESSES_MAX {
@@ -241,7 +242,7 @@ impl Collector {
         Ok(())
     }
 
-    /// The decoded trace.
+    /// Returns the decoded trace.
     pub fn finish(self) -> Accesses {
         Accesses {
             pages: self.interner.into_pages(),

@@ -12,7 +12,8 @@ use crate::layouts::{
 use crate::tally::Ignored;
 
 /// The events that can stand for a request, in the order in which a request passes them. The first
-/// that a trace has is taken, since the events after it are merged and split ones.
+/// of these events that a trace has is taken, because the later events are those of merged and
+/// split requests.
 const EVENTS: [&[u8]; 4] = [b"Q", b"I", b"D", b"C"];
 
 /// The event whose lines are the requests of a trace.
@@ -20,7 +21,8 @@ const EVENTS: [&[u8]; 4] = [b"Q", b"I", b"D", b"C"];
 pub(crate) struct Event(usize);
 
 impl Event {
-    /// The event of a line that can stand for a request; `None` for other events and other lines.
+    /// Returns the event of a line if it can stand for a request; `None` for other events and other
+    /// lines.
     pub(crate) fn of_line(line: &[u8]) -> Option<Event> {
         let mut all = words(line);
         if !is_device(all.next()?) {
@@ -30,18 +32,19 @@ impl Event {
         EVENTS.iter().position(|name| *name == action).map(Event)
     }
 
-    /// The event to take for a text that goes on with `lines`; `None` if they have none.
+    /// Returns the earliest event in `lines` that can stand for a request; `None` if there is no
+    /// such event.
     pub(crate) fn first_of(lines: &[u8]) -> Option<Event> {
         let events = lines.split(|b| *b == b'\n').filter_map(Event::of_line);
         events.min()
     }
 
-    /// Its letter.
+    /// Returns the letter of the event.
     pub(crate) fn name(self) -> &'static str {
         ["Q", "I", "D", "C"][self.0]
     }
 
-    /// True for the event that is taken wherever there is one.
+    /// Returns true for the event Q, which is taken in every trace that has it.
     pub(crate) fn is_usual(self) -> bool {
         self.0 == 0
     }
@@ -54,11 +57,12 @@ fn is_device(name: &[u8]) -> bool {
     name.contains(&b',') && comma_fields(name).all(|part| whole(part).is_some())
 }
 
-/// One line, in a trace whose requests are the events `taken`.
+/// Parses one line of a trace in which the event `taken` stands for a request.
 ///
 /// # Errors
-/// When it is an event whose fields cannot be right, or one that a request passes before `taken`:
-/// then the choice was made from a part of the trace that is unlike this one.
+/// When the line is an event with impossible fields, or an event that a request passes before
+/// `taken`: the choice of `taken` was then made from a part of the trace that differs from this
+/// part.
 pub(crate) fn line(
     line: &[u8],
     taken: Option<Event>,
@@ -89,7 +93,7 @@ pub(crate) fn line(
         return Ok(Parsed::Ignored(Ignored::OtherEvent));
     }
     let kind = field(fields, "type")?;
-    // A flush has neither a type of its own here nor sectors.
+    // A flush has no type of its own here (`FWS` counts as a write), and no sectors.
     let letters = [(b'D', Op::Trim), (b'W', Op::Write), (b'R', Op::Read)];
     let found = letters.iter().find(|(letter, _)| kind.contains(letter));
     let process = |word: &&[u8]| word.starts_with(b"[");

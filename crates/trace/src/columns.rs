@@ -1,7 +1,7 @@
 //! Plain text by columns, for traces without a format of their own.
 //!
 //! A description names the columns in order, such as `time_ms,-,op,offset_sectors,length_bytes`;
-//! `-` is a column of no interest. Columns stand between commas, semicolons or white space.
+//! `-` is a column to ignore. Commas, semicolons or white space separate the columns.
 
 use crate::layouts::{
     Holds, Parsed, bytes, is_heading, length_is_possible, op_named, time_of, whole,
@@ -10,14 +10,14 @@ use crate::tally::Ignored;
 use crate::{Op, Record};
 use std::str::FromStr;
 
-/// What a column means.
+/// Meaning of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Ignored,
-    /// In so many nanoseconds.
+    /// Time in units of this number of nanoseconds.
     Time(u64),
     Op,
-    /// In so many bytes; `None` for pages.
+    /// Offset in units of this number of bytes; `None` for pages. The same for `Length`.
     Offset(Option<u64>),
     Length(Option<u64>),
 }
@@ -28,7 +28,7 @@ pub struct Columns {
     columns: Vec<Column>,
 }
 
-/// A description of columns that means nothing.
+/// An invalid description of columns.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0}; columns are `-`, `op`, `time_UNIT` (s, ms, us, ns), `offset_UNIT` and `length_UNIT` \
@@ -70,7 +70,8 @@ impl FromStr for Columns {
 }
 
 impl Columns {
-    /// One line. A heading may stand first; without an op it is a read, without a length one page.
+    /// Parses one line. The first line may be a heading. A record without an op is a read, and one
+    /// without a length is one page.
     pub(crate) fn parse(&self, line: &[u8], unit: u64, is_first: bool) -> Result<Parsed, String> {
         let separators = |b: &u8| matches!(b, b',' | b';') || b.is_ascii_whitespace();
         let mut fields = line.split(separators).filter(|field| !field.is_empty());
@@ -94,7 +95,7 @@ impl Columns {
         Ok(Parsed::Record(record))
     }
 
-    /// What each column holds.
+    /// Returns the kind of content of each column.
     fn holds(&self) -> Vec<Holds> {
         let holds = |column: &Column| match column {
             Column::Ignored => Holds::Any,

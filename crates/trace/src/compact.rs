@@ -1,16 +1,16 @@
-//! The compact form of a trace: a parsed trace that is read again at the speed of memory.
+//! The compact form of a trace: a parsed trace that can be read again at the speed of memory.
 //!
-//! The form is drawn byte by byte in docs/format/trace.md. Chunks are checked by a CRC, and the end
-//! is marked, so damage and truncation are errors and never a shorter trace.
+//! The form is defined byte by byte in docs/format/trace.md. Chunks are checked by a CRC, and the
+//! end is marked, so damage and truncation are errors and never a shorter trace.
 
 use crate::format::COMPACT_MAGIC;
 use crate::layouts::length_is_possible;
 use crate::{Op, Record};
 use std::io::{self, Write};
 
-/// Records in a chunk, at most.
+/// Maximum number of records in a chunk.
 const CHUNK_RECORDS: u32 = 1 << 16;
-/// Bytes of a chunk, at most: a record takes 1 + 3 * 10 bytes at most.
+/// Maximum number of bytes of a chunk: a record takes at most 1 + 3 * 10 bytes.
 pub(crate) const CHUNK_BYTES_MAX: usize = CHUNK_RECORDS as usize * 31;
 /// Bytes of a chunk's head: records, bytes, CRC.
 pub(crate) const HEAD_BYTES: usize = 12;
@@ -55,7 +55,8 @@ fn take_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     None
 }
 
-/// What the next record is told relative to. Every chunk starts from zeros.
+/// Fields of the previous record, relative to which the next record is encoded. Every chunk starts
+/// from zeros.
 #[derive(Clone, Copy, Debug, Default)]
 struct Previous {
     time_ns: u64,
@@ -155,7 +156,7 @@ impl<W: Write> CompactWriter<W> {
         Ok(())
     }
 
-    /// Marks the end and gives the output back, flushed.
+    /// Writes the end mark, flushes the output and returns it.
     ///
     /// # Errors
     /// Those of the output.
@@ -170,7 +171,7 @@ impl<W: Write> CompactWriter<W> {
     }
 }
 
-/// One chunk that was read and checked.
+/// A chunk that has been read and checked.
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
     bytes: Vec<u8>,
@@ -180,7 +181,7 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// A chunk of `records` over `bytes`, whose CRC the caller has checked.
+    /// Creates a chunk of `records` records from `bytes`, whose CRC the caller has checked.
     pub(crate) fn new(records: u32, bytes: Vec<u8>) -> Chunk {
         Chunk {
             bytes,
@@ -190,7 +191,7 @@ impl Chunk {
         }
     }
 
-    /// The next record, `None` after the last.
+    /// Returns the next record; `None` after the last.
     pub(crate) fn next(&mut self) -> Result<Option<Record>, &'static str> {
         if self.left == 0 {
             return if self.at == self.bytes.len() {

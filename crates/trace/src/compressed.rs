@@ -1,10 +1,11 @@
 //! Decompression, recognised from the first bytes of a file and never from its name.
 //!
-//! Every checksum that a file carries is held against its content: gzip's and xz's by their
-//! decoders, zstd's here, with the content's length. Content that a file gives without any checksum
-//! is counted, so that it can be said.
+//! Every checksum in a file is compared with the content: gzip's and xz's by their decoders, zstd's
+//! here, together with the length of the content. Content without a checksum is counted, so that it
+//! can be reported.
 //!
-//! What a file may make a decoder allocate is bounded: 128 MiB of zstd window, 256 MiB for xz.
+//! The memory that a file can make a decoder allocate is bounded: 128 MiB of zstd window, 256 MiB
+//! for xz.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ type Source = Box<dyn Read + Send>;
 pub(crate) struct Unchecked(Arc<AtomicU64>);
 
 impl Unchecked {
-    /// How many there are so far.
+    /// Returns the number of such parts so far.
     pub(crate) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -33,8 +34,8 @@ impl Unchecked {
     }
 }
 
-/// The content of `source`, decompressed if it is compressed. Parts without a checksum are counted
-/// in `unchecked` once they have been read.
+/// Returns the content of `source`, decompressed if it is compressed. Adds to `unchecked` the parts
+/// without a checksum that have been read.
 pub(crate) fn decompressed(source: Source, unchecked: &Unchecked) -> io::Result<Source> {
     let mut input = BufReader::with_capacity(INPUT_BYTES, source);
     let start = input.fill_buf()?;
@@ -50,7 +51,8 @@ pub(crate) fn decompressed(source: Source, unchecked: &Unchecked) -> io::Result<
         return Ok(Box::new(flate2::bufread::MultiGzDecoder::new(input)));
     }
     if start.starts_with(&XZ_MAGIC) {
-        // The flags of the stream (section 2.1.1.2 of the format): 0, and the kind of its check.
+        // The stream flags (section 2.1.1.2 of the format) are 0 and the type of the check; type 0
+        // is no check.
         if start[XZ_MAGIC.len()..].starts_with(&[0, 0]) {
             unchecked.add();
         }
@@ -63,13 +65,13 @@ pub(crate) fn decompressed(source: Source, unchecked: &Unchecked) -> io::Result<
     Ok(Box::new(input))
 }
 
-/// True at a frame of zstd that holds no content (a skippable frame), as parallel compressors
-/// write.
+/// Returns true at the start of a zstd frame without content (a skippable frame). Parallel
+/// compressors write such frames.
 fn is_note(start: &[u8]) -> bool {
     matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
 
-/// Passes over frames without content, and returns their bytes.
+/// Skips frames without content, and returns the number of bytes skipped.
 fn pass_over_notes(input: &mut BufReader<Source>) -> io::Result<u64> {
     let mut bytes = 0;
     while is_note(input.fill_buf()?) {
@@ -88,12 +90,12 @@ fn pass_over_notes(input: &mut BufReader<Source>) -> io::Result<u64> {
 
 type Frame = ruzstd::decoding::StreamingDecoder<BufReader<Source>, ruzstd::decoding::FrameDecoder>;
 
-/// Any number of zstd frames, one after another, as `zstd` itself reads them.
+/// A sequence of any number of zstd frames, which `zstd` itself also accepts.
 struct Zstd {
     state: State,
-    /// Compressed bytes before this frame.
+    /// Number of compressed bytes before this frame.
     passed_bytes: u64,
-    /// Bytes of content that this frame has given.
+    /// Number of bytes of content read from this frame so far.
     content_bytes: u64,
     unchecked: Unchecked,
 }
@@ -102,7 +104,7 @@ enum State {
     /// At the start of a frame, or at the end.
     Between(BufReader<Source>),
     Inside(Box<Frame>),
-    /// Nothing more can be read.
+    /// The end of the input, or an error, has been reached.
     Ended,
 }
 
@@ -113,8 +115,8 @@ impl Zstd {
         io::Error::new(io::ErrorKind::InvalidData, message)
     }
 
-    /// Holds a frame that has given all its content against its checksum and its length (RFC 8878,
-    /// 3.1.1), and goes to the next.
+    /// Compares the content of a frame that has been read completely with its checksum and its
+    /// length (RFC 8878, 3.1.1), and continues with the next frame.
     fn finish(&mut self, frame: Frame) -> io::Result<()> {
         let (input, decoder) = frame.into_parts();
         match decoder.get_checksum_from_data() {
@@ -124,7 +126,7 @@ impl Zstd {
             Some(_) => {}
             None => self.unchecked.add(),
         }
-        // 0 also where a frame does not say its length.
+        // Also 0 for a frame that does not state its length.
         let said_bytes = decoder.content_size();
         if said_bytes > 0 && said_bytes != self.content_bytes {
             let found = self.content_bytes;

@@ -26,29 +26,29 @@ pub enum TraceError {
     /// The file could not be read or written.
     #[error("{file}: {reason}")]
     Io {
-        /// Which file.
+        /// Name of the file.
         file: String,
-        /// Why.
+        /// Reason for the failure.
         reason: std::io::Error,
     },
     /// The compressed or binary form of the file is damaged.
     #[error("{file}: {place}: cannot be read: {what}")]
     Damaged {
-        /// Which file.
+        /// Name of the file.
         file: String,
-        /// How far it could be read.
+        /// Place up to which the file could be read.
         place: Place,
-        /// Why.
+        /// Description of the damage.
         what: String,
     },
-    /// A record is not one of this format.
+    /// A record is invalid in this format.
     #[error("{file}: {place}: {what}")]
     Bad {
-        /// Which file.
+        /// Name of the file.
         file: String,
-        /// Where.
+        /// Place of the record.
         place: Place,
-        /// What is wrong.
+        /// Description of the mistake.
         what: String,
     },
     /// More bad records than the caller allows.
@@ -56,37 +56,37 @@ pub enum TraceError {
         "{file}: {place}: {what}; {skipped} bad records were skipped before, which is the limit"
     )]
     TooManyBad {
-        /// Which file.
+        /// Name of the file.
         file: String,
-        /// Where the one too many is.
+        /// Place of the record that exceeds the limit.
         place: Place,
-        /// What is wrong with it.
+        /// Description of the mistake in that record.
         what: String,
-        /// Bad records before it.
+        /// Number of bad records skipped before that record.
         skipped: u64,
     },
-    /// Neither the name nor the content says what format the file has.
+    /// The format is recognised neither by the name nor by the content of the file.
     #[error("{file}: the format is not recognised; say it with --format ({formats})")]
     UnknownFormat {
-        /// Which file.
+        /// Name of the file.
         file: String,
-        /// The formats there are.
+        /// Names of all formats.
         formats: String,
     },
     /// A text of blkparse without any event that can stand for a request.
     #[error("{file}: no request: it has no event {events}")]
     NoEvents {
-        /// Which file.
+        /// Name of the file.
         file: String,
         /// The events that can stand for a request.
         events: &'static str,
     },
-    /// The trace is too large to be held decoded.
+    /// The decoded trace would be too large.
     #[error("{file}: {full}")]
     Full {
-        /// Which file.
+        /// Name of the file.
         file: String,
-        /// Of what there is too much.
+        /// The limit that would be exceeded.
         full: Full,
     },
 }

@@ -1,7 +1,7 @@
-//! The formats, their names, and how one is recognised.
+//! The formats, their names, and their recognition.
 //!
-//! The content decides where only one format fits every line of its beginning; the name decides for
-//! formats that have no mark of their own. Anything else is the caller's to say.
+//! If only one format fits the beginning of the content, the content decides. The name decides for
+//! formats without a mark of their own. In all other cases the caller must give the format.
 
 use crate::layouts::{PAGES_MARK, comma_fields, is_msr_heading, u16_at, whole, words};
 use std::fmt;
@@ -30,7 +30,7 @@ pub enum Format {
     Fio,
     /// `op,lpn,npages`.
     Pages,
-    /// Text by columns that the caller describes.
+    /// Text with columns that the caller describes.
     Columns,
     /// libCacheSim's oracleGeneral.
     OracleGeneral,
@@ -38,7 +38,7 @@ pub enum Format {
     Compact,
 }
 
-/// No format has this name.
+/// Error for a name that is not the name of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownFormat(String);
 
@@ -89,23 +89,25 @@ impl Format {
         ("compact", Format::Compact),
     ];
 
-    /// Its name on the command line.
+    /// Returns the name of the format on the command line.
     pub fn name(self) -> &'static str {
         let found = Format::ALL.iter().find(|(_, format)| *format == self);
         found.map_or("", |(name, _)| name)
     }
 
-    /// All names, for messages.
+    /// Returns all names, for messages.
     pub fn names() -> String {
         Format::ALL.map(|(name, _)| name).join(", ")
     }
 
-    /// True for formats whose records are numbers of blocks, without a size, a type or a device.
+    /// Returns true for formats whose records are block numbers, without a size, a type or a
+    /// device.
     pub fn only_counts_blocks(self) -> bool {
         matches!(self, Format::Arc | Format::Lirs | Format::OracleGeneral)
     }
 
-    /// Bytes of a record of a binary format with records of one length; `None` for the others.
+    /// Returns the number of bytes of a record in binary formats with records of one length; `None`
+    /// for other formats.
     pub(crate) fn record_bytes(self, start: &[u8]) -> Option<usize> {
         match self {
             Format::Vscsi if vscsi_version(start) == Some(2) => Some(40),
@@ -115,7 +117,7 @@ impl Format {
         }
     }
 
-    /// The format of a file, from its first bytes (decompressed) and its name.
+    /// Recognises the format of a file from its first bytes (decompressed) and its name.
     pub(crate) fn recognise(name: &str, start: &[u8]) -> Option<Format> {
         if start.starts_with(COMPACT_MAGIC) {
             return Some(Format::Compact);
@@ -132,7 +134,8 @@ impl Format {
     }
 }
 
-/// The version that all records at the start agree on.
+/// Returns the vscsi version that all of the first records have, at most 64 of them; `None` if they
+/// have no common version.
 pub(crate) fn vscsi_version(start: &[u8]) -> Option<u8> {
     let agrees = |bytes: usize, at: usize, version: u16| {
         let mut records = start.chunks_exact(bytes).take(64).peekable();
@@ -147,13 +150,14 @@ pub(crate) fn vscsi_version(start: &[u8]) -> Option<u8> {
     }
 }
 
-/// Whole lines at the start, without empty ones and comments.
+/// Returns the complete lines at the start, without empty lines, comments and lines of a single
+/// `*`.
 fn sample_lines(start: &[u8]) -> Vec<&[u8]> {
     let mut lines: Vec<&[u8]> = start
         .split(|b| *b == b'\n')
         .map(<[u8]>::trim_ascii)
         .collect();
-    // The last one may be cut off, unless it is all there is.
+    // The last line may be incomplete, unless it is the only one.
     if lines.len() > 1 {
         lines.pop();
     }
@@ -174,7 +178,7 @@ fn all_lines(lines: &[&[u8]], fits: impl Fn(&[u8]) -> bool) -> bool {
     !lines.is_empty() && lines.iter().all(|line| fits(line))
 }
 
-/// A text format that fits every line, where no other could.
+/// Returns the text format that the lines fit, if no other format could fit them.
 fn of_text(lines: &[&[u8]]) -> Option<Format> {
     let first = lines.first()?;
     if first.starts_with(b"fio version ") {
@@ -233,7 +237,8 @@ fn of_text(lines: &[&[u8]]) -> Option<Format> {
     None
 }
 
-/// A format without a mark of its own, if the name says so and the lines do not contradict.
+/// Returns a format without a mark of its own: ARC if every line has four numbers and the name says
+/// so, LIRS if every line is one number.
 fn of_name(name: &str, lines: &[&[u8]]) -> Option<Format> {
     let numbers = |count: usize| {
         all_lines(lines, |line| {
@@ -241,9 +246,9 @@ fn of_name(name: &str, lines: &[&[u8]]) -> Option<Format> {
         })
     };
     if numbers(4) {
-        // No other format has four numbers, but a made-up text might.
+        // No other format has four numbers, but an arbitrary text might.
         return (name.contains(".lis") || name.contains("arc")).then_some(Format::Arc);
     }
-    // One number a line can hardly be anything else.
+    // A text of one number a line is hardly anything else.
     numbers(1).then_some(Format::Lirs)
 }

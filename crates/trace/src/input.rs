@@ -1,10 +1,11 @@
 //! Bytes of a trace in pieces: lines of text, or records of a fixed length.
 //!
-//! One buffer, refilled in place. A line longer than [`LINE_BYTES_MAX`] is an error and not memory.
+//! The input has one buffer, which is refilled in place. A line longer than [`LINE_BYTES_MAX`] is
+//! an error, and takes no additional memory.
 
 use std::io::{self, Read};
 
-/// The longest line that is read.
+/// Maximum length of a line.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -17,12 +18,12 @@ pub(crate) struct Input {
     at_end: bool,
 }
 
-/// What [`Input::line`] found.
+/// Result of [`Input::line`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// A line without its end, as a range of [`Input::bytes`].
     Here(usize, usize),
-    /// A line that is too long; it has been passed over.
+    /// A line that is too long; it has been skipped.
     TooLong,
     /// No more lines.
     End,
@@ -65,7 +66,8 @@ impl Input {
         }
     }
 
-    /// As much of the beginning as the buffer takes, at most `bytes`, without consuming it.
+    /// Returns the next bytes without consuming them: at most `bytes`, and at most
+    /// [`LINE_BYTES_MAX`].
     pub(crate) fn peek(&mut self, bytes: usize) -> io::Result<&[u8]> {
         let wanted = bytes.min(LINE_BYTES_MAX);
         while self.end - self.start < wanted && self.refill()? {}
@@ -73,12 +75,12 @@ impl Input {
         Ok(&self.buffer[self.start..self.start + here])
     }
 
-    /// The bytes of a line that was found last.
+    /// Returns the bytes of the line found last, given its range.
     pub(crate) fn bytes(&self, from: usize, to: usize) -> &[u8] {
         &self.buffer[from..to]
     }
 
-    /// The next line. LF and CR LF end one; the last needs no end.
+    /// Returns the next line. A line ends with LF or CR LF; the last line needs no end.
     pub(crate) fn line(&mut self) -> io::Result<Line> {
         let mut searched = 0;
         loop {
@@ -112,7 +114,7 @@ impl Input {
         Line::Here(from, to - usize::from(carriage))
     }
 
-    /// Drops bytes up to the end of a line.
+    /// Skips bytes up to the end of a line.
     fn pass_over(&mut self) -> io::Result<Line> {
         loop {
             if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.start..self.end]) {
@@ -126,7 +128,8 @@ impl Input {
         }
     }
 
-    /// The next `length` bytes, at most [`LINE_BYTES_MAX`]; fewer at the end, none past it.
+    /// Returns the next `length` bytes, which must be at most [`LINE_BYTES_MAX`]: fewer at the end,
+    /// and none past the end.
     pub(crate) fn take(&mut self, length: usize) -> io::Result<&[u8]> {
         while self.end - self.start < length && self.refill()? {}
         let here = length.min(self.end - self.start);

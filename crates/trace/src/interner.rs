@@ -1,14 +1,15 @@
 //! Dense numbers for the pages of a trace, in the order of their first appearance.
 //!
-//! Neighbours share an entry of the hash table, so a request over many pages costs one look-up.
+//! Neighbouring pages share an entry of the hash table, so a request over many pages costs one
+//! look-up for each such run.
 
 use hashbrown::HashMap;
 
-/// Pages that share an entry, as a power of two.
+/// Binary logarithm of the number of pages that share an entry (a run).
 const RUN_BITS: u32 = 6;
 const NONE: u32 = u32::MAX;
 
-/// Numbers pages.
+/// An assignment of dense numbers to pages.
 #[derive(Debug, Default)]
 pub struct Interner {
     run_bits: u32,
@@ -21,7 +22,7 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// For pages, which tend to have neighbours.
+    /// Creates an empty interner for pages, which tend to have neighbours.
     pub fn for_pages() -> Interner {
         Interner {
             run_bits: RUN_BITS,
@@ -29,20 +30,21 @@ impl Interner {
         }
     }
 
-    /// For keys that are scattered.
+    /// Creates an empty interner for scattered keys.
     pub fn for_keys() -> Interner {
         Interner::default()
     }
 
-    /// The number of `page`; `None` if it is new and `limit` are numbered already.
+    /// Returns the number of `page`; `None` if the page is new and `limit` pages are already
+    /// numbered.
     pub fn intern(&mut self, page: u64, limit: usize) -> Option<u32> {
         let mut found = None;
         self.intern_all(page, page, limit, |id| found = Some(id));
         found
     }
 
-    /// Tells the numbers of the pages from `first` to `last` in order, and returns how many; fewer
-    /// than there are when a new one would be past `limit`.
+    /// Passes the numbers of the pages from `first` to `last` to `tell`, in order, and returns how
+    /// many it passed: fewer than all when `limit` pages are numbered and another page is new.
     pub fn intern_all(
         &mut self,
         first: u64,
@@ -78,7 +80,7 @@ impl Interner {
         }
     }
 
-    /// Where the numbers of a run start, which is made if it is new.
+    /// Returns the index at which the numbers of a run start. A new run is added.
     fn start_of(&mut self, run: u64) -> u32 {
         let (ids, length) = (&mut self.ids, 1 << self.run_bits);
         let number = *self.runs.entry(run).or_insert_with(|| {
@@ -89,12 +91,12 @@ impl Interner {
         number << self.run_bits
     }
 
-    /// The page of each number.
+    /// Returns the page of each number.
     pub fn pages(&self) -> &[u64] {
         &self.pages
     }
 
-    /// The page of each number, and nothing else.
+    /// Returns the page of each number, and drops the rest.
     pub fn into_pages(self) -> Vec<u64> {
         self.pages
     }

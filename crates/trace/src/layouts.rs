@@ -1,40 +1,41 @@
-//! How one line or one binary record of each format reads. Pure functions from bytes to a record.
+//! Parsers of one line or one binary record of each format: pure functions from bytes to a record.
 //!
-//! Numbers are checked for overflow; a field that is missing, is no number or cannot be is named.
+//! Numbers are checked for overflow. An error names the field that is missing, is not a number, or
+//! has an impossible value.
 
 use crate::tally::Ignored;
 use crate::{DEVICE_BYTES, DEVICES_MAX, LENGTH_BYTES_MAX, Op, Record};
 
-/// What a line or record was.
+/// Result of parsing a line or record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parsed {
     /// A request.
     Record(Record),
-    /// As many requests for one block each, one after another, all of `unit` bytes.
+    /// Sequential requests for one block each.
     Blocks {
-        /// The first.
+        /// The first request.
         first: Record,
-        /// How many.
+        /// Number of requests.
         count: u64,
     },
-    /// No request, for this reason.
+    /// A line or record that is no request, for this reason.
     Ignored(Ignored),
 }
 
-/// What is wrong with a line or record.
+/// Description of the mistake in a line or record.
 pub(crate) type What = String;
 
 pub(crate) type Fields<'a, 'f> = &'f mut dyn Iterator<Item = &'a [u8]>;
 
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
-/// A line's fields between white space.
+/// Returns the fields of a line, separated by white space.
 pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let split = line.split(|b| b.is_ascii_whitespace());
     split.filter(|word| !word.is_empty())
 }
 
-/// A line's fields between commas, trimmed.
+/// Returns the fields of a line, separated by commas and trimmed.
 pub(crate) fn comma_fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|b| *b == b',').map(<[u8]>::trim_ascii)
 }
@@ -48,7 +49,7 @@ pub(crate) fn field<'a>(fields: Fields<'a, '_>, name: &str) -> Result<&'a [u8], 
     fields.next().ok_or_else(|| format!("no {name}"))
 }
 
-/// A whole number without a sign.
+/// Parses a whole number without a sign.
 pub(crate) fn whole(field: &[u8]) -> Option<u64> {
     if field.is_empty() {
         return None;
@@ -65,7 +66,7 @@ pub(crate) fn number(fields: Fields<'_, '_>, name: &str) -> Result<u64, What> {
     whole(text).ok_or_else(|| format!("{name} {} is not a number", shown(text)))
 }
 
-/// A time that may have a fraction, as nanoseconds.
+/// Parses a time, which may have a fraction, and returns it in nanoseconds.
 pub(crate) fn time(fields: Fields<'_, '_>, unit_ns: u64) -> Result<u64, What> {
     let text = field(fields, "time")?;
     time_of(text, unit_ns).ok_or_else(|| format!("time {} is not one", shown(text)))
@@ -90,13 +91,13 @@ pub(crate) fn time_of(text: &[u8], unit_ns: u64) -> Option<u64> {
     whole_ns.checked_add(fraction_ns)
 }
 
-/// Bytes of so many units.
+/// Returns the number of bytes in `count` units of `unit` bytes.
 pub(crate) fn bytes(count: u64, unit: u64, name: &str) -> Result<u64, What> {
     let bytes = count.checked_mul(unit);
     bytes.ok_or_else(|| format!("{name} {count} is past the end of any device"))
 }
 
-/// Refuses lengths of nothing and of more than a request can have.
+/// Refuses a length of 0 and lengths above the maximum of a request.
 pub(crate) fn length_is_possible(length_bytes: u64) -> Result<(), What> {
     match length_bytes {
         0 => Err("a length of 0".to_owned()),
@@ -105,7 +106,7 @@ pub(crate) fn length_is_possible(length_bytes: u64) -> Result<(), What> {
     }
 }
 
-/// A request on device number `device`.
+/// Creates a request on device number `device`.
 pub(crate) fn placed(
     time_ns: u64,
     op: Op,
@@ -133,7 +134,7 @@ pub(crate) fn placed(
     }))
 }
 
-/// Names of types, in small letters.
+/// Names of types, in lower case.
 const TYPES: [(&[u8], Op); 9] = [
     (b"r", Op::Read),
     (b"read", Op::Read),
@@ -146,7 +147,8 @@ const TYPES: [(&[u8], Op); 9] = [
     (b"unmap", Op::Trim),
 ];
 
-/// The kernel's letters (`RA`, `WFS`): one of R, W and D, beside flags that do not matter here.
+/// Parses a type in the notation of the kernel (`RA`, `WFS`): one of R, W and D, among flags that
+/// are ignored.
 fn of_letters(text: &[u8]) -> Option<Op> {
     let is_flag = |b: &u8| b"FASM".contains(b);
     let mut ops = text.iter().filter(|b| !is_flag(b));
@@ -159,7 +161,7 @@ fn of_letters(text: &[u8]) -> Option<Op> {
     ops.next().is_none().then_some(op)
 }
 
-/// `Read`, `w`, `WS` and the like. A word that only begins like a type is none.
+/// Parses a type such as `Read`, `w` or `WS`. A word that only begins like a type is an error.
 pub(crate) fn op_named(text: &[u8]) -> Result<Op, What> {
     let lower = text.to_ascii_lowercase();
     let found = TYPES.iter().find(|(name, _)| *name == lower);
@@ -169,7 +171,7 @@ pub(crate) fn op_named(text: &[u8]) -> Result<Op, What> {
         .ok_or_else(|| format!("type {} is not read, write or trim", shown(text)))
 }
 
-/// What a column of a text with a heading holds.
+/// Kind of content of a column in a text with a heading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
     /// A number or a time.
@@ -181,8 +183,8 @@ pub(crate) enum Holds {
 }
 
 impl Holds {
-    /// True where a field may be data of this column, or damaged data. Damage to a number leaves it
-    /// something that begins like one; a type has letters, as a heading has.
+    /// Returns true if a field may be data of this column, or damaged data. A damaged number still
+    /// begins like a number. A damaged type looks like a heading, so it does not count as data.
     fn may_be_data(self, field: &[u8]) -> bool {
         let begins_like_number = |b: &u8| b.is_ascii_digit() || b"+-.".contains(b);
         match self {
@@ -193,7 +195,8 @@ impl Holds {
     }
 }
 
-/// True for the line that names the columns: it has all of them, and none can be data.
+/// Returns true for a line that names the columns: the line has all columns, and no field can be
+/// data.
 pub(crate) fn is_heading(columns: &[Holds], fields: &mut dyn Iterator<Item = &[u8]>) -> bool {
     let mut columns = columns.iter();
     columns.all(|column| {
@@ -216,16 +219,16 @@ const MSR: [Holds; 6] = [
 /// The columns of `pages`.
 const PAGES: [Holds; 3] = [Holds::Type, Holds::Number, Holds::Number];
 
-/// The line by which `pages` is recognised.
+/// The first line by which `pages` is recognised.
 pub(crate) const PAGES_MARK: &[u8] = b"op,lpn,npages";
 
-/// True for the line that names the columns of MSR Cambridge.
+/// Returns true for a line that names the columns of MSR Cambridge.
 pub(crate) fn is_msr_heading(line: &[u8]) -> bool {
     is_heading(&MSR, &mut comma_fields(line))
 }
 
-/// MSR Cambridge: `time(100 ns),host,disk,type,offset,size,response`; a heading
-/// may stand first.
+/// Parses a line of MSR Cambridge: `time(100 ns),host,disk,type,offset,size,response`. The first
+/// line may be a heading.
 pub(crate) fn msr(
     line: &[u8],
     is_first: bool,
@@ -242,14 +245,14 @@ pub(crate) fn msr(
     let op = op_named(field(fields, "type")?)?;
     let offset = number(fields, "offset")?;
     let length = number(fields, "size")?;
-    // Host and disk together, as they stand in the line.
+    // Host and disk together, as written in the line.
     let host_and_disk = nth_span(line, b',', 1, 3);
     let device = devices(host_and_disk).ok_or("too many disks")?;
     let time_ns = bytes(time_100ns, 100, "timestamp")?;
     placed(time_ns, op, device, offset, length)
 }
 
-/// The bytes from field `from` to before field `to`.
+/// Returns the bytes from field `from` up to field `to`, exclusive.
 fn nth_span(line: &[u8], separator: u8, from: usize, to: usize) -> &[u8] {
     let start_of = |n: usize| match n {
         0 => 0,
@@ -261,8 +264,8 @@ fn nth_span(line: &[u8], separator: u8, from: usize, to: usize) -> &[u8] {
     &line[start..end.max(start)]
 }
 
-/// SSDsim and MQSim: `time(ns) device lba size(sectors) op`, 1 for a read. DiskSim: the same, with
-/// the time in milliseconds.
+/// Parses a line of SSDsim or MQSim: `time(ns) device lba size(sectors) op`, with 1 for a read. A
+/// line of DiskSim is the same, with the time in milliseconds.
 pub(crate) fn device_lines(line: &[u8], unit_ns: u64) -> Result<Parsed, What> {
     let mut all = words(line);
     let fields: Fields = &mut all;
@@ -278,7 +281,7 @@ pub(crate) fn device_lines(line: &[u8], unit_ns: u64) -> Result<Parsed, What> {
     placed(time_ns, op, device, offset, length)
 }
 
-/// ARC: `first_block count ignored number`, a block an access.
+/// Parses a line of ARC: `first_block count ignored number`. Each block is an access.
 pub(crate) fn arc(line: &[u8], unit: u64) -> Result<Parsed, What> {
     let mut all = words(line);
     let fields: Fields = &mut all;
@@ -304,7 +307,7 @@ fn blocks(first: u64, count: u64, unit: u64) -> Result<Parsed, What> {
     Ok(Parsed::Blocks { first, count })
 }
 
-/// LIRS: a block number a line; `*` marks a pause.
+/// Parses a line of LIRS: one block number; `*` marks a pause.
 pub(crate) fn lirs(line: &[u8], unit: u64) -> Result<Parsed, What> {
     let text = line.trim_ascii();
     if text == b"*" {
@@ -314,7 +317,7 @@ pub(crate) fn lirs(line: &[u8], unit: u64) -> Result<Parsed, What> {
     blocks(block, 1, unit)
 }
 
-/// SPC: `unit,lba,size(bytes),type,time(s)`.
+/// Parses a line of SPC: `unit,lba,size(bytes),type,time(s)`.
 pub(crate) fn spc(line: &[u8]) -> Result<Parsed, What> {
     let mut all = comma_fields(line);
     let fields: Fields = &mut all;
@@ -326,7 +329,7 @@ pub(crate) fn spc(line: &[u8]) -> Result<Parsed, What> {
     placed(time_ns, op, device, offset, length)
 }
 
-/// What fio logs beside reads, writes and trims: its `log_file` (iolog.c) and the rest of
+/// Actions that fio logs besides reads, writes and trims: its `log_file` (iolog.c) and the rest of
 /// `io_ddir_name` (io_ddir.h).
 const FIO_NO_DATA: [&[u8]; 8] = [
     b"add",
@@ -339,7 +342,7 @@ const FIO_NO_DATA: [&[u8]; 8] = [
     b"file_operation",
 ];
 
-/// fio's iolog: `[time(us)] file action [offset length]`; version 3 has the time.
+/// Parses a line of fio's iolog: `[time(us)] file action [offset length]`; version 3 has the time.
 pub(crate) fn fio(
     line: &[u8],
     has_time: bool,
@@ -368,7 +371,8 @@ pub(crate) fn fio(
     placed(time_ns, op, device, offset, length)
 }
 
-/// Pages: `op,lpn,npages`, op `R`, `W` or `T`; a heading may stand first.
+/// Parses a line of `pages`: `op,lpn,npages`, with op `R`, `W` or `T`. The first line may be a
+/// heading.
 pub(crate) fn pages(line: &[u8], unit: u64, is_first: bool) -> Result<Parsed, What> {
     let mut all = comma_fields(line);
     let fields: Fields = &mut all;
@@ -401,7 +405,7 @@ pub(crate) fn u64_at(record: &[u8], at: usize) -> u64 {
     le(record, at).map_or(0, u64::from_le_bytes)
 }
 
-/// vscsi version 1, 32 bytes:
+/// Parses a record of vscsi. Version 1, 32 bytes:
 /// `sn u32, bytes u32, sg u32, command u16, version u16, lbn u64, us u64`; version 2, 40 bytes:
 /// `command u16, version u16, sn u32, bytes u32, sg u32, lbn u64, us u64, rt u64`.
 pub(crate) fn vscsi(record: &[u8], version: u8) -> Result<Parsed, What> {
@@ -422,8 +426,8 @@ pub(crate) fn vscsi(record: &[u8], version: u8) -> Result<Parsed, What> {
     placed(time_ns, op, 0, offset, u64::from(u32_at(record, length_at)))
 }
 
-/// libCacheSim's oracleGeneral, 24 bytes: `time(s) u32, object u64, bytes u32, next i64`. An object
-/// is one unit, whatever its size.
+/// Parses a record of libCacheSim's oracleGeneral, 24 bytes:
+/// `time(s) u32, object u64, bytes u32, next i64`. An object is one unit, whatever its size.
 pub(crate) fn oracle_general(record: &[u8], unit: u64) -> Result<Parsed, What> {
     let time_ns = u64::from(u32_at(record, 0)) * 1_000_000_000;
     let object = u64_at(record, 4);

@@ -15,28 +15,28 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// What to do with records that cannot be right.
+/// Treatment of invalid (bad) records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SkipBad {
-    /// The first is an error.
+    /// The first bad record is an error.
     #[default]
     None,
-    /// So many are passed over and counted; the next is an error.
+    /// This number of bad records is skipped and counted; the next one is an error.
     AtMost(u64),
-    /// All are passed over and counted.
+    /// All bad records are skipped and counted.
     All,
 }
 
-/// How to read a trace.
+/// Options for reading a trace.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its format; `None` to recognise it.
+    /// Format of the trace; `None` to recognise it.
     pub format: Option<Format>,
     /// The columns of [`Format::Columns`].
     pub columns: Option<Columns>,
-    /// Bytes of a block in formats that count blocks without saying how large they are.
+    /// Bytes of a block in formats that count blocks without stating their size.
     pub unit_bytes: u64,
-    /// What to do with bad records.
+    /// Treatment of bad records.
     pub skip_bad: SkipBad,
 }
 
@@ -51,7 +51,7 @@ impl Default for Options {
     }
 }
 
-/// Names of devices and files, numbered as they appear.
+/// Names of devices and files, numbered in the order of their appearance.
 #[derive(Debug, Default)]
 struct Devices {
     numbers: HashMap<Vec<u8>, u64, foldhash::fast::FixedState>,
@@ -102,9 +102,9 @@ pub struct Reader {
     record_bytes: usize,
     vscsi_version: u8,
     fio_has_time: bool,
-    /// The event of blkparse that stands for a request, once there is one.
+    /// The event of blkparse that stands for a request, once it has been chosen.
     event: Option<Event>,
-    /// The line that was taken for the names of the columns: its number and how it begins.
+    /// Number and beginning of the line that was taken for a heading.
     heading: Option<(u64, String)>,
     /// True once a line was neither blank nor a comment.
     has_content: bool,
@@ -113,7 +113,7 @@ pub struct Reader {
     tally: Tally,
     unchecked: Unchecked,
     devices: Devices,
-    /// Records that are still to be given out one by one.
+    /// Records that `next_record` has yet to return one by one.
     span: Option<Span>,
     chunk: Chunk,
     records: u64,
@@ -124,7 +124,7 @@ impl Reader {
     /// Opens a file, and recognises compression and format.
     ///
     /// # Errors
-    /// When it cannot be read, or its format is neither given nor recognised.
+    /// When the file cannot be read, or its format is neither given nor recognised.
     pub fn open(path: &Path, options: &Options) -> Result<Reader, TraceError> {
         let name = path.display().to_string();
         let io = |reason| TraceError::Io {
@@ -135,10 +135,10 @@ impl Reader {
         Reader::new(name.clone(), Box::new(file), options)
     }
 
-    /// Reads from any source; `name` is for messages and helps to recognise the format.
+    /// Reads from any source. `name` is used in messages and for recognising the format.
     ///
     /// # Errors
-    /// As [`Reader::open`].
+    /// Those of [`Reader::open`].
     pub fn new(
         name: String,
         source: Box<dyn Read + Send>,
@@ -188,7 +188,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The head of formats that have one.
+    /// Reads the head of a compact trace; other formats have none.
     fn begin(&mut self) -> Result<(), TraceError> {
         if self.format != Format::Compact {
             return Ok(());
@@ -201,28 +201,29 @@ impl Reader {
         }
     }
 
-    /// The name of the file, as in messages.
+    /// Returns the name of the file, as used in messages.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// The format that is read.
+    /// Returns the format of the trace.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Bad records passed over so far.
+    /// Returns the number of bad records skipped so far.
     pub fn skipped(&self) -> u64 {
         self.tally.bad
     }
 
-    /// What became of the lines or records that were read so far.
+    /// Returns the counts of the lines or records read so far, by outcome.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// What a user must know of how the file was read so far, a sentence each: what was decided for
-    /// him, what was passed over, and what could not be checked. Complete after the last record.
+    /// Returns notes for the user about the reading so far, one sentence each: decisions that the
+    /// reader made, lines that it skipped, and content that it could not check. The notes are
+    /// complete after the last record.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some((number, start)) = &self.heading {
@@ -262,7 +263,7 @@ impl Reader {
         damage(&self.file, self.place(), what)
     }
 
-    /// A bad record: passed over if the caller wants that, else an error.
+    /// Handles a bad record: skips and counts it if the options allow that, else returns an error.
     fn bad(&mut self, what: String) -> Result<(), TraceError> {
         let (file, place) = (self.file.clone(), self.place());
         match self.options.skip_bad {
@@ -280,10 +281,10 @@ impl Reader {
         }
     }
 
-    /// The next record, `None` after the last. After an error nothing more comes.
+    /// Returns the next record; `None` after the last. After an error it returns no more records.
     ///
     /// # Errors
-    /// With the place in the file, when it is damaged or a record is not one.
+    /// An error with the place in the file, when the file is damaged or a record is bad.
     pub fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
         let span = match self.span.take() {
             Some(span) => Some(span),
@@ -304,8 +305,8 @@ impl Reader {
         }))
     }
 
-    /// The next records that follow each other without a gap, as one line of a format that counts
-    /// blocks gives them. Must not be mixed with [`Reader::next_record`].
+    /// Returns the next records that follow each other without a gap: those of one line, in a
+    /// format that counts blocks. Must not be mixed with [`Reader::next_record`].
     pub(crate) fn next_span(&mut self) -> Result<Option<Span>, TraceError> {
         if self.ended {
             return Ok(None);
@@ -346,7 +347,7 @@ impl Reader {
         }
     }
 
-    /// Refuses a text that has lines and no request only because nothing in it was understood.
+    /// Refuses a text of blkparse that has content and no event that can stand for a request.
     fn check_end(&self) -> Result<(), TraceError> {
         let silent = self.tally.ignored(Ignored::Blank) + self.tally.ignored(Ignored::Comment);
         let is_foreign = self.format == Format::Blkparse && self.event.is_none();
@@ -415,14 +416,14 @@ impl Reader {
         Ok(Some(parsed))
     }
 
-    /// Chooses the event that stands for a request at the first line that has one which can, by
-    /// what follows, and parses this line.
+    /// Parses a line of blkparse while no event has been chosen. At the first line with an event
+    /// that can stand for a request, the event is chosen from this line and the lines that follow.
     fn choose_event(
         &mut self,
         from: usize,
         to: usize,
     ) -> Result<Result<Parsed, String>, TraceError> {
-        // Looking ahead moves the bytes of the line.
+        // `peek` may move the bytes of the line in the buffer.
         let line = self.input.bytes(from, to).to_vec();
         if let Some(here) = Event::of_line(&line) {
             let ahead = self.input.peek(LINE_BYTES_MAX);
@@ -435,7 +436,7 @@ impl Reader {
         Ok(blkparse::line(&line, self.event, &mut number))
     }
 
-    /// A line that is neither blank nor a comment.
+    /// Parses a line that is neither blank nor a comment.
     fn parse_content(&mut self, from: usize, to: usize, is_first: bool) -> Result<Parsed, String> {
         let line = self.input.bytes(from, to);
         let unit = self.options.unit_bytes;
@@ -484,7 +485,7 @@ impl Reader {
         }
     }
 
-    /// Reads a chunk. False at the mark of the end.
+    /// Reads a chunk. Returns false at the end mark.
     fn next_chunk(&mut self) -> Result<bool, TraceError> {
         let head: [u8; HEAD_BYTES] = match self.input.take(HEAD_BYTES) {
             Ok(bytes) => match bytes.try_into() {

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-/// The hash takes values below this.
+/// Number of bits of the hash.
 const HASH_BITS: u32 = 32;
 
 /// Selection of the sampled pages.
@@ -18,7 +18,7 @@ pub struct Sample {
     threshold: u64,
 }
 
-/// A rate that is not above 0 and at most 1.
+/// Error for a rate that is not above 0 and at most 1, or is too small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidRate;
 
@@ -55,7 +55,8 @@ impl Sample {
     }
 }
 
-/// Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014: the finaliser.
+/// Returns a hash of `value`: the finaliser of Steele et al., "Fast splittable pseudorandom number
+/// generators", OOPSLA 2014.
 fn mixed(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

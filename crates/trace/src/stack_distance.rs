@@ -1,32 +1,33 @@
-//! LRU stack distances: the number of distinct pages used since the last use of the same page. They
-//! give the miss ratio of LRU for every cache size at once.
+//! LRU stack distances: the number of distinct pages used since the last use of the same page.
+//! These distances give the miss ratio of LRU for every cache size at once.
 //!
 //! Source: Mattson et al. 1970, by Olken's counting tree (1981) over the times of last use. Times
 //! are renumbered when the tree is full, so memory depends on the distinct pages and not on the
-//! trace.
+//! length of the trace.
 
-/// Counts distances.
+/// A counter of stack distances.
 #[derive(Debug, Default)]
 pub struct StackDistances {
-    /// The time of last use of each page; 0 for none.
+    /// Time of the last use of each page; 0 for a page that was not used.
     last: Vec<u32>,
-    /// A Fenwick tree over times: 1 where a page was used last.
+    /// A Fenwick tree over times, with 1 at each time of a last use.
     tree: Vec<u32>,
     now: usize,
     pages: usize,
-    /// How often each distance was seen; distance `d` hits in a cache of more than `d` pages.
+    /// Number of accesses at each distance. An access at distance `d` hits in a cache of more than
+    /// `d` pages.
     counts: Vec<u64>,
-    /// First uses.
+    /// Number of first uses.
     pub cold: u64,
 }
 
 impl StackDistances {
-    /// Nothing so far.
+    /// Creates a counter without accesses.
     pub fn new() -> StackDistances {
         StackDistances::default()
     }
 
-    /// Page number `id` is used. Returns its distance, `None` for the first use.
+    /// Counts a use of page number `id`. Returns its distance; `None` for the first use.
     pub fn access(&mut self, id: u32) -> Option<usize> {
         let at = id as usize;
         if at >= self.last.len() {
@@ -58,13 +59,14 @@ impl StackDistances {
         distance
     }
 
-    /// Misses of an LRU cache of `pages` pages.
+    /// Returns the number of misses of an LRU cache of `pages` pages.
     pub fn misses(&self, pages: usize) -> u64 {
         let far = self.counts.iter().skip(pages).sum::<u64>();
         self.cold + far
     }
 
-    /// Numbers the last uses 1, 2, 3 and makes the tree twice as long as there are pages.
+    /// Renumbers the times of last use as 1, 2, 3, and makes the tree at least twice as long as the
+    /// number of pages.
     fn pack(&mut self) {
         let mut used: Vec<(u32, usize)> = (self.last.iter().enumerate())
             .filter(|(_, time)| **time > 0)
@@ -87,7 +89,7 @@ impl StackDistances {
         }
     }
 
-    /// Pages used last at `at` or before.
+    /// Returns the number of pages whose last use was at time `at` or before.
     fn sum(&self, mut at: usize) -> usize {
         let mut sum = 0;
         while at > 0 {

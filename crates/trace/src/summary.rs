@@ -8,22 +8,23 @@ pub struct Summary {
     page_bytes: u64,
     interner: Interner,
     was_written: Vec<bool>,
-    /// Requests: reads, writes, trims.
+    /// Number of requests: reads, writes, trims.
     pub requests: [u64; 3],
-    /// Bytes of them.
+    /// Number of bytes of these requests.
     pub bytes: [u64; 3],
-    /// Page accesses after splitting.
+    /// Number of page accesses after splitting.
     pub page_accesses: [u64; 3],
-    /// Distinct pages written.
+    /// Number of distinct pages written.
     pub written_pages: u64,
-    /// The first time seen, and the last.
+    /// Times of the first and of the last record.
     pub times_ns: Option<(u64, u64)>,
-    /// Pages that could not be counted, since there were too many.
+    /// Number of page accesses that could not be counted, because there were too many distinct
+    /// pages.
     pub uncounted: u64,
 }
 
 impl Summary {
-    /// Nothing so far, for pages of `page_bytes`.
+    /// Creates an empty summary for pages of `page_bytes`.
     pub fn new(page_bytes: u64) -> Summary {
         Summary {
             page_bytes: page_bytes.max(1),
@@ -62,7 +63,7 @@ impl Summary {
         }
     }
 
-    /// Distinct pages.
+    /// Returns the number of distinct pages.
     pub fn footprint_pages(&self) -> u64 {
         self.interner.pages().len() as u64
     }

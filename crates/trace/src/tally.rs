@@ -8,7 +8,7 @@ use std::fmt;
 /// Reason for skipping a line that is no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ignored {
-    /// A line of white space.
+    /// An empty line, or a line of white space.
     Blank,
     /// A line that begins with `#`.
     Comment,
@@ -16,11 +16,11 @@ pub enum Ignored {
     Heading,
     /// A line that belongs to the format itself, such as fio's first line or the `*` of LIRS.
     Mark,
-    /// An event of blkparse that is not the one whose events are the requests.
+    /// An event of blkparse other than the one that stands for a request.
     OtherEvent,
     /// A flush or another request of blkparse that touches no sectors.
     NoSectors,
-    /// A line in a text of blkparse that is no event, as the totals at its end.
+    /// A line in a text of blkparse that is no event, such as the totals at its end.
     NoEvent,
     /// An action in a log of fio that moves no data: `open`, `sync`, `wait` and so on.
     NoData,
@@ -39,7 +39,7 @@ impl Ignored {
         Ignored::NoData,
     ];
 
-    /// The reason in words, for a number of lines.
+    /// Returns the reason in words, to follow a number of lines.
     pub fn words(self) -> &'static str {
         match self {
             Ignored::Blank => "blank",
@@ -53,42 +53,44 @@ impl Ignored {
         }
     }
 
-    /// False for what every text of its kind has and nobody takes for a request, and for a heading,
-    /// which is said with its line.
+    /// Returns whether the number of lines skipped for this reason is worth reporting. Blank lines
+    /// and marks of the format are not, because no user takes them for requests. A heading is not,
+    /// because it is reported separately, with its line.
     fn is_worth_saying(self) -> bool {
         !matches!(self, Ignored::Blank | Ignored::Mark | Ignored::Heading)
     }
 }
 
-/// Counts of the lines (or binary records) of a file by what became of them.
+/// Counts of the lines (or binary records) of a file by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Lines or records that were requests. Some formats have lines of several requests.
+    /// Number of lines or records that were requests. In some formats one line has several
+    /// requests.
     pub requests: u64,
-    /// Lines or records that were bad and were passed over, as the caller wanted.
+    /// Number of bad lines or records that were skipped, as the caller chose.
     pub bad: u64,
     ignored: [u64; Ignored::ALL.len()],
 }
 
 impl Tally {
-    /// Lines that were passed over for this reason.
+    /// Returns the number of lines skipped for this reason.
     pub fn ignored(&self, why: Ignored) -> u64 {
         self.ignored[why as usize]
     }
 
-    /// All lines or records: requests, bad ones, and those passed over.
+    /// Returns the number of all lines or records: requests, bad ones, and skipped ones.
     pub fn total(&self) -> u64 {
         self.requests + self.bad + self.ignored.iter().sum::<u64>()
     }
 
-    /// Counts a line that was passed over.
+    /// Counts a skipped line.
     pub(crate) fn ignore(&mut self, why: Ignored) {
         self.ignored[why as usize] += 1;
     }
 }
 
-/// The lines that were passed over and are worth saying, with their number and reasons; nothing
-/// where there are none.
+/// Shows the number of skipped lines for each reason that is worth reporting; empty when there are
+/// none.
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reasons = Ignored::ALL.into_iter().filter(|why| why.is_worth_saying());

@@ -1,9 +1,9 @@
-//! Every line of every format is a request, bad, or passed over for a reason: none is dropped.
+//! Every line of every format is a request, is bad, or is skipped for a reason: none is dropped.
 
 use super::*;
 use proptest::prelude::*;
 
-/// What a line is, by the description of its format.
+/// Expected outcome of a line, according to the description of its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Is {
     Request,
@@ -22,7 +22,7 @@ const NO_SECTORS: Is = Is::Ignored(Ignored::NoSectors);
 const NO_EVENT: Is = Is::Ignored(Ignored::NoEvent);
 const NO_DATA: Is = Is::Ignored(Ignored::NoData);
 
-/// A format of text: lines that may stand first, and lines that may follow.
+/// A text format: lines that may come first, and lines that may follow.
 struct Text {
     format: Format,
     first: &'static [(&'static str, Is)],
@@ -85,7 +85,7 @@ const TEXTS: [Text; 10] = [
     },
     Text {
         format: Format::Blkparse,
-        // The first has the event that counts, so that the choice is known.
+        // The first line has the event Q, so the chosen event is known.
         first: &[("8,0 0 1 0.0 7 Q R 8 + 8 [cat]", Request)],
         lines: &[
             (
@@ -169,7 +169,7 @@ fn options(format: Format) -> Options {
     }
 }
 
-/// What became of the lines of `bytes`, and how many requests came out.
+/// Reads `bytes`, and returns the counts of the lines by outcome and the number of requests.
 fn read(bytes: &[u8], format: Format) -> (Tally, u64) {
     let mut reader = reader("t", bytes, &options(format)).expect("it opens");
     let mut requests = 0;
@@ -183,7 +183,7 @@ fn read(bytes: &[u8], format: Format) -> (Tally, u64) {
     (*reader.tally(), requests)
 }
 
-/// Some lines of a format, of which the first follows only blank lines and comments.
+/// Generates lines of a format. Only blank lines and comments precede a line that may come first.
 fn lines() -> impl Strategy<Value = (Format, Vec<(&'static str, Is)>)> {
     (0..TEXTS.len()).prop_flat_map(|number| {
         let text = &TEXTS[number];
@@ -200,7 +200,7 @@ proptest! {
     #[test]
     fn every_line_is_counted_as_what_it_is((format, lines) in lines(), ends_with_lf: bool) {
         let mut text = lines.iter().map(|(line, _)| *line).collect::<Vec<_>>().join("\n");
-        // Without an end, an empty last line is no line.
+        // An empty last line without a line end does not count as a line.
         let has_end = ends_with_lf || lines.last().is_some_and(|(line, _)| line.is_empty());
         if has_end {
             text.push('\n');
@@ -222,7 +222,7 @@ proptest! {
             lines -= 1;
         }
         for Text { format, .. } in TEXTS {
-            // Bytes before, since some would be taken for a compressed file.
+            // A comment comes first, because some bytes would be recognised as a compressed file.
             let text = [b"# \n", &bytes[..]].concat();
             let mut reader = reader("t", &text, &options(format)).expect("it opens");
             let mut last = reader.next_record();
@@ -269,7 +269,7 @@ fn records_of_binary_formats_are_counted() {
     let mut compact = writer.finish().expect("memory takes everything");
     let (tally, requests) = read(&compact, Format::Compact);
     assert_eq!((tally.requests, tally.total(), requests), (3, 3, 3));
-    // What stands behind the end, as another trace that was appended, is not dropped.
+    // Bytes behind the end mark, such as an appended trace, are not dropped silently.
     compact.extend(compact.clone());
     let error = records("t", &compact, &in_format(Format::Compact));
     let message = error.expect_err("two in one").to_string();
@@ -288,7 +288,7 @@ fn a_text_of_blkparse_is_read_by_the_first_event_that_it_has() {
         let lines = (1..).zip(events).map(|(time, event)| line(time, event));
         lines.collect::<String>().into_bytes()
     };
-    // The events of a text, and the numbers of the lines that are its requests.
+    // Events of a text, numbers of the lines that are its requests, and the chosen event.
     let cases: [(&[&str], &[u64], &str); 6] = [
         (&["D", "D"], &[1, 2], "D"),
         (&["C", "G", "C"], &[1, 3], "C"),
@@ -317,7 +317,7 @@ fn a_text_of_blkparse_is_read_by_the_first_event_that_it_has() {
 
 #[test]
 fn an_earlier_event_far_behind_the_choice_is_no_silent_loss() {
-    // More than is looked at for the choice: 64 KiB.
+    // This text is longer than the 64 KiB from which the event is chosen.
     let issued = "8,0 0 1 0.1 7 D R 8 + 8 [cat]\n".repeat(4000);
     let text = format!("{issued}8,0 0 1 0.1 7 Q R 8 + 8 [cat]\n");
     let error = records("t", text.as_bytes(), &in_format(Format::Blkparse));

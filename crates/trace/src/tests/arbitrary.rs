@@ -1,4 +1,4 @@
-//! Arbitrary bytes in every reader, and what must hold of round trips and counts.
+//! Arbitrary bytes in every reader, and properties of round trips and counts.
 
 use super::*;
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ fn compact(all: &[Record]) -> Vec<u8> {
     writer.finish().expect("memory takes everything")
 }
 
-/// Reads to the end or the first error; records that come out are possible ones.
+/// Reads to the end or the first error, and checks that every record is possible.
 fn exhaust(name: &str, bytes: &[u8], options: &Options) {
     let Ok(mut reader) = reader(name, bytes, options) else {
         return;
@@ -65,7 +65,7 @@ fn all_options() -> impl Iterator<Item = Options> {
     })
 }
 
-/// Text made of what readers look for.
+/// Generates text from pieces that readers recognise.
 fn texty() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just("Read"),
@@ -163,7 +163,7 @@ proptest! {
 
 #[test]
 fn stack_distances_outlive_the_packing_of_their_times() {
-    // Two pages in turn, for longer than the tree has times: every distance is 1.
+    // Two pages are used in turn more often than the tree has times: every distance is 1.
     let mut distances = StackDistances::new();
     for step in 0..200_000u32 {
         let distance = distances.access(step % 2);

@@ -1,18 +1,19 @@
-//! Damage to compressed traces: every flipped bit and every cut is an error, or changes no record.
+//! Damage to compressed traces: every flipped bit is an error or changes no record, and every
+//! truncation is an error.
 
 use super::*;
 
-/// Lines of blocks, all different, so that any change of the content changes a record.
+/// Returns lines of different block numbers, so that any change of the content changes a record.
 fn text() -> Vec<u8> {
     let lines = (0..60u64).map(|n| format!("{}\n", n * 7919 + 100_000));
     lines.collect::<String>().into_bytes()
 }
 
-/// A frame of zstd (RFC 8878, 3.1.1): the content in one raw block, then its checksum if it has
-/// one.
+/// Builds a frame of zstd (RFC 8878, 3.1.1): the content in one raw block, then the checksum if the
+/// frame has one.
 fn raw_zstd(content: &[u8], has_checksum: bool) -> Vec<u8> {
     let length = content.len();
-    // Single segment, a content size of two bytes (less 256), perhaps a checksum.
+    // Single segment, a content size of two bytes (less 256), and optionally a checksum.
     let descriptor = 0x60 | u8::from(has_checksum) << 2;
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, descriptor];
     frame.extend(((length - 256) as u16).to_le_bytes());
@@ -34,7 +35,7 @@ fn xz(content: &[u8]) -> Vec<u8> {
     writer.finish().expect("memory takes everything")
 }
 
-/// Every compression there is, over the same text.
+/// Returns the same text in every supported compression.
 fn compressed() -> Vec<(&'static str, Vec<u8>)> {
     let text = text();
     vec![
@@ -100,7 +101,7 @@ fn content_without_a_checksum_is_said() {
     let said = notes(&without);
     let expected = "compressed without a checksum (1 parts): damage may have gone unnoticed";
     assert_eq!(said, [expected]);
-    // The length is still checked: the head says one byte more.
+    // The length is still checked: here the head states one byte more.
     let mut longer = without;
     longer[5] += 1;
     assert!(records("t", &longer, &in_format(Format::Lirs)).is_err());

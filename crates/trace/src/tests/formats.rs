@@ -1,4 +1,4 @@
-//! A few lines of each format, with the meaning that its description gives them.
+//! A few lines of each format, with the meaning that the description of the format gives them.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn record(time_ns: u64, op: Op, offset_bytes: u64, length_bytes: u64) -> Record 
     }
 }
 
-/// The content is recognised under a name that says nothing, and means these records.
+/// Checks that the content is recognised under a neutral name, and is parsed to these records.
 fn recognised(format: Format, bytes: &[u8], expected: &[Record]) {
     let found = reader("input", bytes, &Options::default()).map(|reader| reader.format());
     assert_eq!(found.expect("it is recognised"), format);
@@ -27,7 +27,7 @@ const DEVICE: u64 = 1 << 44;
 
 #[test]
 fn msr() {
-    // Times are in units of 100 ns; every host and disk is a device of its own.
+    // Times are in units of 100 ns. Every disk of a host is a separate device.
     let text = b"128166372003061629,src1,0,Read,8192,4096,1331\r\n\
                  128166372003061630,src1,1,Write,0,512,40\n";
     let expected = [
@@ -39,7 +39,7 @@ fn msr() {
 
 #[test]
 fn ssdsim_and_disksim() {
-    // Sectors of 512 bytes; 1 is a read; device 3 is the fourth. Milliseconds in DiskSim.
+    // Sectors have 512 bytes; 1 is a read; device 3 starts at 3 * DEVICE. DiskSim has milliseconds.
     let expected = [
         record(938_513_000, Op::Write, 3 * DEVICE + 512 * 16, 8192),
         record(938_513_500, Op::Read, 512, 512),
@@ -58,7 +58,8 @@ fn ssdsim_and_disksim() {
 
 #[test]
 fn arc_and_lirs() {
-    // A line of ARC is so many blocks, each an access. The four numbers alone are not proof enough.
+    // A line of ARC is a run of blocks, each of them an access. Four numbers alone do not identify
+    // the format.
     let three: Vec<Record> = (5..8)
         .map(|n| record(0, Op::Read, n * 4096, 4096))
         .collect();

@@ -1,4 +1,4 @@
-//! Readers against lines whose meaning is known, damage, and arbitrary bytes.
+//! Tests of the readers with lines of known meaning, with damage, and with arbitrary bytes.
 
 mod accounts;
 mod arbitrary;
@@ -8,7 +8,7 @@ mod formats;
 use super::*;
 use std::io::{Cursor, Write};
 
-/// A reader over `bytes` in a file called `name`.
+/// Creates a reader over `bytes` in a file called `name`.
 pub(super) fn reader(name: &str, bytes: &[u8], options: &Options) -> Result<Reader, TraceError> {
     Reader::new(
         name.to_owned(),
@@ -17,7 +17,7 @@ pub(super) fn reader(name: &str, bytes: &[u8], options: &Options) -> Result<Read
     )
 }
 
-/// All records, or the first error.
+/// Returns all records, or the first error.
 pub(super) fn records(
     name: &str,
     bytes: &[u8],
@@ -48,7 +48,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
 }
 
-/// `printf '7\n8\n' | xz -c`.
+/// Output of `printf '7\n8\n' | xz -c`.
 const XZ_OF_7_8: &[u8] = include_bytes!("seven_eight.xz");
 
 #[test]
@@ -63,14 +63,15 @@ fn compression_is_seen_in_the_content() {
             plain
         );
     }
-    // A frame of zstd without content, of 3 bytes, before and after the frames with some.
+    // A zstd frame without content, with 3 skippable bytes, before and after the frame with
+    // content.
     let note = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
     let noted = [&note[..], &zstd(text), &note].concat();
     assert_eq!(
         records("t", &noted, &Options::default()).expect("noted"),
         plain
     );
-    // Several members or frames one after another are one file.
+    // Several members or frames in sequence are one file.
     let twice = [plain.clone(), plain].concat();
     for bytes in [gzip(text).repeat(2), zstd(text).repeat(2)] {
         assert_eq!(
@@ -110,7 +111,7 @@ fn an_error_names_the_file_the_line_and_the_reason() {
     );
 }
 
-/// One record of vscsi, version 1.
+/// Builds one record of vscsi, version 1.
 pub(super) fn vscsi_record(length: u32, command: u16, lbn: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(1u32.to_le_bytes());
@@ -160,8 +161,8 @@ fn a_line_without_end_takes_no_memory() {
 
 #[test]
 fn requests_are_split_into_the_pages_they_touch() {
-    // 4097 bytes from 4095 touch pages 0, 1 (all of it) and the first byte of none other:
-    // 4095..8192. One byte more touches page 2.
+    // 4097 bytes from 4095 are the bytes 4095..8192: the last byte of page 0 and all of page 1. One
+    // more byte touches page 2.
     let record = |offset_bytes, length_bytes, op| Record {
         time_ns: 0,
         op,
@@ -195,7 +196,7 @@ fn requests_are_split_into_the_pages_they_touch() {
 
 #[test]
 fn a_trace_that_is_too_large_says_so_before_it_takes_the_memory() {
-    // 4 GiB a request are 2^20 pages of 4 KiB: with bytes for pages the first request is too much.
+    // A request of 4 GiB touches 2^32 pages of one byte, so the first request is already too large.
     let mut collector = Collector::new(Key::Page { page_bytes: 1 });
     let request = Record {
         time_ns: 0,

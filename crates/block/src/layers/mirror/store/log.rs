@@ -168,7 +168,7 @@ pub(super) struct LogStart {
 }
 
 impl Log {
-    /// Creates a log from the state found. [`begin_run`](Log::begin_run) must precede appends.
+    /// Creates a log as it was found. No entry is written before [`begin_run`](Log::begin_run).
     pub(super) fn new(
         rt: &Rt,
         device: Rc<dyn Device>,
