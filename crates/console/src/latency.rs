@@ -22,6 +22,12 @@ pub struct Percentiles {
     pub max_ns: u64,
 }
 
+impl Default for Latencies {
+    fn default() -> Latencies {
+        Latencies::new()
+    }
+}
+
 impl Latencies {
     /// Creates an empty histogram.
     pub fn new() -> Latencies {
