@@ -2,6 +2,7 @@
 #
 #   make demo    build, and show a demo volume under load with a live table
 #   make test    everything that must pass before a change goes in (the same as CI)
+#   make check   the lints, rules and unit tests of what has changed (under three minutes)
 #   make lint    formatting and lints alone
 #   make asan    the runtime's tests under AddressSanitizer (needs a nightly toolchain)
 #   make install-capi PREFIX=/usr/local   the C library, its header and its pkg-config file
@@ -14,7 +15,7 @@ BENCH_ARGS ?=
 PREFIX ?= /usr/local
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: demo test lint asan install-capi kernel-bench kernel-peers bench
+.PHONY: demo test check lint asan install-capi kernel-bench kernel-peers bench
 
 demo:
 	$(CARGO) build --release -p bimetal-cli
@@ -22,6 +23,9 @@ demo:
 
 test:
 	CARGO="$(CARGO)" scripts/test.sh
+
+check:
+	CARGO="$(CARGO)" scripts/check.sh $(BASE)
 
 lint:
 	$(CARGO) fmt --all --check

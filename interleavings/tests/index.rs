@@ -544,8 +544,8 @@ fn planted_bugs_are_found() {
         (Bug::LooksOnce, beside, 1000),
         (Bug::BelievesOldReads, beside_forgetful, 1000),
         (Bug::PublishesUnwritten, long_values_are_found, 100),
-        (Bug::OverlooksFillings, long_values_are_found, 100),
-        (Bug::OverlooksFillings, leaves_are_found, 100),
+        (Bug::OverlooksGenerations, long_values_are_found, 100),
+        (Bug::OverlooksGenerations, leaves_are_found, 100),
     ]
     .map(|(bug, test, times)| {
         plant(Some(bug));

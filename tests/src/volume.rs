@@ -88,10 +88,10 @@ impl Volume {
     }
 
     /// Returns a live statistic of the mirror `vol` as a number.
-    pub fn figure(&self, name: &str) -> f64 {
+    pub fn statistic(&self, name: &str) -> f64 {
         let status = self.status();
-        let figure = status["devices"]["vol"]["figures"][name].as_f64();
-        figure.unwrap_or_else(|| panic!("no figure {name} in {status:#}"))
+        let statistic = status["devices"]["vol"]["statistics"][name].as_f64();
+        statistic.unwrap_or_else(|| panic!("no figure {name} in {status:#}"))
     }
 
     /// Returns the health that the mirror `vol` reports for one of its sides.

@@ -58,8 +58,8 @@ fn assert_content(volume: &Volume) {
     }
 }
 
-fn figure(volume: &Volume, name: &str) -> Value {
-    volume.status()["devices"]["vol"]["figures"][name].clone()
+fn statistic(volume: &Volume, name: &str) -> Value {
+    volume.status()["devices"]["vol"]["statistics"][name].clone()
 }
 
 /// Returns the sides of the mirror `vol`, with their health.
@@ -81,7 +81,7 @@ fn sides_of(volume: &Volume, mirror: &str) -> Vec<(String, String)> {
 
 /// Removes the speed limit of the rebuild, and waits until the mirror has exactly these sides, all
 /// healthy.
-fn until_whole(volume: &Volume, expected: &[&str]) {
+fn until_complete(volume: &Volume, expected: &[&str]) {
     let fast = ["vol", "--ceiling", "none"];
     volume.verb("rebuild").args(fast).ok();
     let healthy = |name: &&str| ((*name).to_owned(), "healthy".to_owned());
@@ -89,7 +89,7 @@ fn until_whole(volume: &Volume, expected: &[&str]) {
     eventually(60, "the operation has come to its end", || {
         (sides(volume) == expected).then_some(())
     });
-    assert_eq!(figure(volume, "operations"), Value::Null);
+    assert_eq!(statistic(volume, "operations"), Value::Null);
 }
 
 /// Runs `bimetal side VERB`, which must succeed, and returns its output.
@@ -108,13 +108,13 @@ fn a_replacement_that_is_killed_goes_on_by_itself() {
     let volume = filled("killed-replace");
     let mut server = volume.serve();
     let told = side(&volume, &["replace", "b", "c"]);
-    let shown = figure(&volume, "operations");
+    let shown = statistic(&volume, "operations");
     server.kill();
 
     // The server starts with the unchanged configuration, and is killed again.
     let mut server = volume.serve();
     assert_eq!(volume.health("c"), "resyncing");
-    assert_eq!(figure(&volume, "operations"), "replace b by c");
+    assert_eq!(statistic(&volume, "operations"), "replace b by c");
     assert_eq!(shown, "replace b by c");
     let line = "write into [device.vol]: sides = [\"a\", \"c\"]";
     assert!(told.contains(line), "{told}");
@@ -128,19 +128,19 @@ fn a_replacement_that_is_killed_goes_on_by_itself() {
     // Repeating the same command is not an error, and the operation finishes.
     let server = volume.serve();
     side(&volume, &["replace", "b", "c"]);
-    until_whole(&volume, &["a", "c"]);
+    until_complete(&volume, &["a", "c"]);
     assert_content(&volume);
     server.stop();
 
     // The configuration was not edited, which loses nothing and degrades nothing.
     let server = volume.serve();
-    until_whole(&volume, &["a", "c"]);
+    until_complete(&volume, &["a", "c"]);
     assert_content(&volume);
     server.stop();
     edit(&volume, "\"a\", \"c\"");
     let server = volume.serve();
-    until_whole(&volume, &["a", "c"]);
-    assert_eq!(figure(&volume, "to_configure"), Value::Null);
+    until_complete(&volume, &["a", "c"]);
+    assert_eq!(statistic(&volume, "to_configure"), Value::Null);
     assert_content(&volume);
     server.stop();
 }
@@ -288,12 +288,12 @@ fn a_side_whose_coming_is_killed_comes_with_either_configuration() {
         server.kill();
         let mut server = volume.serve();
         assert_eq!(volume.health("c"), "resyncing");
-        assert_eq!(figure(&volume, "operations"), "add c");
+        assert_eq!(statistic(&volume, "operations"), "add c");
         server.kill();
         edit(&volume, sides_then);
         let server = volume.serve();
         assert_eq!(volume.health("c"), "resyncing");
-        until_whole(&volume, &["a", "b", "c"]);
+        until_complete(&volume, &["a", "b", "c"]);
         assert_content(&volume);
         server.stop();
     }
@@ -305,7 +305,7 @@ fn a_scrub_that_is_killed_goes_on_from_about_where_it_was() {
     let mut server = volume.serve();
     volume.verb("scrub").arg("vol").ok();
     let position = || {
-        figure(&volume, "scrub_position_bytes")
+        statistic(&volume, "scrub_position_bytes")
             .as_f64()
             .unwrap_or(0.0)
     };
@@ -316,18 +316,18 @@ fn a_scrub_that_is_killed_goes_on_from_about_where_it_was() {
     let server = volume.serve();
     // The scrub records its position after each hundredth of the volume, and it advances by 1 MiB.
     assert!(position() >= far - MIB as f64, "{}", position());
-    assert_eq!(figure(&volume, "scrub"), "running");
-    assert_eq!(figure(&volume, "operations"), "scrub");
+    assert_eq!(statistic(&volume, "scrub"), "running");
+    assert_eq!(statistic(&volume, "operations"), "scrub");
     // A second request does not restart the scrub.
     volume.verb("scrub").arg("vol").ok();
     assert!(position() >= far - MIB as f64, "{}", position());
     server.stop();
 
     let server = volume.serve();
-    assert_eq!(figure(&volume, "scrub"), "running");
+    assert_eq!(statistic(&volume, "scrub"), "running");
     volume.verb("scrub").args(["vol", "--cancel"]).ok();
     server.stop();
     let server = volume.serve();
-    assert_eq!(figure(&volume, "scrub"), Value::Null, "it was cancelled");
+    assert_eq!(statistic(&volume, "scrub"), Value::Null, "it was cancelled");
     server.stop();
 }

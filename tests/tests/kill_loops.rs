@@ -58,7 +58,7 @@ fn load(
         // A flush would wait for the frozen side, so all requests are finished first, and then only
         // plain writes follow, fewer than the exposure has room for. The other side must be in
         // sync.
-        stand.await_whole();
+        stand.await_complete();
         load.finish().map_err(|b| format!("{b:?}"))?;
         random.pick(&stand.disks).freeze();
         let answers = random.below(20);
@@ -153,14 +153,14 @@ fn crash_again_and_again(volumes: u64, volume: impl Fn() -> (Stand, Model)) {
 fn a_disk_may_lose_its_power_under_a_running_server() {
     let (mut stand, mut model) = volume("cycle");
     for side in [0, 1, 0, 1] {
-        stand.await_whole();
+        stand.await_complete();
         let (mut wire, _) = stand.attach();
         let stamp = model.stamp();
         model.sent(0..64, stamp);
         wire.write(0, &content(0..64, stamp));
         model.acknowledged(0..64, false);
         eventually(60, "both disks have it", || {
-            (stand.volume().figure("exposed_bytes") == 0.0).then_some(())
+            (stand.volume().statistic("exposed_bytes") == 0.0).then_some(())
         });
         stand.disks[side].cut(Keep::Nothing);
         for flushed in [false, true] {

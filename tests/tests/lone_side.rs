@@ -118,9 +118,9 @@ fn the_slow_side_alone_is_refused_and_with_both_nothing_is_lost() {
     }
     stand.serve_with(&[]);
     stand.disks[SLOW].limit(0);
-    stand.await_whole();
+    stand.await_complete();
     eventually(60, "the slow side has caught up", || {
-        (stand.volume().figure("exposed_bytes") == 0.0).then_some(())
+        (stand.volume().statistic("exposed_bytes") == 0.0).then_some(())
     });
     assert_all_there(&stand, "on both sides");
     stand.stop();

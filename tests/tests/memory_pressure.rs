@@ -139,7 +139,7 @@ fn writing_needs_no_memory_after_start() {
         "(faults, locked bytes) before {before:?}, after {after:?}"
     );
     assert!(
-        volume.figure("exposed_bytes_peak") > MIB as f64,
+        volume.statistic("exposed_bytes_peak") > MIB as f64,
         "the late side was never late"
     );
     server.stop();

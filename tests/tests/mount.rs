@@ -117,9 +117,9 @@ fn what_is_written_to_the_file_is_on_the_volume() {
     assert!(plain.set_len(4096).is_err() && plain.set_len(2 * SIZE as u64).is_err());
     plain.sync_all().expect("a flush");
     let status = volume.status();
-    let figures = &status["attached"][mounted.file().to_str().expect("a path")]["figures"];
-    assert_eq!(figures["flushes"], 1, "{figures}");
-    assert_eq!(figures["requests_failed"], 0, "{figures}");
+    let statistics = &status["attached"][mounted.file().to_str().expect("a path")]["statistics"];
+    assert_eq!(statistics["flushes"], 1, "{statistics}");
+    assert_eq!(statistics["requests_failed"], 0, "{statistics}");
     drop((plain, direct));
 
     mounted.unmount().ok();
@@ -174,11 +174,11 @@ fn holes_are_punched_and_found() {
     assert_eq!(seek("SEEK_DATA", 4 * MIB), 8 * MIB);
     assert_eq!(seek("SEEK_DATA", 5000), 5000);
     let status = volume.status();
-    let figures = &status["attached"][mounted.file().to_str().expect("a path")]["figures"];
+    let statistics = &status["attached"][mounted.file().to_str().expect("a path")]["statistics"];
     assert_eq!(
-        (&figures["discards"], &figures["write_zeroes"]),
+        (&statistics["discards"], &statistics["write_zeroes"]),
         (&1.into(), &1.into()),
-        "{figures}"
+        "{statistics}"
     );
     drop(file);
     mounted.server().stop();
@@ -366,8 +366,8 @@ fn errors_of_the_device_arrive() {
     assert_eq!(block, [1; 4096]);
     file.sync_all().expect("a flush");
     let status = volume.status();
-    let figures = &status["attached"][mounted.file().to_str().expect("a path")]["figures"];
-    assert_eq!(figures["requests_failed"], 4, "{figures}");
+    let statistics = &status["attached"][mounted.file().to_str().expect("a path")]["statistics"];
+    assert_eq!(statistics["requests_failed"], 4, "{statistics}");
     drop(file);
     mounted.server().stop();
 }
@@ -440,10 +440,11 @@ fn a_stuck_volume_is_given_up() {
         let file = OpenOptions::new().write(true).open(path).expect("the file");
         file.write_all_at(&[1; 4096], 0)
     });
-    let figures = mounted.file();
+    let statistics = mounted.file();
     eventually(30, "the write has arrived", || {
         let status = volume.status();
-        let writes = &status["attached"][figures.to_str().expect("a path")]["figures"]["writes"];
+        let writes =
+            &status["attached"][statistics.to_str().expect("a path")]["statistics"]["writes"];
         (*writes == 1).then_some(())
     });
     let server = mounted.server();
@@ -484,7 +485,7 @@ impl Answers for Mounted {
         let file = self.file();
         eventually(60, "the device is asked as much as it may be", || {
             let status = volume.status();
-            let asked = &status["attached"][file.to_str().expect("a path")]["figures"][op];
+            let asked = &status["attached"][file.to_str().expect("a path")]["statistics"][op];
             (*asked == 64).then_some(())
         });
     }

@@ -150,7 +150,7 @@ fn a_cache_over_a_file_brings_everything_to_it() {
     let seen = volume.dir().file("seen.img");
     let copy = Client::new("nbdcopy").arg(volume.uri()).arg(&seen);
     copy.within_s(60).ok();
-    assert_eq!(volume.figure("errors"), 0.0, "writes to the file");
+    assert_eq!(volume.statistic("errors"), 0.0, "writes to the file");
     server.stop();
     checks::assert_same_bytes(&seen, &image, 64 * MIB);
 }

@@ -80,7 +80,7 @@ fn assert_newest(socket: &Path, written: &BTreeMap<u64, u64>) {
 /// Returns the number of writes that the export `vol` has acknowledged.
 fn writes(volume: &Volume) -> u64 {
     let status = volume.status();
-    let count = status["exports"]["vol"]["figures"]["writes"].as_u64();
+    let count = status["exports"]["vol"]["statistics"]["writes"].as_u64();
     count.unwrap_or_else(|| panic!("no writes of vol in {status:#}"))
 }
 
@@ -146,10 +146,10 @@ fn status_shows_the_volume_and_each_side() {
     // A flush waits for one side; the other side catches up later.
     let status = eventually(60, "every side has it", || {
         let status = volume.status();
-        let figures = &status["devices"]["vol"]["figures"];
+        let statistics = &status["devices"]["vol"]["statistics"];
         let parts = &status["devices"]["vol"]["parts"];
         let idle = |side: &str| parts[side]["in_flight_bytes"] == 0.0;
-        (figures["exposed_bytes"] == 0.0 && idle("a") && idle("b")).then_some(status)
+        (statistics["exposed_bytes"] == 0.0 && idle("a") && idle("b")).then_some(status)
     });
     assert_eq!(status["version"], 1);
     assert_eq!(status["health"], "healthy");
@@ -159,19 +159,19 @@ fn status_shows_the_volume_and_each_side() {
     assert_eq!(status["pid"], server.pid());
     let export = &status["exports"]["vol"];
     assert_eq!(export["device"], "vol");
-    assert_eq!(export["figures"]["connections"], 1.0);
-    assert_eq!(export["figures"]["writes"], 10);
-    assert_eq!(export["figures"]["written_bytes"], 10 * PIECE_BYTES);
-    assert_eq!(export["figures"]["flushes"], 1);
+    assert_eq!(export["statistics"]["connections"], 1.0);
+    assert_eq!(export["statistics"]["writes"], 10);
+    assert_eq!(export["statistics"]["written_bytes"], 10 * PIECE_BYTES);
+    assert_eq!(export["statistics"]["flushes"], 1);
     let mirror = &status["devices"]["vol"];
     assert_eq!(mirror["type"], "mirror");
     assert_eq!(mirror["children"], serde_json::json!(["a", "b"]));
-    let figures = &mirror["figures"];
-    assert_eq!(figures["state"], "open");
-    assert_eq!(figures["exposed_seconds"], 0.0);
-    assert!(figures["exposed_bytes_peak"].as_f64() <= Some((10 * PIECE_BYTES) as f64));
-    for count in ["acknowledged_early", "held_back"] {
-        assert!(figures[count].is_u64(), "{count}: {status:#}");
+    let statistics = &mirror["statistics"];
+    assert_eq!(statistics["state"], "open");
+    assert_eq!(statistics["exposed_seconds"], 0.0);
+    assert!(statistics["exposed_bytes_peak"].as_f64() <= Some((10 * PIECE_BYTES) as f64));
+    for count in ["acknowledged_early", "backpressured_writes"] {
+        assert!(statistics[count].is_u64(), "{count}: {status:#}");
     }
     for side in ["a", "b"] {
         let part = &mirror["parts"][side];
@@ -180,16 +180,19 @@ fn status_shows_the_volume_and_each_side() {
         for nothing in [
             "waiting_bytes",
             "in_flight_bytes",
-            "stale_bytes",
+            "out_of_sync_bytes",
             "lag_seconds",
-            "lost_if_gone_bytes",
+            "sole_copy_bytes",
         ] {
             assert_eq!(part[nothing], 0.0, "{nothing} of {side}: {status:#}");
         }
         assert_eq!(part["written_bytes"], 10 * PIECE_BYTES);
-        assert!(matches!(part["mark"].as_str(), Some("active" | "quiet")));
+        assert!(matches!(
+            part["mark"].as_str(),
+            Some("dirty" | "clean-idle")
+        ));
         assert!(part["log_used_bytes"].as_f64() <= part["log_bytes"].as_f64());
-        for nothing in ["errors", "rotten_found", "rotten_repaired"] {
+        for nothing in ["errors", "corrupt_found", "corrupt_repaired"] {
             assert_eq!(part[nothing], 0, "{nothing} of {side}: {status:#}");
         }
     }
@@ -199,23 +202,23 @@ fn status_shows_the_volume_and_each_side() {
 }
 
 /// Returns a statistic of a side of the mirror `vol`.
-fn of_side(volume: &Volume, side: &str, figure: &str) -> serde_json::Value {
-    volume.status()["devices"]["vol"]["parts"][side][figure].clone()
+fn of_side(volume: &Volume, side: &str, statistic: &str) -> serde_json::Value {
+    volume.status()["devices"]["vol"]["parts"][side][statistic].clone()
 }
 
 #[test]
 fn what_would_be_lost_with_a_side_is_known() {
     let mut stand = Stand::new("only", "exposure = { bytes = \"4MiB\", age = \"1h\" }");
     let (mut wire, _) = stand.attach();
-    let lost = |side: &str| of_side(stand.volume(), side, "lost_if_gone_bytes").as_f64();
+    let lost = |side: &str| of_side(stand.volume(), side, "sole_copy_bytes").as_f64();
     stand.disks[1].freeze();
     for block in 0..8 {
         wire.write(block * BLOCK_BYTES, &[7; BLOCK_BYTES as usize]);
     }
     wire.flush();
-    assert_eq!(stand.volume().figure("exposed_bytes"), 8.0 * 4096.0);
+    assert_eq!(stand.volume().statistic("exposed_bytes"), 8.0 * 4096.0);
     assert_eq!((lost("a"), lost("b")), (Some(8.0 * 4096.0), Some(0.0)));
-    assert_eq!(of_side(stand.volume(), "b", "mark"), "active");
+    assert_eq!(of_side(stand.volume(), "b", "mark"), "dirty");
     stand.disks[1].thaw();
     eventually(60, "both sides have it", || {
         (lost("a") == Some(0.0)).then_some(())
@@ -225,7 +228,7 @@ fn what_would_be_lost_with_a_side_is_known() {
     // alone.
     for side in ["a", "b"] {
         eventually(60, "the volume is quiet", || {
-            (of_side(stand.volume(), side, "mark") == "quiet").then_some(())
+            (of_side(stand.volume(), side, "mark") == "clean-idle").then_some(())
         });
     }
     drop(wire);
@@ -262,12 +265,12 @@ fn a_block_that_rots_is_found_and_repaired() {
     let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
     assert!(wire.read(0, PIECE_BYTES as u32) == content(0, 1));
     eventually(60, "the block is repaired", || {
-        (of_side(&volume, "a", "rotten_repaired") == 1).then_some(())
+        (of_side(&volume, "a", "corrupt_repaired") == 1).then_some(())
     });
-    assert_eq!(of_side(&volume, "a", "rotten_found"), 1);
-    assert_eq!(of_side(&volume, "b", "rotten_found"), 0);
+    assert_eq!(of_side(&volume, "a", "corrupt_found"), 1);
+    assert_eq!(of_side(&volume, "b", "corrupt_found"), 0);
     assert!(wire.read(0, PIECE_BYTES as u32) == content(0, 1));
-    assert_eq!(of_side(&volume, "a", "rotten_found"), 1);
+    assert_eq!(of_side(&volume, "a", "corrupt_found"), 1);
     drop(wire);
     server.stop();
     assert_equal_sides(&volume, ["a", "b"]);
@@ -287,7 +290,7 @@ fn after_a_crash_the_volume_recovers_by_itself() {
     wire.flush();
     let load = Load::start(volume.socket(), 800);
     eventually(60, "something is exposed", || {
-        (volume.figure("exposed_bytes") > 0.0).then_some(())
+        (volume.statistic("exposed_bytes") > 0.0).then_some(())
     });
     server.kill();
     // The writer's connection broke, so its record of acknowledged writes is lost.
@@ -313,17 +316,17 @@ fn exposure_keeps_to_its_bound_over_a_disk() {
     let load = Load::start(volume.socket(), 900);
     // A file accepts thousands of pieces a second and a disk some hundred, so the bound is reached.
     eventually(60, "a write is held back by the bound", || {
-        let exposed = volume.figure("exposed_bytes");
+        let exposed = volume.statistic("exposed_bytes");
         assert!(exposed <= bound_bytes, "{exposed} bytes are exposed");
-        (volume.figure("held_back") > 0.0).then_some(())
+        (volume.statistic("backpressured_writes") > 0.0).then_some(())
     });
     let written = load.end();
-    let peak = volume.figure("exposed_bytes_peak");
+    let peak = volume.statistic("exposed_bytes_peak");
     assert!(peak > bound_bytes / 2.0 && peak <= bound_bytes, "{peak}");
-    assert!(volume.figure("acknowledged_early") > 0.0);
+    assert!(volume.statistic("acknowledged_early") > 0.0);
     assert_newest(&volume.socket(), &written);
     eventually(60, "an idle volume has drained", || {
-        (volume.figure("exposed_bytes") == 0.0).then_some(())
+        (volume.statistic("exposed_bytes") == 0.0).then_some(())
     });
     server.stop();
     assert_equal_sides(&volume, ["a", "side"]);

@@ -91,10 +91,10 @@ fn a_server_that_was_stopped_blames_no_side() {
     let server = volume.serve();
     let load = Load::start(volume.socket(), 8);
     for _ in 0..3 {
-        let goal = volume.status()["exports"]["vol"]["figures"]["writes"].as_u64();
+        let goal = volume.status()["exports"]["vol"]["statistics"]["writes"].as_u64();
         let goal = goal.expect("a count") + 200;
         eventually(60, "the volume takes writes", || {
-            let writes = volume.status()["exports"]["vol"]["figures"]["writes"].as_u64();
+            let writes = volume.status()["exports"]["vol"]["statistics"]["writes"].as_u64();
             writes.is_some_and(|writes| writes > goal).then_some(())
         });
         stand_still(server.pid(), 3);

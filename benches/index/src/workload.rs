@@ -508,7 +508,7 @@ impl<'a> Session<'a> {
         let open_cpu_s = self.open_cpu_ns as f64 / 1e9;
         found.insert("open_cpu_s".to_owned(), json!(open_cpu_s));
         found.insert("clock_ns".to_owned(), json!(self.clock_ns));
-        found.insert("figures".to_owned(), self.engine.figures()?);
+        found.insert("statistics".to_owned(), self.engine.statistics()?);
         if self.plan.cell == Cell::Kill {
             // The engine must not be closed: the kill is a crash.
             std::mem::forget(self.engine);

@@ -120,7 +120,7 @@ type = "queue"
 below = "drive"
 scheduler = "{scheduler}"
 depth = {depth}
-places = 1024
+tags = 1024
 parameters = {{ {parameters} }}
 "#
     )

@@ -110,7 +110,7 @@ pub trait Device {
     }
 
     /// Reports live statistics for `status` and metrics, in a readable order.
-    fn figures(&self, out: &mut dyn FigureVisitor) {
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
         // A device has no statistics by default.
         let _ = out;
     }
@@ -118,7 +118,7 @@ pub trait Device {
 
 /// One live statistic of a device.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Figure {
+pub enum Statistic {
     /// A count that never decreases.
     Counter(u64),
     /// A current value; the end of the name gives the unit.
@@ -128,14 +128,14 @@ pub enum Figure {
 }
 
 /// A receiver of a device's statistics. Names are in snake case and end in their unit.
-pub trait FigureVisitor {
+pub trait StatisticVisitor {
     /// Receives one statistic. `part` names the part that it belongs to (a side), and is empty for
     /// the device itself.
-    fn figure(&mut self, part: &str, name: &str, value: Figure);
+    fn statistic(&mut self, part: &str, name: &str, value: Statistic);
 }
 
-impl FigureVisitor for Vec<(String, String, Figure)> {
-    fn figure(&mut self, part: &str, name: &str, value: Figure) {
+impl StatisticVisitor for Vec<(String, String, Statistic)> {
+    fn statistic(&mut self, part: &str, name: &str, value: Statistic) {
         self.push((part.to_owned(), name.to_owned(), value));
     }
 }

@@ -177,6 +177,20 @@ impl<'t> Source<'t> {
     }
 }
 
+/// Keys that have another name now: the old name, and the new one.
+const RENAMED: [(&str, &str); 1] = [("places", "tags")];
+
+/// Adds the new name to a message that a key is unknown, if the key has been renamed.
+fn with_new_name(message: String) -> String {
+    let renamed = RENAMED
+        .iter()
+        .find(|(old, _)| message.starts_with(&format!("unknown field `{old}`")));
+    match renamed {
+        Some((old, new)) => format!("`{old}` is called `{new}` now"),
+        None => message,
+    }
+}
+
 impl Section<'_> {
     /// Removes `key` from the section and returns its text.
     pub fn take_text(&mut self, key: &str) -> Result<String, ConfigError> {
@@ -216,7 +230,7 @@ impl Section<'_> {
         let deserializer = toml::de::Deserializer::from(Spanned::new(span.clone(), table));
         T::deserialize(deserializer).map_err(|error| {
             let place = error.span().filter(|s| s.end > 0).unwrap_or(span);
-            let message = error.message().replace('\n', " ");
+            let message = with_new_name(error.message().replace('\n', " "));
             source.error(&place, format!("{message} in {title}"))
         })
     }
@@ -299,6 +313,11 @@ mod tests {
                 "size = \"1B\"\ninner = { bytes = \"1B\", byts = 1 }",
                 "c.toml:4:25:",
                 "byts",
+            ),
+            (
+                "size = \"1MiB\"\nplaces = 3",
+                "c.toml:4:1:",
+                "`places` is called `tags` now",
             ),
             ("", "c.toml:2:9:", "missing field `size`"),
             ("size = ", "c.toml:3:8:", ""),

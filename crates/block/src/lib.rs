@@ -25,7 +25,7 @@ pub mod tap;
 pub mod token_bucket;
 pub mod units;
 
-pub use device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+pub use device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
 pub use error::IoError;
 pub use extents::ExtentList;
 pub use geometry::Geometry;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bimetal_rt::{Instant, Rt};
 use bimetal_trace::{Op as TraceOp, Record};
 
-use crate::device::{Device, FigureVisitor, IoFuture, LocalFuture};
+use crate::device::{Device, IoFuture, LocalFuture, StatisticVisitor};
 use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
@@ -42,12 +42,12 @@ struct Recording {
     since: Instant,
     last_taken: Instant,
     records: VecDeque<Record>,
-    counts: Counts,
+    counts: TapCounters,
 }
 
 /// Counters of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct TapCounters {
     /// Records stored, including records already taken.
     pub noted: u64,
     /// Records dropped because the buffer was full.
@@ -64,7 +64,7 @@ pub struct Taken {
     /// Number of records that still wait to be taken.
     pub left: usize,
     /// Counters of the recording so far.
-    pub counts: Counts,
+    pub counts: TapCounters,
     /// False once the recording was stopped.
     pub on: bool,
 }
@@ -100,7 +100,7 @@ impl Tap {
             last_taken: now,
             // The buffer is allocated at full size, so that no request pays for growing it.
             records: VecDeque::with_capacity(RECORDS_MAX),
-            counts: Counts::default(),
+            counts: TapCounters::default(),
         });
         self.begun.set(self.begun.get() + 1);
         self.on.set(true);
@@ -211,7 +211,7 @@ impl Device for Tap {
         self.below.interruptions()
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
-        self.below.figures(out);
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
+        self.below.statistics(out);
     }
 }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::sides::{Powered, blank_of, byte_at, open_these, put, until_whole};
+use crate::common::sides::{Powered, blank_of, byte_at, open_these, put, until_complete};
 use crate::common::{virtual_rt, write};
 use bimetal_block::layers::adopted::Adopted;
 use bimetal_block::layers::mirror::formatting::{self, Formatted, Formatting};
@@ -116,7 +116,7 @@ fn a_disk_with_content_becomes_the_first_side() {
             assert_eq!(byte_at(&mirror, at).await, Ok(byte_of(at)));
         }
         assert_eq!(byte_at(&mirror, BLOCK).await, Ok(0), "a hole");
-        until_whole(&rt, &mirror, 2).await;
+        until_complete(&rt, &mirror, 2).await;
         // Holes of the disk were not copied. The disk has allocated 16 blocks around each byte, and
         // at its end 5 around the last two.
         let copied = mirror.status().sides[0].resynced_bytes;
@@ -137,8 +137,8 @@ fn a_disk_with_content_becomes_the_first_side() {
         let other = content(&*disks.other.device, other.layout.data.0).await;
         assert!(other == disk, "the data areas are equal");
         // From now on the disk is compared with the checksums that the scrub has recorded.
-        let rotten = write(&rt, 0, BLOCK as usize, 0xEE);
-        disks.disk.submit(rotten).await.expect("memory");
+        let corrupt = write(&rt, 0, BLOCK as usize, 0xEE);
+        disks.disk.submit(corrupt).await.expect("memory");
         let mirror = open(&rt, &sides).await;
         assert_eq!(scrub(&rt, &mirror).await.1, 1);
         mirror.close().await.expect("closed");
@@ -311,7 +311,7 @@ fn the_first_rebuild_may_be_cut_short_anywhere() {
 async fn check(rt: &Rt, disks: &Disks, flushed: Option<u8>, changes: u64) {
     let sides = disks.sides(&always());
     let mirror = open(rt, &sides).await;
-    until_whole(rt, &mirror, 2).await;
+    until_complete(rt, &mirror, 2).await;
     for at in places() {
         let found = byte_at(&mirror, at).await;
         assert_eq!(found, Ok(byte_of(at)), "at {at} after {changes} changes");

@@ -9,10 +9,12 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::common::{figure, refusal, virtual_rt};
+use crate::common::{refusal, statistic, virtual_rt};
 use bimetal_block::layers::cache::{Cache, CacheConfig};
 use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op, Reply, Request};
-use bimetal_policy::replacement::{Access, Build, Evictions, Outcome, Place, Replacement, Spec};
+use bimetal_policy::replacement::{
+    Access, Build, Evictions, Outcome, PageAddress, Replacement, Spec,
+};
 use bimetal_policy::replacement::{PageId, catalogue};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Payload, Rng, Rt};
@@ -223,7 +225,7 @@ fn what_is_held_is_answered_at_once() {
         assert!(!common::starts(&mut held).await);
         assert_eq!(platter.reads.get(), before);
         assert_eq!(platter.writes.get(), 0, "it is in memory only");
-        assert_eq!(figure(&top, "no_side_bytes"), 2.0 * 4096.0);
+        assert_eq!(statistic(&top, "no_side_bytes"), 2.0 * 4096.0);
     });
 }
 
@@ -250,8 +252,8 @@ fn a_flush_and_fua_make_durable() {
             3,
             "page 1 had not to be written again"
         );
-        assert_eq!(figure(&top, "no_side_bytes"), 0.0);
-        assert_eq!(figure(&top, "unflushed_bytes"), 0.0);
+        assert_eq!(statistic(&top, "no_side_bytes"), 0.0);
+        assert_eq!(statistic(&top, "unflushed_bytes"), 0.0);
 
         let through = config(128, "mode = \"write-through\"\n");
         let (_, top) = cache(&rt, &platter, &through);
@@ -259,7 +261,7 @@ fn a_flush_and_fua_make_durable() {
             .await
             .expect("it is written");
         assert_eq!(platter.pages.borrow()[..3], [3, 3, 1]);
-        assert_eq!(figure(&top, "no_side_bytes"), 0.0);
+        assert_eq!(statistic(&top, "no_side_bytes"), 0.0);
         let before = platter.reads.get();
         assert_eq!(read(&top, 0..2).await, Ok(vec![3, 3]));
         assert_eq!(platter.reads.get(), before, "what was written is held");
@@ -283,7 +285,7 @@ fn a_failed_write_below_fails_every_flush_until_it_is_written() {
                 Some(IoError::Medium)
             );
         }
-        assert_eq!(figure(&top, "failed_bytes"), 2.0 * 4096.0);
+        assert_eq!(statistic(&top, "failed_bytes"), 2.0 * 4096.0);
         assert_eq!(read(&top, 10..12).await, Ok(vec![5, 5]), "it is held");
         // The limit of 32 unwritten pages is reached, and then writes fail at once.
         let mut refused = None;
@@ -300,7 +302,7 @@ fn a_failed_write_below_fails_every_flush_until_it_is_written() {
         top.submit(Request::flush()).await.expect("all is written");
         assert_eq!(platter.durable.borrow()[10..12], [5, 5]);
         assert_eq!(platter.durable.borrow()[20..40], [6; 20]);
-        assert_eq!(figure(&top, "failed_bytes"), 0.0);
+        assert_eq!(statistic(&top, "failed_bytes"), 0.0);
     });
 }
 
@@ -316,13 +318,13 @@ fn what_failed_is_tried_again_and_may_be_replaced() {
             .await
             .expect("memory takes it");
         rt.sleep(Duration::from_secs(1)).await;
-        assert_eq!(figure(&top, "failed_bytes"), 2.0 * 4096.0);
+        assert_eq!(statistic(&top, "failed_bytes"), 2.0 * 4096.0);
         top.submit(write(&rt, 10..11, 6))
             .await
             .expect("memory takes it");
         platter.failing.set(None);
         rt.sleep(Duration::from_secs(3)).await;
-        assert_eq!(figure(&top, "no_side_bytes"), 0.0);
+        assert_eq!(statistic(&top, "no_side_bytes"), 0.0);
         assert_eq!(platter.pages.borrow()[10..12], [6, 5]);
     });
 }
@@ -394,11 +396,11 @@ fn what_is_in_memory_only_is_bounded_in_bytes_and_in_time() {
             top.submit(write(&rt, at..at + 1, page + 1))
                 .await
                 .expect("it is taken");
-            let dirty = figure(&top, "no_side_bytes");
+            let dirty = statistic(&top, "no_side_bytes");
             assert!(dirty <= 80.0 * 1024.0, "{dirty}");
         }
         rt.sleep(Duration::from_millis(2_500)).await;
-        assert_eq!(figure(&top, "no_side_bytes"), 0.0);
+        assert_eq!(statistic(&top, "no_side_bytes"), 0.0);
     });
 }
 
@@ -440,7 +442,7 @@ fn random_clients_read_what_they_wrote_under_every_policy() {
                 let (walker, walked) = (rt.clone(), Rc::clone(&top));
                 group.spawn(async move { walk(&walker, &walked).await });
                 group.join().await;
-                assert_eq!(figure(&top, "read_ahead_pages") > 0.0, ahead != "0B");
+                assert_eq!(statistic(&top, "read_ahead_pages") > 0.0, ahead != "0B");
                 top.submit(Request::flush()).await.expect("it is flushed");
                 assert_eq!(*platter.durable.borrow(), *truth.borrow(), "{name} {mode}");
                 let all = read(&top, 0..PAGES).await;
@@ -543,14 +545,14 @@ fn what_comes_next_is_read_ahead() {
             assert_eq!(read(&top, page..page + 1).await, Ok(vec![page]));
         }
         // 0; 1..4, 4..12 and, from page 4 on, 12..28.
-        assert_eq!(figure(&top, "read_ahead_pages"), 27.0);
-        assert_eq!(figure(&top, "read_misses"), 1.0);
+        assert_eq!(statistic(&top, "read_ahead_pages"), 27.0);
+        assert_eq!(statistic(&top, "read_misses"), 1.0);
         for page in 12..28 {
             read(&top, page..page + 1).await.expect("it reads");
         }
         // From page 12 on 28..60.
-        assert_eq!(figure(&top, "read_ahead_pages"), 59.0);
-        assert_eq!(figure(&top, "read_misses"), 1.0);
+        assert_eq!(statistic(&top, "read_ahead_pages"), 59.0);
+        assert_eq!(statistic(&top, "read_misses"), 1.0);
         assert_eq!(platter.reads.get(), 4, "the fifth is under way");
         assert_eq!(read(&top, 59..60).await, Ok(vec![59]));
         assert_eq!(platter.reads.get(), 5);
@@ -568,12 +570,12 @@ fn nothing_is_read_ahead_of_who_jumps_about_or_behind_the_end() {
         for page in [300, 20, 250, 90] {
             read(&top, page..page + 2).await.expect("it reads");
         }
-        assert_eq!(figure(&top, "read_ahead_pages"), 0.0);
+        assert_eq!(statistic(&top, "read_ahead_pages"), 0.0);
         // The second sequential request is for the last page but two: four pages would be read
         // ahead from there, but only three exist.
         read(&top, PAGES - 4..PAGES - 3).await.expect("it reads");
         read(&top, PAGES - 3..PAGES - 2).await.expect("it reads");
-        assert_eq!(figure(&top, "read_ahead_pages"), 2.0);
+        assert_eq!(statistic(&top, "read_ahead_pages"), 2.0);
     });
 }
 
@@ -601,7 +603,7 @@ impl Simulated {
     fn access(&mut self, page: u64, access: Access) {
         let id = *self.ids[page as usize].get_or_insert_with(|| {
             self.introduced += 1;
-            let place = Place {
+            let place = PageAddress {
                 block: page as u32 / 8,
                 offset: page as u32 % 8,
             };
@@ -690,14 +692,14 @@ fn the_cache_decides_as_the_simulator_does() {
 }
 
 fn decisions(top: &Rc<dyn Device>) -> Decisions {
-    let count = |name| figure(top, name) as u64;
+    let count = |name| statistic(top, name) as u64;
     Decisions {
         read_hits: count("read_hits"),
         read_misses: count("read_misses"),
         write_hits: count("write_hits"),
         write_misses: count("write_misses"),
         evicted_pages: count("evicted_pages"),
-        dirty_pages: (figure(top, "no_side_bytes") / 4096.0) as usize,
+        dirty_pages: (statistic(top, "no_side_bytes") / 4096.0) as usize,
     }
 }
 

@@ -41,7 +41,7 @@ const KINDS: &[(&str, &str)] = &[
     ),
     (
         "queue",
-        "[device.top]\ntype = 'queue'\nbelow = 'a'\ndepth = 2\nplaces = 8",
+        "[device.top]\ntype = 'queue'\nbelow = 'a'\ndepth = 2\ntags = 8",
     ),
     (
         "queue of cfq",
@@ -186,7 +186,7 @@ impl Opened {
                     name: name.to_owned(),
                     device: device(name),
                     data_offset: 0,
-                    stale: false,
+                    out_of_sync: false,
                 });
                 let sizes = roots.iter().map(|&name| device(name).geometry().size_bytes);
                 let size_bytes = sizes.min().expect("a mirror has sides");

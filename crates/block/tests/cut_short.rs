@@ -91,7 +91,7 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         put(&rt, &mirror, BLOCK, 3).await;
         of_second.set_error(None);
         until(&rt, &mirror, |side| {
-            side.health == "resyncing" && side.stale_bytes == 0
+            side.health == "resyncing" && side.out_of_sync_bytes == 0
         })
         .await;
         rt.sleep(Duration::from_secs(5)).await;
@@ -99,7 +99,7 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         lose(&rt, &mirror, &of_second).await;
         // Everything copied is durable: the side only lacks the block that it has just failed to
         // write.
-        assert_eq!(mirror.status().sides[1].stale_bytes, BLOCK);
+        assert_eq!(mirror.status().sides[1].out_of_sync_bytes, BLOCK);
 
         of_first.set_delay(Op::Flush, Duration::ZERO);
         of_second.set_delay(Op::Write, Duration::ZERO);

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::{figure, open, refusal, starts, timed, virtual_rt, write};
+use crate::common::{open, refusal, starts, statistic, timed, virtual_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Flags, IoError, Op, Request};
@@ -53,7 +53,7 @@ fn each_operation_has_its_own_delay() {
         let reads = (0..10).map(|i| top.submit(Request::read(i * 4096, 4096)));
         futures_util::future::join_all(reads).await;
         assert_eq!(rt.now().ns_since(before), MS);
-        assert_eq!(figure(&top, "delayed_requests"), 16.0);
+        assert_eq!(statistic(&top, "delayed_requests"), 16.0);
         stack.close().await.unwrap();
     });
 }
@@ -161,7 +161,7 @@ fn a_device_that_breaks_fails_the_frozen_ones_too() {
         control.set_error(None);
         control.set_frozen(false);
         assert_eq!(first_byte(&device).await, 0);
-        assert_eq!(figure(&device, "failed_requests"), 2.0);
+        assert_eq!(statistic(&device, "failed_requests"), 2.0);
     });
 }
 

@@ -163,7 +163,7 @@ fn sides_of_older_and_newer_programs_live_together() {
                 fill(&rt, &mirror, version).await;
                 mirror.close().await.expect("closed");
                 let mirror = sides.open(&rt).await;
-                common::sides::until_whole(&rt, &mirror, 2).await;
+                common::sides::until_complete(&rt, &mirror, 2).await;
                 assert_eq!(versions(&mirror).await, [version; BLOCKS as usize]);
                 mirror.close().await.expect("closed");
             }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::{figure, open, refusal, timed, virtual_rt, write};
+use crate::common::{open, refusal, statistic, timed, virtual_rt, write};
 use bimetal_block::{Device, IoError, Request};
 
 const HEAD: &str = r#"
@@ -38,7 +38,7 @@ fn without_a_choice_all_requests_fail() {
             [0; 4096],
             "a failed write had no effect"
         );
-        assert_eq!(figure(&top, "failed_requests"), 1.0);
+        assert_eq!(statistic(&top, "failed_requests"), 1.0);
         stack.close().await.unwrap();
     });
 }
@@ -137,7 +137,7 @@ fn a_hang_ends_with_success_or_with_the_code() {
             assert_eq!(rt.now().as_ns(), 0);
             assert_eq!(read(&top, 0).await, expected);
             assert_eq!(rt.now().as_ns(), 30_000_000_000);
-            assert_eq!(figure(&top, "hung_requests"), 1.0);
+            assert_eq!(statistic(&top, "hung_requests"), 1.0);
         });
     }
 }
@@ -150,7 +150,7 @@ fn what_hangs_forever_ends_with_the_device() {
         let hung = rt.spawn(timed(rt.clone(), Rc::clone(&top), Request::read(0, 4096)));
         rt.sleep(Duration::from_secs(1_000_000)).await;
         assert!(!hung.is_finished());
-        assert_eq!(figure(&top, "in_flight_requests"), 1.0);
+        assert_eq!(statistic(&top, "in_flight_requests"), 1.0);
         stack.close().await.unwrap();
         assert_eq!(hung.await.0.unwrap_err(), IoError::Closed);
     });

@@ -71,7 +71,7 @@ fn mirror(rt: &Rt) -> Stack {
         name: name.to_owned(),
         device: medium(rt, BLOCKS * BLOCK, us),
         data_offset: 0,
-        stale: false,
+        out_of_sync: false,
     });
     Rc::new(Mirror::new(rt, &config, sides.into(), BLOCKS * BLOCK))
 }
@@ -322,7 +322,7 @@ fn a_read_waits_for_no_later_write_that_fails() {
             name: name.to_owned(),
             device: medium_with(&rt, BLOCKS * BLOCK, us, Some(rule)),
             data_offset: 0,
-            stale: false,
+            out_of_sync: false,
         }
     });
     let size_bytes = BLOCKS * BLOCK;
@@ -397,7 +397,7 @@ fn disjoint_requests_go_side_by_side() {
                 name: name.to_owned(),
                 device,
                 data_offset: 0,
-                stale: false,
+                out_of_sync: false,
             });
         let size_bytes = BLOCKS * BLOCK;
         Rc::new(Mirror::new(rt, &mirror_config(), sides.into(), size_bytes))

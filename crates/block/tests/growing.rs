@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::common::sides::{
-    Powered, blank_of, byte_at, open_these, open_without, put, rebuilding, until_whole,
+    Powered, blank_of, byte_at, open_these, open_without, put, rebuilding, until_complete,
 };
 use crate::common::{virtual_rt, write};
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
@@ -171,7 +171,7 @@ async fn grows(rt: &Rt, way: Way) {
     put(rt, &alone, new_bytes - 3 * MIB, 0x78).await;
     alone.close().await.expect("closed");
     let mirror = sides.open(rt).await;
-    until_whole(rt, &mirror, 2).await;
+    until_complete(rt, &mirror, 2).await;
     mirror.close().await.expect("closed");
     for side in &sides.0 {
         let superblock = side.superblock().await.expect("readable").expect("there");
@@ -211,13 +211,13 @@ fn what_was_lost_beyond_the_end_reads_as_zeroes() {
         // The page that describes the last block of the volume, and the one behind it.
         let page = superblock.volume_bytes / BLOCK / 1008 * BLOCK;
         for page in [page, page + BLOCK] {
-            let rotten = write(
+            let corrupt = write(
                 &rt,
                 superblock.layout.checksums.0 + page,
                 BLOCK as usize,
                 0x11,
             );
-            sides.0[0].device.submit(rotten).await.expect("memory");
+            sides.0[0].device.submit(corrupt).await.expect("memory");
         }
         let mirror = sides.open(&rt).await;
         mirror.start_scrub().expect("it can be scrubbed");
@@ -232,7 +232,7 @@ fn what_was_lost_beyond_the_end_reads_as_zeroes() {
             rt.sleep(Duration::from_millis(1)).await;
         }
         assert!(mirror.status().scrub.is_some_and(|scrub| scrub.found >= 1));
-        until_whole(&rt, &mirror, 2).await;
+        until_complete(&rt, &mirror, 2).await;
         mirror.grow().await.expect("there is room");
         assert_content(&mirror, superblock.volume_bytes, "grown").await;
         mirror.close().await.expect("closed");
@@ -256,7 +256,7 @@ fn a_volume_grows_only_when_all_sides_are_whole_and_have_room() {
         let mirror = open_these(&rt, &both, &rebuild).await.expect("it opens");
         let refused = mirror.grow().await.unwrap_err();
         assert!(refused.contains("side two is resyncing"), "{refused}");
-        until_whole(&rt, &mirror, 2).await;
+        until_complete(&rt, &mirror, 2).await;
         mirror.close().await.expect("closed");
     });
 }

@@ -22,7 +22,7 @@ const SIDE_BYTES: u64 = 20 << 40;
 
 /// Counters of all devices of a test together.
 #[derive(Default)]
-struct Counts {
+struct Counters {
     read_bytes: Cell<u64>,
     written_bytes: Cell<u64>,
     requests: Cell<u64>,
@@ -32,7 +32,7 @@ struct Counts {
     both_peak: Cell<u64>,
 }
 
-impl Counts {
+impl Counters {
     fn take(&self) -> [u64; 3] {
         let counts = [&self.read_bytes, &self.written_bytes, &self.requests];
         counts.map(|count| count.replace(0))
@@ -48,7 +48,7 @@ struct Sparse {
     rt: Rt,
     geometry: Geometry,
     blocks: RefCell<BTreeMap<u64, Box<[u8]>>>,
-    counts: Rc<Counts>,
+    counts: Rc<Counters>,
     number: usize,
 }
 
@@ -101,8 +101,8 @@ impl Device for Sparse {
 }
 
 /// Two sides that are formatted.
-async fn formatted(rt: &Rt) -> ([Candidate; 2], Rc<Counts>) {
-    let counts = Rc::new(Counts::default());
+async fn formatted(rt: &Rt) -> ([Candidate; 2], Rc<Counters>) {
+    let counts = Rc::new(Counters::default());
     let sides = [0, 1].map(|number| Candidate {
         name: ["one", "two"][number].to_owned(),
         device: Rc::new(Sparse {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::sides::{blank_of, byte_at, open_without, put, until_whole};
+use crate::common::sides::{blank_of, byte_at, open_without, put, until_complete};
 use crate::common::virtual_rt;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
@@ -142,8 +142,8 @@ impl Sequence {
         }
     }
 
-    async fn until_whole(&self) {
-        until_whole(&self.rt, &self.mirror, self.members.len()).await;
+    async fn until_complete(&self) {
+        until_complete(&self.rt, &self.mirror, self.members.len()).await;
     }
 
     async fn replace(&mut self, which: usize) {
@@ -280,7 +280,7 @@ async fn run(rt: &Rt, seed: u64) -> u64 {
     for _ in 0..STEPS {
         sequence.write_some().await;
         done.push(sequence.step().await);
-        sequence.until_whole().await;
+        sequence.until_complete().await;
         sequence.check(&done).await;
     }
     sequence.mirror.close().await.expect("closed");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::{figure, open, virtual_rt, write};
+use crate::common::{open, statistic, virtual_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultPlan};
 use bimetal_block::layers::log::{FileSink, Log, LogSink, MemorySink};
 use bimetal_block::media::memory::MemoryDevice;
@@ -107,7 +107,7 @@ fn a_file_gets_every_line_behind_what_it_held() {
             }
         }
         stack.close().await.unwrap();
-        assert_eq!(figure(&top, "lost_lines"), 0.0);
+        assert_eq!(statistic(&top, "lost_lines"), 0.0);
     });
     let text = std::fs::read_to_string(&scratch.0).unwrap();
     let lines: Vec<&str> = text.lines().collect();

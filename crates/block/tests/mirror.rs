@@ -112,7 +112,7 @@ impl Pair {
             name: name.to_owned(),
             device: Rc::clone(&side.top),
             data_offset: 0,
-            stale: false,
+            out_of_sync: false,
         };
         let sides = vec![side("fast", &fast), side("slow", &slow)];
         let mirror = Mirror::new(&rt, &config, sides, VOLUME);
@@ -439,7 +439,7 @@ fn a_silent_side_becomes_absent_and_is_made_whole_when_it_answers() {
         );
         pair.write(1, 2).await;
         pair.flush().await;
-        assert!(pair.mirror.status().sides[1].stale_bytes >= 2 * BLOCK);
+        assert!(pair.mirror.status().sides[1].out_of_sync_bytes >= 2 * BLOCK);
         pair.slow.faults.set_frozen(false);
         pair.wait(5_000).await;
         let status = pair.mirror.status();
@@ -538,7 +538,7 @@ fn a_side_that_fails_a_flush_while_it_joins_is_copied_again_once_it_is_idle() {
         pair.slow.faults.set_frozen(false);
         let joins = || {
             let side = &pair.mirror.status().sides[1];
-            let idle = (side.in_flight_bytes, side.stale_bytes) == (0, 0);
+            let idle = (side.in_flight_bytes, side.out_of_sync_bytes) == (0, 0);
             side.health == "resyncing" && idle && pair.slow.faults.inside() == 1
         };
         while !joins() {

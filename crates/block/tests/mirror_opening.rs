@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::{byte_of, virtual_rt, write};
 use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
-use bimetal_block::layers::mirror::superblock::{Candidate, State};
+use bimetal_block::layers::mirror::superblock::{Candidate, SideState};
 use bimetal_block::layers::mirror::{
     Force, Mirror, MirrorConfig, OpenOptions, OpeningProgress, OpeningStep, SideToOpen,
 };
@@ -348,7 +348,7 @@ fn a_flush_waits_for_a_side_that_may_say_that_nobody_is_ahead() {
         freezing.freezes.set(true);
         rt.sleep(Duration::from_secs(4)).await;
         let found = plain[1].superblock().await.expect("readable");
-        assert_eq!(found.map(|found| found.state), Some(State::Quiet));
+        assert_eq!(found.map(|found| found.state), Some(SideState::CleanIdle));
         put(2).await.expect("the other side takes it");
         let mut flush = mirror.submit(Request::flush());
         let soon = rt.timeout(Duration::from_secs(10), &mut flush).await;
@@ -384,7 +384,10 @@ fn a_side_that_was_missing_gets_what_it_lacks() {
         alone.close().await.expect("closed");
         let both = open(&rt, &sides).await.expect("one is behind");
         let lacks = &both.status().sides[1];
-        assert_eq!((lacks.health, lacks.stale_bytes), ("resyncing", 1 << 20));
+        assert_eq!(
+            (lacks.health, lacks.out_of_sync_bytes),
+            ("resyncing", 1 << 20)
+        );
         rt.sleep(Duration::from_secs(10)).await;
         let status = both.status();
         assert!(!status.degraded, "{status:?}");

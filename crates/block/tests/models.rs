@@ -258,8 +258,8 @@ fn a_flush_waits_for_what_came_before() {
 /// A device of 1 TB has 42 GB of SLC cache: 42 GB at 500 MB/s, the rest at 90 MB/s.
 #[test]
 fn the_slc_cache_runs_out_and_folds() {
-    let quiet = "stall_probability = 0.0\nstall_exhausted_probability = 0.0";
-    let mut ssd = model("qlc-sata", quiet, 1_000_000_000_000);
+    let idle = "stall_probability = 0.0\nstall_exhausted_probability = 0.0";
+    let mut ssd = model("qlc-sata", idle, 1_000_000_000_000);
     let first_ns = time_one(&mut ssd, 0, write(1, 0, 42_000_000_000));
     assert_eq!(first_ns, 84 * S + 50_000);
     let second_ns = time_one(&mut ssd, first_ns, write(2, 0, 90_000_000));

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::common::sides::{
-    Powered, blank, byte_at, open_these, open_without, put, rebuilding, scrub, there, until_whole,
+    Powered, blank, byte_at, open_these, open_without, put, rebuilding, scrub, there,
+    until_complete,
 };
 use crate::common::{virtual_rt, write};
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
@@ -15,7 +16,7 @@ use bimetal_block::layers::mirror::{
 };
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::{Rate, Size};
-use bimetal_block::{Device, Figure, Flags, Geometry, IoError, IoFuture, Op, Request};
+use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op, Request, Statistic};
 use bimetal_rt::Rt;
 use bimetal_rt::sync::Event;
 
@@ -281,7 +282,7 @@ fn what_is_wrong_on_all_sides_is_said_to_be_lost_and_costs_nothing_else() {
         assert_eq!(counts, (2, 0, 2), "{found:?}");
         let status = mirror.status();
         assert!(!status.degraded, "{status:?}");
-        assert!(status.sides.iter().all(|side| side.stale_bytes == 0));
+        assert!(status.sides.iter().all(|side| side.out_of_sync_bytes == 0));
         assert_eq!(byte_at(&mirror, 2 * MIB).await, Err(IoError::Corrupt));
         assert_eq!(byte_at(&mirror, MIB).await, Ok(2));
         // Writing the block makes it readable again.
@@ -420,7 +421,7 @@ fn a_rebuild_copies_what_was_written_and_says_how_far_it_is() {
         let status = mirror.status();
         assert_eq!(status.sides[1].health, "resyncing");
         let left = status.sides[1].resync_seconds_left.expect("it copies");
-        let mib_left = status.sides[1].stale_bytes as f64 / MIB as f64;
+        let mib_left = status.sides[1].out_of_sync_bytes as f64 / MIB as f64;
         assert!(
             (left - mib_left).abs() < 0.25 * mib_left,
             "{left} s, {mib_left} MiB"
@@ -450,15 +451,15 @@ fn a_block_that_nobody_has_does_not_keep_a_side_from_being_whole() {
         volume.spoil(0, volume.home(0, 2 * MIB).await).await;
         let rebuild = rebuilding("side1");
         let mirror = volume.open_as(&rebuild).await;
-        until_whole(&rt, &mirror, 2).await;
-        let mut figures: Vec<(String, String, Figure)> = Vec::new();
-        mirror.figures(&mut figures);
+        until_complete(&rt, &mirror, 2).await;
+        let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
+        mirror.statistics(&mut statistics);
         let lost = (
             "side1".to_owned(),
             "lost_blocks".to_owned(),
-            Figure::Counter(1),
+            Statistic::Counter(1),
         );
-        assert!(figures.contains(&lost), "{figures:?}");
+        assert!(statistics.contains(&lost), "{statistics:?}");
         assert_eq!(byte_at(&mirror, 2 * MIB).await, Err(IoError::Corrupt));
         mirror.close().await.expect("closed");
         for missing in [0, 1] {
@@ -482,7 +483,7 @@ fn a_write_makes_a_lost_block_good() {
         volume.spoil(0, volume.home(0, 2 * MIB).await).await;
         let rebuild = rebuilding("side1");
         let mirror = volume.open_as(&rebuild).await;
-        until_whole(&rt, &mirror, 2).await;
+        until_complete(&rt, &mirror, 2).await;
         put(&rt, &mirror, 2 * MIB, 5).await;
         mirror.close().await.expect("closed");
         for side in [0, 1] {
@@ -505,10 +506,10 @@ fn a_block_that_an_absent_side_may_have_is_not_lost() {
         rt.sleep(Duration::from_secs(120)).await;
         let status = mirror.status();
         assert_eq!(status.sides[1].health, "resyncing", "{status:?}");
-        assert_eq!(status.sides[1].stale_bytes, BLOCK, "{status:?}");
+        assert_eq!(status.sides[1].out_of_sync_bytes, BLOCK, "{status:?}");
         mirror.close().await.expect("closed");
         let mirror = volume.open().await;
-        until_whole(&rt, &mirror, 3).await;
+        until_complete(&rt, &mirror, 3).await;
         assert_eq!(byte_at(&mirror, 2 * MIB).await, Ok(3));
         mirror.close().await.expect("closed");
     });
@@ -528,7 +529,7 @@ fn a_side_is_added_and_another_one_removed() {
             .expect("added");
         assert_eq!(mirror.status().sides[2].health, "resyncing");
         put(&rt, &mirror, 30 * MIB, 0x30).await;
-        until_whole(&rt, &mirror, 3).await;
+        until_complete(&rt, &mirror, 3).await;
         // Repeating the command succeeds; adding one of the original sides is an error.
         let again = mirror.add_side(third.clone(), None, false).await;
         again.expect("it has been added");
@@ -537,7 +538,7 @@ fn a_side_is_added_and_another_one_removed() {
         assert!(again.unwrap_err().contains("already"));
         assert_eq!(mirror.status().sides.len(), 3);
         mirror.remove_side("side0").await.expect("removed");
-        until_whole(&rt, &mirror, 2).await;
+        until_complete(&rt, &mirror, 2).await;
         put(&rt, &mirror, 31 * MIB, 0x31).await;
         mirror.remove_side("side1").await.expect("removed");
         let last = mirror.remove_side("third").await.unwrap_err();
@@ -594,7 +595,7 @@ fn a_side_that_takes_itself_for_the_only_one_is_not_given_up() {
         );
         hanging.free();
         flush().await.expect("both sides have it");
-        until_whole(&rt, &mirror, 2).await;
+        until_complete(&rt, &mirror, 2).await;
         mirror.close().await.expect("closed");
     });
 }
@@ -713,7 +714,7 @@ fn a_new_disk_in_the_place_of_a_dead_one_is_made_a_side() {
         let rebuild = rebuilding("side1");
         let mirror = open_these(&rt, &sides, &rebuild).await.expect("made anew");
         assert_eq!(mirror.status().sides[1].health, "resyncing");
-        until_whole(&rt, &mirror, 2).await;
+        until_complete(&rt, &mirror, 2).await;
         mirror.close().await.expect("closed");
         let mirror = open_these(&rt, &[&new, &volume.sides[0]], &OpenOptions::default()).await;
         let mirror = mirror.expect("both are sides");

@@ -8,7 +8,7 @@ use crate::common::{virtual_rt, write};
 use bimetal_block::layers::atomic::AtomicUnit;
 use bimetal_block::layers::cache::{Cache, CacheConfig};
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, SideDevice};
-use bimetal_block::layers::queue::{Queue, QueueConfig};
+use bimetal_block::layers::queue::{QueueConfig, QueueLayer};
 use bimetal_block::layers::stripe::Stripe;
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Flags, Geometry, IoFuture, Op, Origin, Request};
@@ -99,7 +99,7 @@ fn layers_that_cut_or_fetch_keep_the_origin() {
         ("queue", |rt, below| {
             let config: QueueConfig =
                 toml::from_str("below = 'x'\nrequest_max = '4KiB'").expect("it is right");
-            Rc::new(Queue::new(rt, below, &config).expect("it opens"))
+            Rc::new(QueueLayer::new(rt, below, &config).expect("it opens"))
         }),
         ("cache", |rt, below| {
             let config: CacheConfig =
@@ -142,7 +142,7 @@ fn a_mirror_keeps_the_origin() {
                 name: (*name).to_owned(),
                 device: Rc::clone(side) as _,
                 data_offset: 0,
-                stale: false,
+                out_of_sync: false,
             });
         let mirror = Mirror::new(&rt, &config, given.collect(), 1 << 20);
         let top: Rc<dyn Device> = Rc::new(mirror);

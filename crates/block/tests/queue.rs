@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::common::{refusal, starts, virtual_rt, write};
-use bimetal_block::layers::queue::{Queue, QueueConfig};
+use bimetal_block::layers::queue::{QueueConfig, QueueLayer};
 use bimetal_block::{
-    Device, Figure, Flags, Geometry, IoError, IoFuture, IoResult, Op, Origin, Reply, Request,
+    Device, Flags, Geometry, IoError, IoFuture, IoResult, Op, Origin, Reply, Request, Statistic,
 };
 use bimetal_policy::scheduler::Priority;
 use bimetal_rt::{Payload, Rt};
@@ -74,7 +74,7 @@ fn over(rt: &Rt, config: &str, bad_block: Option<u64>) -> (Rc<Slow>, Rc<dyn Devi
     let config: QueueConfig =
         toml::from_str(&format!("below = 'slow'\n{config}")).expect("a configuration");
     let below: Rc<dyn Device> = Rc::<Slow>::clone(&slow);
-    let queue = Queue::new(rt, below, &config).expect("it opens");
+    let queue = QueueLayer::new(rt, below, &config).expect("it opens");
     (slow, Rc::new(queue))
 }
 
@@ -87,11 +87,11 @@ fn write_of(rt: &Rt, block: u64) -> Request {
 }
 
 fn counter(device: &Rc<dyn Device>, part: &str, name: &str) -> u64 {
-    let mut figures: Vec<(String, String, Figure)> = Vec::new();
-    device.figures(&mut figures);
-    let found = figures.iter().find(|(p, n, _)| p == part && n == name);
+    let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
+    device.statistics(&mut statistics);
+    let found = statistics.iter().find(|(p, n, _)| p == part && n == name);
     match found {
-        Some((_, _, Figure::Counter(count))) => *count,
+        Some((_, _, Statistic::Counter(count))) => *count,
         other => panic!("no counter {part} {name}: {other:?}"),
     }
 }
@@ -253,11 +253,11 @@ fn a_plug_waits_for_company_and_not_for_longer() {
 fn places_bound_what_is_here() {
     let rt = virtual_rt(1);
     rt.block_on(async {
-        let (slow, queue) = over(&rt, "places = 2\ndepth = 1", None);
+        let (slow, queue) = over(&rt, "tags = 2\ndepth = 1", None);
         let reads = (0..10).map(|n| queue.submit(read(n * 2, 1)));
         assert!(join_all(reads).await.iter().all(IoResult::is_ok));
         assert_eq!(slow.asked.borrow().len(), 10);
-        assert_eq!(counter(&queue, "", "waited_for_a_place"), 8);
+        assert_eq!(counter(&queue, "", "waited_for_a_tag"), 8);
     });
 }
 
@@ -267,7 +267,7 @@ fn places_bound_what_is_here() {
 fn what_is_dropped_takes_nobody_with_it() {
     let rt = virtual_rt(1);
     rt.block_on(async {
-        let (slow, queue) = over(&rt, "scheduler = 'noop'\ndepth = 1\nplaces = 4", None);
+        let (slow, queue) = over(&rt, "scheduler = 'noop'\ndepth = 1\ntags = 4", None);
         let mut under_way = queue.submit(read(100, 1));
         let mut starter = queue.submit(read(10, 1));
         let mut part = queue.submit(read(11, 1));
@@ -312,7 +312,7 @@ fn what_cannot_work_is_refused_in_words() {
             "parameter `read_expire`: a time is expected",
         ),
         ("depth = 0", "a `depth` of 0 lets nothing pass"),
-        ("places = 0", "`places` must be 1 to 65536"),
+        ("tags = 0", "`tags` must be 1 to 65536"),
         (
             "request_max = '1000B'",
             "`request_max` must be a multiple of 4 KiB",

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::layers::queue::journal::{Event, replay};
-use bimetal_block::layers::queue::{Queue, QueueConfig};
+use bimetal_block::layers::queue::{QueueConfig, QueueLayer};
 use bimetal_block::media::null::NullDevice;
 use bimetal_block::{Device, Flags, Geometry, IoFuture, Origin, Request};
 use bimetal_policy::scheduler::SchedulerChoice;
@@ -43,13 +43,13 @@ fn config(scheduler: &str) -> QueueConfig {
         _ => "",
     };
     let text = format!(
-        "below = 'x'\nscheduler = '{scheduler}'\ndepth = 3\nplaces = 16\nplug = {{ delay = '100us' }}\n{parameters}"
+        "below = 'x'\nscheduler = '{scheduler}'\ndepth = 3\ntags = 16\nplug = {{ delay = '100us' }}\n{parameters}"
     );
     toml::from_str(&text).expect("a configuration")
 }
 
 /// Runs one client: reads and writes, near each other and far apart, and an occasional flush.
-async fn client(rt: Rt, queue: Rc<Queue>, number: u32) {
+async fn client(rt: Rt, queue: Rc<QueueLayer>, number: u32) {
     let mut rng = rt.rng(&format!("client {number}"));
     let payload = Payload::from(rt.pool().zeroed(4096));
     let mut block = u64::from(number) * 10_000;
@@ -81,7 +81,7 @@ fn live(scheduler: &str) -> Vec<Event> {
             rt: rt.clone(),
             below: NullDevice::new(&rt, 1 << 30),
         };
-        let queue = Queue::new(&rt, Rc::new(below), &config(scheduler)).expect("it opens");
+        let queue = QueueLayer::new(&rt, Rc::new(below), &config(scheduler)).expect("it opens");
         let queue = Rc::new(queue);
         let journal = queue.keep_journal(100_000);
         let group = TaskGroup::new(&rt);

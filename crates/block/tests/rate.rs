@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::common::{figure, open, refusal, virtual_rt, write};
+use crate::common::{open, refusal, statistic, virtual_rt, write};
 use bimetal_block::{Device, Flags, Op, Request};
 use bimetal_rt::Rt;
 
@@ -36,8 +36,8 @@ fn bytes_pass_at_their_rate_after_the_burst() {
             times_us(&rt, &top, reads).await,
             [0, 0, 1_000, 2_000, 3_000]
         );
-        assert_eq!(figure(&top, "waited_requests"), 3.0);
-        assert_eq!(figure(&top, "waited_ns"), 6_000_000.0);
+        assert_eq!(statistic(&top, "waited_requests"), 3.0);
+        assert_eq!(statistic(&top, "waited_ns"), 6_000_000.0);
         // Reads and writes share the limit, and requests without data pass at once.
         let discard = Request::without_data(Op::Discard, 0, 65_536, Flags::NONE);
         let mixed = vec![write(&rt, 0, 4096, 7), Request::read(0, 4096), discard];

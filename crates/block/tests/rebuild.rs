@@ -14,7 +14,7 @@ use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::media::model::{ModelType, Parameters};
 use bimetal_block::units::Time;
-use bimetal_block::{Device, Figure, Request};
+use bimetal_block::{Device, Request, Statistic};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt};
 use futures_util::stream::{self, StreamExt};
@@ -164,16 +164,16 @@ impl Volume {
     }
 
     /// Returns a statistic of the second side.
-    fn figure(&self, name: &str) -> f64 {
-        let mut figures: Vec<(String, String, Figure)> = Vec::new();
-        self.mirror.figures(&mut figures);
-        let found = figures
+    fn statistic(&self, name: &str) -> f64 {
+        let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
+        self.mirror.statistics(&mut statistics);
+        let found = statistics
             .iter()
             .find(|(part, n, _)| part == "second" && n == name);
         match found.unwrap_or_else(|| panic!("no figure {name}")) {
-            (_, _, Figure::Counter(value)) => *value as f64,
-            (_, _, Figure::Gauge(value)) => *value,
-            (_, _, Figure::State(state)) => panic!("{name} is {state}"),
+            (_, _, Statistic::Counter(value)) => *value as f64,
+            (_, _, Statistic::Gauge(value)) => *value,
+            (_, _, Statistic::State(state)) => panic!("{name} is {state}"),
         }
     }
 
@@ -424,7 +424,7 @@ fn a_rebuild_keeps_its_floor_while_the_log_goes_round() {
         let (alone, clients) = Done::begin(&volume, 16);
         rt.sleep(Duration::from_secs(40)).await;
         clients.cancel().await;
-        let before = volume.figure("log_written_bytes");
+        let before = volume.statistic("log_written_bytes");
         assert!(before > 12.0 * MIB as f64, "the log has gone round");
         volume.lose().await;
         volume.fill(6).await;
@@ -433,8 +433,8 @@ fn a_rebuild_keeps_its_floor_while_the_log_goes_round() {
         let (began, mut waiting_bytes_peak) = (rt.now(), 0.0_f64);
         while volume.mirror.status().degraded {
             rt.sleep(Duration::from_millis(10)).await;
-            if volume.figure("stale_bytes") > 0.0 {
-                waiting_bytes_peak = waiting_bytes_peak.max(volume.figure("waiting_bytes"));
+            if volume.statistic("out_of_sync_bytes") > 0.0 {
+                waiting_bytes_peak = waiting_bytes_peak.max(volume.statistic("waiting_bytes"));
             }
         }
         clients.cancel().await;
@@ -474,14 +474,22 @@ fn what_is_remembered_of_an_absent_side_does_not_grow_with_the_writes() {
         for block in 1..10_000 {
             volume.put(block * BLOCK, BLOCK, 2).await;
         }
-        assert_eq!(volume.mirror.status().sides[1].stale_ranges, 1);
+        assert_eq!(volume.mirror.status().sides[1].out_of_sync_ranges, 1);
         // 40,000 blocks, no two of them adjacent. 1 MiB has room for 23,831 ranges of 44 bytes.
         for block in 0..40_000 {
             volume.put(100 * MIB + block * 8 * BLOCK, BLOCK, 2).await;
         }
         let side = &volume.mirror.status().sides[1];
-        assert!(side.stale_ranges <= 23_831, "{}", side.stale_ranges);
-        assert!(side.stale_bytes >= 50_000 * BLOCK, "{}", side.stale_bytes);
+        assert!(
+            side.out_of_sync_ranges <= 23_831,
+            "{}",
+            side.out_of_sync_ranges
+        );
+        assert!(
+            side.out_of_sync_bytes >= 50_000 * BLOCK,
+            "{}",
+            side.out_of_sync_bytes
+        );
     });
 }
 

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use crate::common::{byte_of, figure, open, refusal, starts, write};
-use bimetal_block::device::{FigureVisitor, LocalFuture};
+use crate::common::{byte_of, open, refusal, starts, statistic, write};
+use bimetal_block::device::{LocalFuture, StatisticVisitor};
 use bimetal_block::graph::{OpenError, OpenOptions, Stack, read_graph};
 use bimetal_block::layers::shard::{BYTES_MAX, REQUESTS_MAX, Seen, Shard, Subtree};
 use bimetal_block::media::memory::MemoryDevice;
-use bimetal_block::{Device, Figure, Flags, Geometry, IoError, IoFuture, IoResult, Op, Request};
+use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, IoResult, Op, Request, Statistic};
 use bimetal_rt::mailbox::{Receiver, Sender, mailbox};
 use bimetal_rt::sync::Event;
 use bimetal_rt::{Rt, UringOptions};
@@ -121,8 +121,8 @@ impl Device for Gated {
         Some(self.writes.get())
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
-        out.figure("", "writes", Figure::Counter(self.writes.get()));
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
+        out.statistic("", "writes", Statistic::Counter(self.writes.get()));
     }
 }
 
@@ -138,14 +138,14 @@ impl Subtree for Tree {
     }
 
     fn look(&self) -> Vec<Seen> {
-        let mut figures = Vec::new();
-        self.top.figures(&mut figures);
+        let mut statistics = Vec::new();
+        self.top.statistics(&mut statistics);
         vec![Seen {
             name: "gated".to_owned(),
             kind: "memory",
             children: Vec::new(),
             size_bytes: self.top.geometry().size_bytes,
-            figures,
+            statistics,
         }]
     }
 
@@ -237,10 +237,10 @@ fn requests_beyond_the_bound_wait_on_this_side() {
             rig.until(|events| came(events).len() as u64 == REQUESTS_MAX)
                 .await;
             assert_eq!(
-                figure(&rig.shard, "in_flight_requests"),
+                statistic(&rig.shard, "in_flight_requests"),
                 REQUESTS_MAX as f64
             );
-            assert_eq!(figure(&rig.shard, "waited_for_a_place"), 200.0);
+            assert_eq!(statistic(&rig.shard, "waited_for_a_tag"), 200.0);
             rig.open_gate();
         };
         let (answers, ()) = futures_util::future::join(reads, gate).await;
@@ -252,7 +252,7 @@ fn requests_beyond_the_bound_wait_on_this_side() {
             expected,
             "in the order of arrival"
         );
-        assert_eq!(figure(&rig.shard, "in_flight_bytes"), 0.0);
+        assert_eq!(statistic(&rig.shard, "in_flight_bytes"), 0.0);
         rig.shard.close().await.unwrap();
     });
 }
@@ -360,11 +360,11 @@ fn what_was_asked_of_a_thread_that_dies_fails() {
             let answer = rig.shard.submit(request).await;
             assert_eq!(answer.unwrap_err(), IoError::Offline);
         }
-        let mut figures: Vec<(String, String, Figure)> = Vec::new();
-        rig.shard.figures(&mut figures);
-        let health = figures.into_iter().find(|(_, name, _)| name == "health");
-        assert_eq!(health.unwrap().2, Figure::State("failed".to_owned()));
-        assert_eq!(figure(&rig.shard, "in_flight_requests"), 0.0);
+        let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
+        rig.shard.statistics(&mut statistics);
+        let health = statistics.into_iter().find(|(_, name, _)| name == "health");
+        assert_eq!(health.unwrap().2, Statistic::State("failed".to_owned()));
+        assert_eq!(statistic(&rig.shard, "in_flight_requests"), 0.0);
         assert_eq!(rig.shard.close().await, Err(IoError::Offline));
         // The resources of the thread have been released.
         rig.until(|events| events.contains(&Happened::Gone)).await;
@@ -418,7 +418,7 @@ fn a_dropped_request_goes_on_and_keeps_its_room_until_it_is_done() {
         let mut dropped = rig.shard.submit(write(&rt, 0, BLOCK as usize, 7));
         assert!(starts(&mut dropped).await);
         drop(dropped);
-        assert_eq!(figure(&rig.shard, "in_flight_bytes"), BLOCK as f64);
+        assert_eq!(statistic(&rig.shard, "in_flight_bytes"), BLOCK as f64);
         // A request that waits for room has not been started, and dropping it has no effect.
         let long = Request::read(0, BYTES_MAX);
         let mut waiting = rig.shard.submit(long);
@@ -427,7 +427,7 @@ fn a_dropped_request_goes_on_and_keeps_its_room_until_it_is_done() {
         rig.open_gate();
         assert_eq!(byte_of(&rig.shard, BLOCK).await, 0);
         // The answers came in the order in which they were given.
-        assert_eq!(figure(&rig.shard, "in_flight_requests"), 0.0);
+        assert_eq!(statistic(&rig.shard, "in_flight_requests"), 0.0);
         assert_eq!(byte_of(&rig.shard, 0).await, 7);
         rig.shard.close().await.unwrap();
         let reads = came(&rig.journal.events());
@@ -529,12 +529,12 @@ fn files_are_written_by_the_threads_of_a_stripe() {
 }
 
 /// Waits until a statistic of the cache `c`, which is on another thread, has the given value.
-async fn until_figure(stack: &Stack, name: &str, wanted: Figure) {
-    let is_wanted = |figures: Vec<(String, String, Figure)>| {
-        let found = figures.into_iter().find(|(_, n, _)| n == name);
+async fn until_statistic(stack: &Stack, name: &str, wanted: Statistic) {
+    let is_wanted = |statistics: Vec<(String, String, Statistic)>| {
+        let found = statistics.into_iter().find(|(_, n, _)| n == name);
         found.expect("a cache has this figure").2 == wanted
     };
-    while !is_wanted(stack.cache_figures("c").unwrap()) {
+    while !is_wanted(stack.cache_statistics("c").unwrap()) {
         bimetal_rt::yield_now().await;
     }
 }
@@ -557,8 +557,8 @@ fn a_cache_on_a_shard_is_told_that_its_loss_is_known() {
         top.submit(Request::flush()).await.unwrap();
         let block = BLOCK as usize;
         top.submit(write(&rt, 0, block, 3)).await.unwrap();
-        until_figure(&stack, "unflushed_bytes", Figure::Gauge(BLOCK as f64)).await;
-        until_figure(&stack, "no_side_bytes", Figure::Gauge(0.0)).await;
+        until_statistic(&stack, "unflushed_bytes", Statistic::Gauge(BLOCK as f64)).await;
+        until_statistic(&stack, "no_side_bytes", Statistic::Gauge(0.0)).await;
         for page in 100..250 {
             top.submit(Request::read(page * BLOCK, BLOCK))
                 .await
@@ -567,13 +567,13 @@ fn a_cache_on_a_shard_is_told_that_its_loss_is_known() {
         for _ in 0..5 {
             assert!(top.submit(Request::flush()).await.is_err());
         }
-        until_figure(&stack, "health", Figure::State("lost data".to_owned())).await;
+        until_statistic(&stack, "health", Statistic::State("lost data".to_owned())).await;
         assert_eq!(stack.accept_loss("c"), Some(true));
         // Of two successive flushes, one reaches memory.
         let first = top.submit(Request::flush()).await;
         let second = top.submit(Request::flush()).await;
         assert!(first.is_ok() || second.is_ok());
-        until_figure(&stack, "health", Figure::State("healthy".to_owned())).await;
+        until_statistic(&stack, "health", Statistic::State("healthy".to_owned())).await;
         // Closing flushes too, and one of two fails.
         let _ = stack.close().await;
     });

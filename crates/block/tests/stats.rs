@@ -7,7 +7,7 @@ use crate::common::{virtual_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::layers::stats::{OpSummary, Stats};
 use bimetal_block::media::memory::MemoryDevice;
-use bimetal_block::{Device, Figure, IoError, Op, Request};
+use bimetal_block::{Device, IoError, Op, Request, Statistic};
 use bimetal_rt::Rt;
 
 fn rig(rt: &Rt) -> (Stats, Rc<FaultControl>) {
@@ -88,15 +88,19 @@ fn immediate_answers_are_counted_and_shown_by_operation() {
             stats.submit(Request::read(0, 4096)).await.unwrap();
         }
         assert!(stats.submit(Request::read(1 << 20, 4096)).await.is_err());
-        let mut figures: Vec<(String, String, Figure)> = Vec::new();
-        stats.figures(&mut figures);
+        let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
+        stats.statistics(&mut statistics);
         let shown = |name: &str, value| {
-            figures.contains(&("read".to_owned(), name.to_owned(), Figure::Counter(value)))
+            statistics.contains(&(
+                "read".to_owned(),
+                name.to_owned(),
+                Statistic::Counter(value),
+            ))
         };
         assert!(shown("requests", 4) && shown("errors", 1) && shown("bytes", 3 * 4096));
         assert!(
-            figures.iter().all(|(part, _, _)| part == "read"),
-            "{figures:?}"
+            statistics.iter().all(|(part, _, _)| part == "read"),
+            "{statistics:?}"
         );
     });
 }

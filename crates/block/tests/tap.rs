@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::{open, virtual_rt, write};
-use bimetal_block::tap::{Counts, InUse, LEASE, RECORDS_MAX};
+use bimetal_block::tap::{InUse, LEASE, RECORDS_MAX, TapCounters};
 use bimetal_block::{Flags, Op, Request};
 use bimetal_trace::{Op as TraceOp, Record};
 
@@ -45,7 +45,7 @@ fn a_recording_has_what_was_sent_when_it_was_sent() {
             record(10_000, TraceOp::Write, 0, 4096),
         ];
         assert_eq!(taken.records, expected);
-        let counts = Counts {
+        let counts = TapCounters {
             noted: 4,
             dropped: 0,
             others: 1,

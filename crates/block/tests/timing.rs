@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use crate::common::{figure, open, refusal, starts, timed, virtual_rt, write};
+use crate::common::{open, refusal, starts, statistic, timed, virtual_rt, write};
 use bimetal_block::{IoError, Op, Request};
 use bimetal_rt::{Rt, UringOptions};
 
@@ -60,8 +60,8 @@ fn lateness_is_what_the_thread_adds_to_the_model() {
     rt.block_on(async {
         let (stack, top) = open(&rt, SERIAL).await;
         top.submit(Request::read(0, 4096)).await.unwrap();
-        assert!(figure(&top, "late_events") >= 1.0);
-        assert_eq!(figure(&top, "late_ns"), 0.0);
+        assert!(statistic(&top, "late_events") >= 1.0);
+        assert_eq!(statistic(&top, "late_ns"), 0.0);
         stack.close().await.unwrap();
     });
     let rt = Rt::real_time(UringOptions::default()).unwrap();
@@ -76,9 +76,9 @@ fn lateness_is_what_the_thread_adds_to_the_model() {
             std::hint::spin_loop();
         }
         read.await.unwrap();
-        let late_ns = figure(&top, "late_ns_max");
+        let late_ns = statistic(&top, "late_ns_max");
         assert!(late_ns >= (busy_ns - READ_NS) as f64, "{late_ns}");
-        assert!(figure(&top, "late_ns") >= late_ns);
+        assert!(statistic(&top, "late_ns") >= late_ns);
         stack.close().await.unwrap();
     });
 }
@@ -114,7 +114,7 @@ fn a_dropped_request_is_carried_out_and_disturbs_nobody() {
             Request::read(8192, 4096),
         ));
         drop(dropped);
-        assert_eq!(figure(&top, "in_flight_requests"), 1.0);
+        assert_eq!(statistic(&top, "in_flight_requests"), 1.0);
         // The device is still busy with the first when the second arrives.
         assert_eq!(second.await.1, 2 * READ_NS);
         // A third request is dropped, and closing waits for it.
@@ -123,7 +123,7 @@ fn a_dropped_request_is_carried_out_and_disturbs_nobody() {
         drop(last);
         stack.close().await.unwrap();
         assert_eq!(rt.now().as_ns(), 3 * READ_NS);
-        assert_eq!(figure(&top, "in_flight_requests"), 0.0);
+        assert_eq!(statistic(&top, "in_flight_requests"), 0.0);
         let late = top.submit(Request::read(0, 4096)).await;
         assert_eq!(late.unwrap_err(), IoError::Closed);
     });
@@ -156,7 +156,7 @@ fn many_random_drops_leave_nothing_behind() {
             let _ = rt.timeout(limit, all).await;
         }
         stack.close().await.unwrap();
-        assert_eq!(figure(&top, "in_flight_requests"), 0.0);
+        assert_eq!(statistic(&top, "in_flight_requests"), 0.0);
     });
 }
 

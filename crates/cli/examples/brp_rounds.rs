@@ -40,13 +40,13 @@ struct Args {
 }
 
 /// Results of finished batches, by batch number, which is also the seed of the batch.
-struct State {
+struct RoundsState {
     path: Option<PathBuf>,
     batches: Vec<Met>,
 }
 
-impl State {
-    fn load(path: Option<PathBuf>) -> Result<State> {
+impl RoundsState {
+    fn load(path: Option<PathBuf>) -> Result<RoundsState> {
         let mut batches = Vec::new();
         if let Some(path) = path.as_deref().filter(|path| path.exists()) {
             let text = std::fs::read_to_string(path)?;
@@ -64,7 +64,7 @@ impl State {
                 });
             }
         }
-        Ok(State { path, batches })
+        Ok(RoundsState { path, batches })
     }
 
     /// Saves the state to a temporary file and renames it, so that an interruption loses at most
@@ -129,7 +129,7 @@ fn main() -> Result<ExitCode> {
         Some(binary) => binary,
         None => beside()?,
     };
-    let mut state = State::load(args.state)?;
+    let mut state = RoundsState::load(args.state)?;
     let mut left = args.batches.unwrap_or(u64::MAX);
     while state.total().rounds < args.rounds && left > 0 {
         let batch = state.batches.len() as u64;

@@ -69,7 +69,7 @@ impl Event {
 struct SideBefore {
     /// Health at the last poll; `None` before the first poll, which expects a healthy side.
     health: Option<&'static str>,
-    rotten_blocks: u64,
+    corrupt_blocks: u64,
     full_looks: u32,
 }
 
@@ -107,7 +107,7 @@ fn changes(volume: &str, before: &mut Before, now: &MirrorStatus) -> Vec<Event> 
     let lost = now.lost_reads + unrepairable;
     if lost > before.lost {
         let message = "blocks are wrong on every side; what was in them is lost".to_owned();
-        tell("rot-unrepairable", "", message);
+        tell("corruption-unrepairable", "", message);
     }
     before.lost = lost;
     // A side that the first poll did not see was added later and needs a full resync.
@@ -133,7 +133,7 @@ fn changes_of_side(before: &mut SideBefore, now: &SideStatus) -> Vec<(&'static s
     match (was, now.health) {
         (was, now) if was == now => {}
         (_, "absent") => {
-            let why = now.absent_because.map(absent_because).unwrap_or_default();
+            let why = now.absent_reason.map(absent_reason).unwrap_or_default();
             events.push(("side-absent", format!("is absent{why}")));
         }
         (was, "healthy") => {
@@ -144,11 +144,11 @@ fn changes_of_side(before: &mut SideBefore, now: &SideStatus) -> Vec<(&'static s
         }
         _ => events.push(("side-back", "is being rebuilt".to_owned())),
     }
-    if now.rotten_blocks > before.rotten_blocks {
-        let message = format!("{} blocks were found wrong so far", now.rotten_blocks);
-        events.push(("rot-found", message));
+    if now.corrupt_blocks > before.corrupt_blocks {
+        let message = format!("{} blocks were found wrong so far", now.corrupt_blocks);
+        events.push(("corruption-found", message));
     }
-    before.rotten_blocks = now.rotten_blocks;
+    before.corrupt_blocks = now.corrupt_blocks;
     before.full_looks = if now.log_full {
         before.full_looks.saturating_add(1)
     } else {
@@ -163,7 +163,7 @@ fn changes_of_side(before: &mut SideBefore, now: &SideStatus) -> Vec<(&'static s
 }
 
 /// Returns why a side was ejected, and what the operator should do.
-fn absent_because(error: IoError) -> String {
+fn absent_reason(error: IoError) -> String {
     let advice = match error {
         IoError::NoSpace => "make room on what it is on (ENOSPC)",
         IoError::Medium => "the kernel's log says more; if it stays, replace the side (EIO)",
@@ -337,9 +337,9 @@ mod tests {
     #[test]
     fn the_newest_of_a_kind_waits_and_the_queue_has_a_bound() {
         let mut waiting = Waiting::default();
-        waiting.push(event("rot-found", "a", "1"));
-        waiting.push(event("rot-found", "b", "1"));
-        waiting.push(event("rot-found", "a", "2"));
+        waiting.push(event("corruption-found", "a", "1"));
+        waiting.push(event("corruption-found", "b", "1"));
+        waiting.push(event("corruption-found", "a", "2"));
         let told: Vec<&str> = waiting.0.iter().map(|e| e.message.as_str()).collect();
         assert_eq!(told, ["1", "2"]);
         for side in 0..1000 {

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::config::Config;
 use crate::control;
-use crate::figures;
+use crate::statistics;
 use bimetal_console::stderr::say;
 use bimetal_console::table::{Align, Table};
 
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         let mut table = Table::new(&[("", Align::Left), ("", Align::Right)]);
         for (name, value) in answer["cache"].as_object().into_iter().flatten() {
-            table.row(vec![name.replace('_', " "), figures::show(name, value)]);
+            table.row(vec![name.replace('_', " "), statistics::show(name, value)]);
         }
         table
             .lines()

@@ -148,7 +148,7 @@ impl Tree<'_> {
             let shown = match value.as_bool() {
                 Some(true) => "yes".to_owned(),
                 Some(false) => "no".to_owned(),
-                None => crate::figures::show(key, value),
+                None => crate::statistics::show(key, value),
             };
             let word = match key.as_str() {
                 "path" | "state" => shown,
@@ -157,7 +157,7 @@ impl Tree<'_> {
                 "digest" if shown == BlockDigest::Xxh3.name() => continue,
                 // For programs only: too long for a line, or implied by the state.
                 "volume" | "side" | "data_path" | "not_formatted" | "not_seen" => continue,
-                _ => format!("{} {shown}", crate::figures::label(key)),
+                _ => format!("{} {shown}", crate::statistics::label(key)),
             };
             line += &format!("  {}", self.terminal.paint(Tone::Dim, &word));
         }

@@ -274,7 +274,7 @@ pub(crate) fn carry_out(path: &Path, request: &Value) -> Result<Value> {
     }
     if operation["state"] != "done" {
         let word = |key: &str| operation[key].as_str().unwrap_or_default();
-        bail!("could not {}: {}", word("does"), word("why"));
+        bail!("could not {}: {}", word("description"), word("reason"));
     }
     Ok(operation)
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use bimetal_block::disk::{System, signature};
 use bimetal_block::graph::{Graph, Node, leaves, signatures_in_file};
 use bimetal_block::layers::adopted::{self, AdoptedConfig, On};
-use bimetal_block::layers::mirror::superblock::{self, State, Superblock, show_uuid};
+use bimetal_block::layers::mirror::superblock::{self, SideState, Superblock, show_uuid};
 use bimetal_block::layers::mirror::{self, MirrorConfig};
 use bimetal_block::layers::stripe;
 use bimetal_block::media::file::FileConfig;
@@ -84,7 +84,7 @@ fn used(config: &Config) -> BTreeSet<&str> {
     devices.flat_map(|device| graph.below(device)).collect()
 }
 
-/// State of a device that is not in use yet, as before `side add`, and whose file does not exist.
+/// SideState of a device that is not in use yet, as before `side add`, and whose file does not exist.
 const MISSING: &str = "missing";
 
 fn of_device(graph: &Graph, name: &str, is_used: bool, all: &mut AllFacts) -> Result<Facts> {
@@ -187,7 +187,7 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
         facts.more.insert("exposure".into(), json!(line));
     }
     for (side, superblock) in &found {
-        let whole = is_newest(superblock, &found) && superblock.state == State::Clean;
+        let whole = is_newest(superblock, &found) && superblock.state == SideState::Clean;
         let place = data_place(graph, side, superblock, all);
         let place = place.map(|(path, offset)| (path.to_owned(), offset));
         let of_side = &mut all.get_mut(*side).expect("children come first").more;
@@ -199,7 +199,7 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
         }
         of_side.insert("data_offset_bytes".into(), json!(data_offset));
         let state = match of_found {
-            _ if superblock.state == State::Inconsistent => "being rebuilt",
+            _ if superblock.state == SideState::Inconsistent => "being rebuilt",
             SPLIT | ACTIVE => of_found,
             _ if whole => "clean",
             _ => "stale",
@@ -228,7 +228,7 @@ pub(crate) fn hear_server(config: &Config, status: Option<&Value>, all: &mut All
         let served = of_server.filter(|device| device.is_object());
         let (state, next) = match (served, status) {
             (Some(device), Some(status)) => {
-                let state = device["figures"]["state"].as_str().unwrap_or("open");
+                let state = device["statistics"]["state"].as_str().unwrap_or("open");
                 let pid = &status["pid"];
                 let next = format!("a server with pid {pid} serves it; `bimetal status` shows it");
                 (format!("in use, {state}"), next)
@@ -283,17 +283,17 @@ fn what_is_lost(graph: &Graph, sides: &[String], all: &AllFacts) -> Option<Strin
     })
 }
 
-/// State of a mirror with a side that holds no volume.
+/// SideState of a mirror with a side that holds no volume.
 const NOT_FORMATTED: &str = "not formatted";
 
-/// State of a volume that is in use or was not stopped cleanly; its files do not tell which.
+/// SideState of a volume that is in use or was not stopped cleanly; its files do not tell which.
 const ACTIVE: &str = "in use or not cleanly stopped";
 
-/// State of a volume with two diverged sides (split brain): each accepted writes without the other.
+/// SideState of a volume with two diverged sides (split brain): each accepted writes without the other.
 const SPLIT: &str = "split";
 
-/// State of a volume that can be opened from its newest sides alone.
-const STALE_SIDES: &str = "clean, with stale sides";
+/// SideState of a volume that can be opened from its newest sides alone.
+const OUT_OF_SYNC_SIDES: &str = "clean, with stale sides";
 
 /// Returns how `serve` will handle a state, as an explanation for the operator.
 fn what_comes_next(state: &str) -> Option<&'static str> {
@@ -306,30 +306,32 @@ fn what_comes_next(state: &str) -> Option<&'static str> {
             "`bimetal serve` refuses it: choose the side that counts, \
              and give up the other one with --rebuild SIDE",
         ),
-        STALE_SIDES => Some("`bimetal serve` gives the stale sides what they lack"),
+        OUT_OF_SYNC_SIDES => Some("`bimetal serve` gives the stale sides what they lack"),
         _ => None,
     }
 }
 
 fn volume_state(found: &[(&String, Superblock)]) -> &'static str {
-    let heard = |s: &Superblock| s.state != State::Inconsistent;
+    let heard = |s: &Superblock| s.state != SideState::Inconsistent;
     if found.iter().any(|(_, s)| heard(s)) && !found.iter().any(|(_, s)| is_newest(s, found)) {
         return SPLIT;
     }
-    let clean = |s: &Superblock| s.state == State::Clean && is_newest(s, found);
+    let clean = |s: &Superblock| s.state == SideState::Clean && is_newest(s, found);
     match found.iter().filter(|(_, s)| clean(s)).count() {
         0 => ACTIVE,
         all if all == found.len() => "clean",
-        _ => STALE_SIDES,
+        _ => OUT_OF_SYNC_SIDES,
     }
 }
 
 /// Returns false for an out-of-sync side, which lacks writes that other sides have. A side that is
 /// being rebuilt is never the newest, and the comparison ignores its history.
 fn is_newest(superblock: &Superblock, found: &[(&String, Superblock)]) -> bool {
-    let heard = found.iter().filter(|(_, s)| s.state != State::Inconsistent);
+    let heard = found
+        .iter()
+        .filter(|(_, s)| s.state != SideState::Inconsistent);
     let descends = |s: &Superblock| superblock.history.contains(&s.history.current().id);
-    superblock.state != State::Inconsistent && heard.into_iter().all(|(_, s)| descends(s))
+    superblock.state != SideState::Inconsistent && heard.into_iter().all(|(_, s)| descends(s))
 }
 
 /// Returns the newest superblock on a side, if the side has one and it lies in a file that can be
@@ -380,7 +382,7 @@ fn place_of<'g>(
         Node::File(file) => return Some((&file.path, offset)),
         Node::Memory(_) | Node::Null(_) | Node::Mirror(_) => return None,
         Node::Stripe(config) => {
-            let layout = stripe::Layout::new(config.devices.len(), config.unit.0);
+            let layout = stripe::StripeLayout::new(config.devices.len(), config.unit.0);
             let piece = layout.pieces(byte).next()?;
             (
                 config.devices.get(piece.child)?.as_str(),
@@ -401,12 +403,15 @@ fn place_of<'g>(
 }
 
 /// Returns the layout of an adopted disk; `None` if the size of a device is not known.
-fn adopted_layout(config: &AdoptedConfig, all: &AllFacts) -> Result<Option<adopted::Layout>> {
+fn adopted_layout(
+    config: &AdoptedConfig,
+    all: &AllFacts,
+) -> Result<Option<adopted::AdoptedLayout>> {
     let sizes = [&config.data, &config.metadata].map(|name| all[name].size_bytes);
     let [Some(data_bytes), Some(metadata_bytes)] = sizes else {
         return Ok(None);
     };
-    let layout = adopted::Layout::of(data_bytes, metadata_bytes);
+    let layout = adopted::AdoptedLayout::of(data_bytes, metadata_bytes);
     layout
         .map(Some)
         .context("its metadata device needs more than 1 MiB")

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         writeln!(out, "{operation}")?;
     } else {
         let word = |key: &str| operation[key].as_str().unwrap_or_default();
-        writeln!(out, "done: {}\n{}", word("does"), word("note"))?;
+        writeln!(out, "done: {}\n{}", word("description"), word("note"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -29,14 +29,14 @@ pub(crate) async fn run(rt: &Rt, args: Vec<OsString>) -> Result<String> {
     let verb = verb.unwrap_or_default();
     let cannot = || format!("cannot run `bimetal {verb}`");
     let (sender, receiver) = mailbox().with_context(cannot)?;
-    let mut letters = receiver.listen(rt).with_context(cannot)?;
+    let mut messages = receiver.listen(rt).with_context(cannot)?;
     let thread = std::thread::Builder::new().name(verb.clone());
     let started = thread.spawn(move || {
         // The receiver is gone if the server has been told to give up.
         let _ = sender.send(output(&args));
     });
     started.with_context(cannot)?;
-    let outcome = letters.next().await.and_then(|mut all| all.pop_front());
+    let outcome = messages.next().await.and_then(|mut all| all.pop_front());
     let output = outcome.with_context(cannot)?.with_context(cannot)?;
     if !output.status.success() {
         bail!("`bimetal {verb}` has failed");

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use anyhow::Result;
-use bimetal_block::FigureVisitor;
+use bimetal_block::StatisticVisitor;
 use bimetal_export::fuse::{self, Mounted};
 use bimetal_export::ublk::Attachment;
 use bimetal_rt::Rt;
@@ -29,10 +29,10 @@ impl Local {
     }
 
     /// Reports the live statistics to `out`.
-    pub(crate) fn figures(&self, out: &mut dyn FigureVisitor) {
+    pub(crate) fn statistics(&self, out: &mut dyn StatisticVisitor) {
         match self {
-            Local::Block(block) => block.figures(out),
-            Local::File(file) => file.figures(out),
+            Local::Block(block) => block.statistics(out),
+            Local::File(file) => file.statistics(out),
         }
     }
 

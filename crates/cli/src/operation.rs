@@ -21,9 +21,9 @@ impl Operation {
     pub(crate) fn show(&self) -> Value {
         let last = self.last.borrow();
         let shown = last.as_ref().map(|(what, outcome)| match outcome {
-            None => json!({ "does": what, "state": "running" }),
-            Some(Ok(note)) => json!({ "does": what, "state": "done", "note": note }),
-            Some(Err(why)) => json!({ "does": what, "state": "failed", "why": why }),
+            None => json!({ "description": what, "state": "running" }),
+            Some(Ok(note)) => json!({ "description": what, "state": "done", "note": note }),
+            Some(Err(why)) => json!({ "description": what, "state": "failed", "reason": why }),
         });
         json!({ "operation": shown })
     }

@@ -10,9 +10,9 @@ use bimetal_block::units::{parse_rate, show_size};
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::figures;
 use crate::operation::Outcome;
 use crate::shown::Shown;
+use crate::statistics;
 
 /// Returns the answer to a request that cannot be executed.
 fn refusal(why: &str) -> Value {
@@ -108,11 +108,11 @@ pub(crate) fn cache(stack: &Stack, request: &Value) -> Value {
         Some("accept-loss") => stack.accept_loss(asked),
         _ => return refusal("expected `do` to be show or accept-loss"),
     };
-    let Some(figures) = stack.cache_figures(asked) else {
+    let Some(statistics) = stack.cache_statistics(asked) else {
         return refusal(&format!("there is no cache `{asked}`"));
     };
-    let figures = figures::of(figures);
-    json!({ "cache": figures["figures"], "accepted": accepted })
+    let statistics = statistics::of(statistics);
+    json!({ "cache": statistics["statistics"], "accepted": accepted })
 }
 
 /// A requested change to the sides of a volume.

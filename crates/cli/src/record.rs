@@ -102,9 +102,9 @@ fn take(tap: &Tap, number: u64) -> Result<Value, String> {
         "state": if on { "on" } else { "stopped" },
         "requests": to_text(&records),
         "left": left,
-        "noted": counts.noted,
+        "recorded": counts.noted,
         "dropped": counts.dropped,
-        "others": counts.others,
+        "flushes_and_extents": counts.others,
     }}))
 }
 
@@ -256,7 +256,7 @@ impl Recorder {
         }
         let count = |key: &str| answer[key].as_u64().unwrap_or(0);
         seen.dropped = count("dropped");
-        seen.others = count("others");
+        seen.others = count("flushes_and_extents");
         Ok(Answered {
             left: count("left"),
             is_stopped: answer["state"] == "stopped",

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use bimetal_block::graph::{Node, OpenOptions, Stack};
 use bimetal_block::layers::mirror::sides_line;
-use bimetal_block::{BLOCK_BYTES, Device, Figure, IoError};
+use bimetal_block::{BLOCK_BYTES, Device, IoError, Statistic};
 use bimetal_export::fuse::{MountOptions, Mounted};
 use bimetal_export::ublk::{AttachOptions, Attachment};
 use bimetal_export::{Server, StartError};
@@ -145,13 +145,13 @@ impl Running {
     pub(crate) fn warn_of_missing_sides(&self) {
         self.warn_of_other_sides();
         for (name, device) in self.shown.stack.devices() {
-            let mut seen: Vec<(String, String, Figure)> = Vec::new();
-            device.figures(&mut seen);
-            for (side, figure, value) in seen {
-                let Figure::State(health) = value else {
+            let mut seen: Vec<(String, String, Statistic)> = Vec::new();
+            device.statistics(&mut seen);
+            for (side, statistic, value) in seen {
+                let Statistic::State(health) = value else {
                     continue;
                 };
-                if side.is_empty() || figure != "health" || health == "healthy" {
+                if side.is_empty() || statistic != "health" || health == "healthy" {
                     continue;
                 }
                 let why = match self.shown.stack.missing(&side) {
@@ -205,12 +205,14 @@ impl Running {
             let Some(Node::Mirror(config)) = self.shown.config.graph.nodes().get(name) else {
                 continue;
             };
-            let mut seen: Vec<(String, String, Figure)> = Vec::new();
-            device.figures(&mut seen);
+            let mut seen: Vec<(String, String, Statistic)> = Vec::new();
+            device.statistics(&mut seen);
             let bound = seen
                 .into_iter()
-                .find_map(|(part, figure, value)| match value {
-                    Figure::Gauge(bound) if part.is_empty() && figure == "exposed_bytes_max" => {
+                .find_map(|(part, statistic, value)| match value {
+                    Statistic::Gauge(bound)
+                        if part.is_empty() && statistic == "exposed_bytes_max" =>
+                    {
                         Some(bound as u64)
                     }
                     _ => None,

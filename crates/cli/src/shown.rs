@@ -5,16 +5,16 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use bimetal_block::Figure;
+use bimetal_block::Statistic;
 use bimetal_block::graph::{Node, Stack};
 use bimetal_export::Server;
 use bimetal_rt::{Driven, Instant, Rt};
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
-use crate::figures;
 use crate::local::Local;
 use crate::operation::Operation;
+use crate::statistics;
 
 /// Source of the control socket's answers.
 pub(crate) struct Shown {
@@ -54,7 +54,7 @@ impl Shown {
                 "size_bytes": seen.size_bytes,
                 "children": seen.children,
             });
-            merge(&mut shown, figures::of(seen.figures));
+            merge(&mut shown, statistics::of(seen.statistics));
             devices.insert(seen.name, shown);
         }
         for (name, device) in self.stack.devices() {
@@ -64,12 +64,12 @@ impl Shown {
                 "size_bytes": device.geometry().size_bytes,
                 "children": node.children(),
             });
-            merge(&mut shown, figures::to_json(device.as_ref()));
+            merge(&mut shown, statistics::to_json(device.as_ref()));
             devices.insert(name.to_owned(), shown);
         }
         json!({
             "version": 1,
-            "health": figures::health(&devices),
+            "health": statistics::health(&devices),
             "stopping": self.stopping.get(),
             "pid": std::process::id(),
             "driver": self.driver(),
@@ -101,19 +101,19 @@ impl Shown {
     }
 
     fn exports(&self) -> Map<String, Value> {
-        let mut seen: Vec<(String, String, Figure)> = Vec::new();
-        self.server.figures(&mut seen);
+        let mut seen: Vec<(String, String, Statistic)> = Vec::new();
+        self.server.statistics(&mut seen);
         let mut exports = Map::new();
         for export in &self.config.exports {
             let of_export = seen.iter().filter(|(part, _, _)| *part == export.name);
-            let figures: Map<String, Value> = of_export
-                .map(|(_, name, figure)| (name.clone(), figures::value(figure)))
+            let statistics: Map<String, Value> = of_export
+                .map(|(_, name, statistic)| (name.clone(), statistics::value(statistic)))
                 .collect();
             let shown = json!({
                 "device": export.device,
                 "protocol": export.protocol.name(),
                 "listen": export.listen.to_string(),
-                "figures": figures,
+                "statistics": statistics,
             });
             exports.insert(export.name.clone(), shown);
         }
@@ -124,13 +124,13 @@ impl Shown {
         let attached = self.attached.borrow();
         let mut shown = Map::new();
         if let Some(attached) = attached.as_ref() {
-            let mut seen: Vec<(String, String, Figure)> = Vec::new();
-            attached.local.figures(&mut seen);
-            let figures = seen.iter();
-            let figures: Map<String, Value> = figures
-                .map(|(_, name, figure)| (name.clone(), figures::value(figure)))
+            let mut seen: Vec<(String, String, Statistic)> = Vec::new();
+            attached.local.statistics(&mut seen);
+            let statistics = seen.iter();
+            let statistics: Map<String, Value> = statistics
+                .map(|(_, name, statistic)| (name.clone(), statistics::value(statistic)))
                 .collect();
-            let value = json!({ "device": attached.device, "figures": figures });
+            let value = json!({ "device": attached.device, "statistics": statistics });
             shown.insert(attached.local.path(), value);
         }
         shown
@@ -141,13 +141,13 @@ impl Shown {
         if let Some(device) = self.stack.closing() {
             return format!("device {device} still drains");
         }
-        let mut seen: Vec<(String, String, Figure)> = Vec::new();
-        self.server.figures(&mut seen);
+        let mut seen: Vec<(String, String, Statistic)> = Vec::new();
+        self.server.statistics(&mut seen);
         let is_connected = |export: &str| {
-            seen.iter().any(|(part, name, figure)| {
+            seen.iter().any(|(part, name, statistic)| {
                 part == export
                     && name == "connections"
-                    && matches!(figure, Figure::Gauge(n) if *n > 0.0)
+                    && matches!(statistic, Statistic::Gauge(n) if *n > 0.0)
             })
         };
         let exports = self.config.exports.iter().filter(|e| is_connected(&e.name));

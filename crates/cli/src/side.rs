@@ -75,12 +75,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let word = |key: &str| operation[key].as_str().unwrap_or_default();
     let mut out = std::io::stdout().lock();
     if request["do"] == "remove" {
-        writeln!(out, "done: {}", word("does"))?;
+        writeln!(out, "done: {}", word("description"))?;
     } else {
         writeln!(
             out,
             "begun: {}; `bimetal status` shows how the rebuild goes",
-            word("does")
+            word("description")
         )?;
     }
     if !word("note").is_empty() {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Config;
 use crate::control;
-use crate::figures;
+use crate::statistics;
 use crate::terminal::{Picture, Terminal, Tone};
 use bimetal_console::stderr::say;
 use bimetal_console::table::{Align, Table};
@@ -129,10 +129,10 @@ fn to_lines(answer: &Value, terminal: Terminal) -> Vec<String> {
             word(&export["device"]),
             word(&export["listen"]),
         ));
-        lines.extend(flowing(&entries(&export["figures"])));
+        lines.extend(flowing(&entries(&export["statistics"])));
     }
     for (name, device) in &entries(&answer["devices"]) {
-        let (own, parts) = (entries(&device["figures"]), entries(&device["parts"]));
+        let (own, parts) = (entries(&device["statistics"]), entries(&device["parts"]));
         if own.is_empty() && parts.is_empty() {
             continue;
         }
@@ -151,15 +151,19 @@ fn to_lines(answer: &Value, terminal: Terminal) -> Vec<String> {
 }
 
 /// Formats the statistics worth showing, several to a line.
-fn flowing(figures: &Map<String, Value>) -> Vec<String> {
+fn flowing(statistics: &Map<String, Value>) -> Vec<String> {
     const WIDTH: usize = 96;
     let mut lines: Vec<String> = Vec::new();
-    for (name, value) in figures {
+    for (name, value) in statistics {
         if value.as_f64() == Some(0.0) {
             // Omit counters that are 0 and empty queues; `--json` has them.
             continue;
         }
-        let words = format!("{} {}", figures::label(name), figures::show(name, value));
+        let words = format!(
+            "{} {}",
+            statistics::label(name),
+            statistics::show(name, value)
+        );
         match lines.last_mut() {
             Some(line) if line.len() + words.len() + 3 <= WIDTH => {
                 line.push_str(" | ");
@@ -178,19 +182,19 @@ fn part_table(parts: &Map<String, Value>) -> Vec<String> {
     columns.extend(parts.keys().map(|name| (name.as_str(), Align::Right)));
     let mut table = Table::new(&columns);
     let mut names: Vec<&String> = Vec::new();
-    for figures in parts.values().filter_map(Value::as_object) {
-        for name in figures.keys() {
+    for statistics in parts.values().filter_map(Value::as_object) {
+        for name in statistics.keys() {
             if !names.contains(&name) {
                 names.push(name);
             }
         }
     }
     for name in names {
-        let mut row = vec![figures::label(name)];
-        row.extend(parts.values().map(|figures| {
-            figures
+        let mut row = vec![statistics::label(name)];
+        row.extend(parts.values().map(|statistics| {
+            statistics
                 .get(name)
-                .map_or_else(String::new, |value| figures::show(name, value))
+                .map_or_else(String::new, |value| statistics::show(name, value))
         }));
         table.row(row);
     }

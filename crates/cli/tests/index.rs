@@ -565,7 +565,7 @@ fn verify_says_where_a_node_is_damaged_and_changes_nothing() {
         (&true.into(), &0.into())
     );
     // All rows are in nodes, since a compaction writes changes back.
-    assert_eq!(whole["looked_at"]["rows"], 100);
+    assert_eq!(whole["examined"]["rows"], 100);
 
     let mut content = std::fs::read(&index).unwrap();
     let image = root_image(&content);
@@ -648,11 +648,11 @@ fn compaction_gives_space_back_and_stats_add_up() {
     let after = stats();
     let bytes = |stats: &Value, name: &str| stats["space"][name].as_u64().unwrap();
     assert!(
-        bytes(&after, "whole_bytes") < bytes(&before, "whole_bytes") / 2,
+        bytes(&after, "total_bytes") < bytes(&before, "total_bytes") / 2,
         "{said}"
     );
     assert_eq!(
-        bytes(&after, "whole_bytes"),
+        bytes(&after, "total_bytes"),
         index.metadata().unwrap().len()
     );
     let of_segments = ["live_bytes", "dead_bytes", "reserve_bytes"].map(|n| bytes(&after, n));

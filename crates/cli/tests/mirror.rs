@@ -72,7 +72,7 @@ fn sides_that_each_ran_alone_are_split() {
         assert_eq!(parts[other]["mark"], "none", "{parts:#}");
         // The only side present holds the only copy of the volume.
         let size_bytes = status["devices"]["vol"]["size_bytes"].as_f64();
-        assert_eq!(parts[alone]["lost_if_gone_bytes"].as_f64(), size_bytes);
+        assert_eq!(parts[alone]["sole_copy_bytes"].as_f64(), size_bytes);
         let (code, said) = served.end("TERM");
         assert_eq!(code, Some(0), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
@@ -139,10 +139,10 @@ fn a_mirror_that_was_killed_recovers_by_itself() {
         serde_json::from_str(&stdout_of(&["status", arg(&config), "--json"])).unwrap();
     let a = &status["devices"]["vol"]["parts"]["a"];
     assert_eq!(a["health"], "healthy");
-    assert_eq!(a["lost_if_gone_bytes"], 0.0);
+    assert_eq!(a["sole_copy_bytes"], 0.0);
     assert!(a["log_bytes"].as_f64() >= Some((4 << 20) as f64), "{a:#}");
     assert_eq!(
-        (&a["rotten_found"], &a["rotten_repaired"]),
+        (&a["corrupt_found"], &a["corrupt_repaired"]),
         (&json!(0), &json!(0))
     );
     assert_eq!(served.end("KILL").0, None);

@@ -43,7 +43,7 @@ fn status_is_for_the_owner_and_for_machines() {
     assert_eq!(status["health"], "healthy");
     assert_eq!(status["devices"]["top"]["size_bytes"], 4 << 20);
     assert_eq!(status["exports"]["vol"]["device"], "top");
-    assert!(status["exports"]["vol"]["figures"]["reads"].is_u64());
+    assert!(status["exports"]["vol"]["statistics"]["reads"].is_u64());
     assert!(stdout_of(&["status", arg(&config)]).starts_with("healthy"));
     assert_eq!(served.end("TERM").0, Some(0));
     assert_eq!(bimetal(&["status", arg(&config)]).status.code(), Some(2));
@@ -123,7 +123,7 @@ fn a_stop_that_cannot_end_names_the_device() {
     let reads = || -> u64 {
         let said = stdout_of(&["status", arg(&config), "--json"]);
         let status: Value = serde_json::from_str(&said).unwrap();
-        status["exports"]["vol"]["figures"]["reads"]
+        status["exports"]["vol"]["statistics"]["reads"]
             .as_u64()
             .unwrap()
     };

@@ -59,8 +59,8 @@ fn a_volume_over_two_threads_is_served() {
     assert_eq!(status["health"], "healthy");
     let devices = &status["devices"];
     assert_eq!(devices["t"]["type"], "shard");
-    assert_eq!(devices["t"]["figures"]["health"], "healthy");
-    assert_eq!(devices["t"]["figures"]["in_flight_requests"], 0.0);
+    assert_eq!(devices["t"]["statistics"]["health"], "healthy");
+    assert_eq!(devices["t"]["statistics"]["in_flight_requests"], 0.0);
     assert_eq!(devices["b"]["size_bytes"], 64 << 20);
     assert_eq!(devices["counts"]["children"], serde_json::json!(["b"]));
     let shown = stdout_of(&["status", arg(&config)]);

@@ -118,8 +118,11 @@ fn serve_with(dir: &Scratch, connection_threads: usize) {
     // The operator is told of the refused clients, and of nothing else.
     let (status, said) = served.end("TERM");
     assert_eq!(status, Some(0), "{said}");
-    let is_told = |line: &str| line.contains("a client was turned away: TLS");
-    assert!(!said.is_empty() && said.lines().all(is_told), "{said}");
+    let is_acknowledged = |line: &str| line.contains("a client was turned away: TLS");
+    assert!(
+        !said.is_empty() && said.lines().all(is_acknowledged),
+        "{said}"
+    );
 }
 
 /// Connects the client of another project, libnbd, which expects other names of the certificate

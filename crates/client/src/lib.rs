@@ -31,6 +31,6 @@ pub use blocking::BlockingSession;
 pub use error::{ConnectError, Error, Final};
 pub use establish::{Connector, list};
 pub use options::{Options, OptionsError, PATHS_MAX, TlsOptions};
-pub use session::{Call, Figures, Session};
+pub use session::{Call, Session, Statistics};
 pub use shared::Answer;
 pub use thread::{Ended, Job, SessionThread};

@@ -87,7 +87,7 @@ impl Call {
 
 /// Statistics of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct Statistics {
     /// Number of paths that are up.
     pub paths: usize,
     /// Number of paths that broke.
@@ -230,10 +230,10 @@ impl Session {
     }
 
     /// Returns the current statistics.
-    pub fn figures(&self) -> Figures {
+    pub fn statistics(&self) -> Statistics {
         let shared = &self.shared;
         let initiator = shared.initiator.borrow();
-        Figures {
+        Statistics {
             paths: shared.paths.get(),
             paths_broken: shared.paths_broken.get(),
             instances: initiator.instances() - 1,

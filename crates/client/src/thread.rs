@@ -13,7 +13,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use bimetal_proto::brp::{Op, Welcome};
-use bimetal_rt::mailbox::{Letters, Receiver, Sender, mailbox};
+use bimetal_rt::mailbox::{Messages, Receiver, Sender, mailbox};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rt, UringOptions};
 
@@ -161,16 +161,16 @@ fn serve<J: Job>(
             Ok(session) => session,
             Err(error) => return (jobs.close(), Err(error)),
         };
-        let mut letters = match jobs.listen(&rt) {
-            Ok(letters) => letters,
+        let mut messages = match jobs.listen(&rt) {
+            Ok(messages) => messages,
             // No caller has the session yet, so there are no jobs.
             Err(error) => return (VecDeque::new(), Err(error.into())),
         };
         if ready.send(Ok(session.export())).is_ok() {
-            take_jobs(&rt, &session, &mut letters, deliver).await;
+            take_jobs(&rt, &session, &mut messages, deliver).await;
         }
         session.close().await;
-        (letters.close(), Ok(()))
+        (messages.close(), Ok(()))
     })
 }
 
@@ -178,7 +178,7 @@ fn serve<J: Job>(
 async fn take_jobs<J: Job>(
     rt: &Rt,
     session: &Session,
-    letters: &mut Letters<J>,
+    messages: &mut Messages<J>,
     deliver: &Deliver<J>,
 ) {
     let work = Rc::new(Work {
@@ -188,7 +188,7 @@ async fn take_jobs<J: Job>(
         ended: RefCell::new(Vec::new()),
         deliver: Rc::clone(deliver),
     });
-    while let Some(jobs) = letters.next().await {
+    while let Some(jobs) = messages.next().await {
         for job in jobs {
             work.tasks.spawn(carry_out(Rc::clone(&work), job));
         }

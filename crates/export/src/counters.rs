@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use bimetal_block::{Figure, FigureVisitor, Op};
+use bimetal_block::{Op, Statistic, StatisticVisitor};
 
 /// Request counters of an export, or of a block device of the local machine.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(crate) struct RequestCounters {
 
 impl RequestCounters {
     /// Reports the counters of `part`, where clients can request the operations `ops`.
-    pub(crate) fn figures(&self, part: &str, ops: &[Op], out: &mut dyn FigureVisitor) {
+    pub(crate) fn statistics(&self, part: &str, ops: &[Op], out: &mut dyn StatisticVisitor) {
         for op in ops {
             let name = match op {
                 Op::Read => "reads",
@@ -30,7 +30,7 @@ impl RequestCounters {
                 Op::Extents => "extents",
             };
             let count = self.by_op[*op as usize].get();
-            out.figure(part, name, Figure::Counter(count));
+            out.statistic(part, name, Statistic::Counter(count));
         }
         for (name, counter) in [
             ("read_bytes", &self.read_bytes),
@@ -38,7 +38,7 @@ impl RequestCounters {
             ("requests_failed", &self.failed),
             ("requests_refused", &self.refused),
         ] {
-            out.figure(part, name, Figure::Counter(counter.get()));
+            out.statistic(part, name, Statistic::Counter(counter.get()));
         }
     }
 }

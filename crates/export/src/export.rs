@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use bimetal_block::{Device, Figure, FigureVisitor, Op};
+use bimetal_block::{Device, Op, Statistic, StatisticVisitor};
 use bimetal_rt::Notices;
 use bimetal_rt::net::{Address, WorkCounters};
 
@@ -122,11 +122,11 @@ impl Served {
         self.config.read_only || !self.device.geometry().writable
     }
 
-    pub(crate) fn figures(&self, out: &mut dyn FigureVisitor) {
+    pub(crate) fn statistics(&self, out: &mut dyn StatisticVisitor) {
         let (part, counters) = (self.config.name.as_str(), &self.counters);
         let connections = f64::from(counters.connections.get());
-        out.figure(part, "connections", Figure::Gauge(connections));
-        counters.requests.figures(part, &Op::ALL, out);
+        out.statistic(part, "connections", Statistic::Gauge(connections));
+        counters.requests.statistics(part, &Op::ALL, out);
         for (name, counter) in [
             ("protocol_errors", &counters.protocol_errors),
             ("connections_total", &counters.connections_total),
@@ -134,11 +134,11 @@ impl Served {
             ("receives", &counters.receives),
             ("sends", &counters.sends),
         ] {
-            out.figure(part, name, Figure::Counter(counter.get()));
+            out.statistic(part, name, Statistic::Counter(counter.get()));
         }
         if self.config.protocol == Protocol::Brp {
-            let commands = Figure::Counter(counters.commands.get());
-            out.figure(part, "commands", commands);
+            let commands = Statistic::Counter(counters.commands.get());
+            out.statistic(part, "commands", commands);
         }
         if let Address::Rdma(_) = self.config.listen {
             let work = &counters.work;
@@ -148,7 +148,7 @@ impl Served {
                 ("rdma_completions", &work.completions),
                 ("rdma_notices", &work.notices),
             ] {
-                out.figure(part, name, Figure::Counter(counter.get()));
+                out.statistic(part, name, Statistic::Counter(counter.get()));
             }
         }
     }

@@ -123,12 +123,12 @@ impl Guest {
 }
 
 /// The slot of a guest. Dropping this frees it.
-pub(crate) struct Place {
+pub(crate) struct GuestSlot {
     portal: Rc<Portal>,
     guest: Rc<Guest>,
 }
 
-impl Deref for Place {
+impl Deref for GuestSlot {
     type Target = Guest;
 
     fn deref(&self) -> &Guest {
@@ -136,7 +136,7 @@ impl Deref for Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for GuestSlot {
     fn drop(&mut self) {
         let mut guests = self.portal.guests.borrow_mut();
         guests.retain(|guest| !Rc::ptr_eq(guest, &self.guest));
@@ -147,7 +147,7 @@ impl Portal {
     /// Gives a slot to one more guest. If all slots are taken, the guest that has been there
     /// longest must leave. A legitimate client has chosen an export by then, and idle clients
     /// cannot block the address.
-    pub(crate) fn place(self: &Rc<Portal>) -> Place {
+    pub(crate) fn place(self: &Rc<Portal>) -> GuestSlot {
         let guest = Rc::new(Guest::default());
         let mut guests = self.guests.borrow_mut();
         if guests.len() == self.guests_max()
@@ -158,7 +158,7 @@ impl Portal {
             longest.changed.notify();
         }
         guests.push_back(Rc::clone(&guest));
-        Place {
+        GuestSlot {
             portal: Rc::clone(self),
             guest,
         }

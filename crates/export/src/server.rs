@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::layers::atomic::AtomicUnit;
-use bimetal_block::{Device, FigureVisitor};
+use bimetal_block::{Device, StatisticVisitor};
 use bimetal_rt::net::{Address, Carrier, Stream};
 use bimetal_rt::real_time::{ProcessLimit, limit_in_words};
 use bimetal_rt::sync::{Event, TaskGroup};
@@ -25,7 +25,7 @@ use crate::input::End;
 use crate::link::Watchable;
 use crate::listening::Listening;
 use crate::nbd;
-use crate::portal::{Cut, Place, Portal, StartError, portals};
+use crate::portal::{Cut, GuestSlot, Portal, StartError, portals};
 use crate::session::{BYTES_IN_FLIGHT_MAX, Conversation, HANDSHAKE_DEADLINE};
 use crate::tasks::TaskNumbers;
 
@@ -79,7 +79,7 @@ struct Watched {
 /// Registration of a connection with the watch. Dropping this ends the watch and cuts the
 /// connection off, because no task serves it any more.
 struct Watching {
-    state: Rc<State>,
+    state: Rc<ServerState>,
     key: u64,
 }
 
@@ -92,7 +92,7 @@ impl Drop for Watching {
     }
 }
 
-struct State {
+struct ServerState {
     rt: Rt,
     portals: Vec<Rc<Portal>>,
     exports: Vec<Rc<Served>>,
@@ -117,7 +117,7 @@ struct State {
 
 /// A running server. It runs until [`stop`](Server::stop), even if every handle has been dropped.
 #[derive(Clone)]
-pub struct Server(Rc<State>);
+pub struct Server(Rc<ServerState>);
 
 impl Server {
     /// Creates a server that does not listen yet. It takes connections through
@@ -148,7 +148,7 @@ impl Server {
             })
             .collect();
         let changed = Rc::new(Event::new());
-        let state = Rc::new(State {
+        let state = Rc::new(ServerState {
             rt: rt.clone(),
             portals: portals(&served),
             exports: served,
@@ -269,9 +269,9 @@ impl Server {
     }
 
     /// Reports the live counters of every export; the part is the export's name.
-    pub fn figures(&self, out: &mut dyn FigureVisitor) {
+    pub fn statistics(&self, out: &mut dyn StatisticVisitor) {
         for export in &self.0.exports {
-            export.figures(out);
+            export.statistics(out);
         }
     }
 
@@ -308,7 +308,7 @@ impl Server {
     }
 }
 
-async fn accept(state: Rc<State>, portal: Rc<Portal>, listener: Listening) {
+async fn accept(state: Rc<ServerState>, portal: Rc<Portal>, listener: Listening) {
     loop {
         match listener.accept().await {
             Ok(stream) => match who(&stream) {
@@ -347,7 +347,7 @@ fn turn_away(portal: &Portal, stream: &Stream, why: impl Display) {
 /// Starts a session with a new client, or turns it away. A client that may see no export is turned
 /// away before it can send anything. The mode of the socket file keeps other users out, and this
 /// check also holds when the file has another mode.
-fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream, client: &Client) {
+fn admit(state: &Rc<ServerState>, portal: &Rc<Portal>, stream: Stream, client: &Client) {
     // Where TLS is used, its handshake will identify the client.
     let exports = (!portal.speaks_tls()).then(|| shown_to(client, &portal.exports));
     if state.stopping.get() {
@@ -364,7 +364,7 @@ fn admit(state: &Rc<State>, portal: &Rc<Portal>, stream: Stream, client: &Client
 /// Serves a client from its first byte to its end. The client gets its slot by this call, before
 /// the future is polled. Dropping the future at any point releases all that the client holds.
 fn session(
-    state: &Rc<State>,
+    state: &Rc<ServerState>,
     portal: &Rc<Portal>,
     stream: Cut,
     exports: Option<Vec<Shown>>,
@@ -382,10 +382,10 @@ fn session(
 /// Serves one NBD client from its handshake to its end. `exports` are the exports that the client
 /// may see, if they are known before TLS.
 async fn nbd_session(
-    state: &Rc<State>,
+    state: &Rc<ServerState>,
     portal: &Portal,
     exports: Option<Vec<Shown>>,
-    (stream, place): (Cut, Place),
+    (stream, place): (Cut, GuestSlot),
 ) {
     let secure = async |stream| portal.secure(&state.rt, stream).await;
     let handshake = nbd::handshake(&state.rt, stream, exports, secure);
@@ -403,10 +403,10 @@ async fn nbd_session(
 /// Serves one BRP client from its greeting to its end. `exports` are the exports that the client
 /// may see, if they are known before TLS.
 async fn brp_session(
-    state: &Rc<State>,
+    state: &Rc<ServerState>,
     portal: &Portal,
     exports: Option<Vec<Shown>>,
-    (stream, place): (Cut, Place),
+    (stream, place): (Cut, GuestSlot),
 ) {
     let greeting = async {
         let (stream, exports) = match exports {
@@ -430,9 +430,9 @@ async fn brp_session(
 /// Performs the handshake with a client within the handshake deadline. Returns `None` if the client
 /// does not stay.
 async fn greet<T>(
-    state: &Rc<State>,
+    state: &Rc<ServerState>,
     portal: &Portal,
-    place: Place,
+    place: GuestSlot,
     handshake: impl Future<Output = Result<Option<T>, End>>,
 ) -> Option<T> {
     let stopped = std::pin::pin!(state.changed.until(|| state.stopping.get()));
@@ -451,7 +451,7 @@ async fn greet<T>(
 
 /// Serves one client from the end of its handshake to the end of the connection.
 async fn converse<C: Conversation<Reply: 'static> + 'static>(
-    state: &Rc<State>,
+    state: &Rc<ServerState>,
     export: &Served,
     conversation: Rc<C>,
     early: &[u8],
@@ -472,7 +472,7 @@ async fn converse<C: Conversation<Reply: 'static> + 'static>(
 /// Serves requests until the client or the server ends the connection, and waits until the requests
 /// in flight are settled.
 async fn transmit<C: Conversation + 'static>(
-    state: &Rc<State>,
+    state: &Rc<ServerState>,
     conversation: &Rc<C>,
     early: &[u8],
 ) -> End {
@@ -504,7 +504,7 @@ async fn transmit<C: Conversation + 'static>(
     end
 }
 
-impl State {
+impl ServerState {
     /// Moves a connection to the thread that carries the fewest connections, if there are
     /// connection threads.
     fn carried(&self, stream: Stream) -> Stream {
@@ -516,7 +516,7 @@ impl State {
         }
     }
 
-    fn watch_over(self: &Rc<State>, link: Rc<dyn Watchable>) -> Watching {
+    fn watch_over(self: &Rc<ServerState>, link: Rc<dyn Watchable>) -> Watching {
         let key = self.next_key.get();
         self.next_key.set(key + 1);
         let watched = Watched {
@@ -536,7 +536,7 @@ impl State {
 /// Cuts off clients that keep the server waiting in the middle of a message, so that they do not
 /// hold its memory forever. It cuts them off sooner while requests wait for memory. Because one
 /// task watches all connections, the connections need no timers.
-async fn watch(state: Rc<State>) {
+async fn watch(state: Rc<ServerState>) {
     let (mut was_short, mut stays_short) = (false, false);
     loop {
         let somebody = || !state.watched.borrow().is_empty();

@@ -302,14 +302,14 @@ fn who_may_see_nothing_is_told_nothing() {
         rt.block_on(async {
             let mut stranger = Raw::over(&rt, stream(&rt, &server, &user(1002)));
             assert!(stranger.at_end().await);
-            let mut figures: Vec<(String, String, bimetal_block::Figure)> = Vec::new();
-            server.figures(&mut figures);
-            let refused = figures.iter().find(|(part, name, _)| {
+            let mut statistics: Vec<(String, String, bimetal_block::Statistic)> = Vec::new();
+            server.statistics(&mut statistics);
+            let refused = statistics.iter().find(|(part, name, _)| {
                 (part.as_str(), name.as_str()) == ("alone", "connections_refused")
             });
             assert!(matches!(
                 refused,
-                Some((_, _, bimetal_block::Figure::Counter(1)))
+                Some((_, _, bimetal_block::Statistic::Counter(1)))
             ));
             let told = rt.notices().take(rt.now());
             let lines: Vec<String> = told.iter().map(ToString::to_string).collect();

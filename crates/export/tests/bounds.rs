@@ -5,7 +5,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::{READ, Raw, address, assert_clean, connect_with, figure, request, virtual_rt};
+use crate::common::{
+    READ, Raw, address, assert_clean, connect_with, request, statistic, virtual_rt,
+};
 use bimetal_block::{BLOCK_BYTES, Device, Geometry, IoFuture, Op, Reply, Request};
 use bimetal_export::{BYTES_IN_FLIGHT_MAX, ExportConfig, Protocol, Server};
 use bimetal_proto::brp::command::encode_command;
@@ -241,7 +243,7 @@ fn no_more_clients_are_welcomed_than_may_be_connected() {
             welcomed += u32::from(answer_kind(raw).await == Some(kind::WELCOME));
         }
         assert_eq!(welcomed, 2);
-        assert_eq!(figure(&server, "connections_refused"), 58);
+        assert_eq!(statistic(&server, "connections_refused"), 58);
         drop(clients);
         server.stop().await;
     });

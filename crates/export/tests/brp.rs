@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::{SIZE, Slow, address, assert_clean, figure, virtual_rt};
+use crate::common::{SIZE, Slow, address, assert_clean, statistic, virtual_rt};
 use bimetal_block::media::brp::{BrpConfig, BrpDevice};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op as BlockOp, Request};
@@ -397,7 +397,7 @@ fn jobs_of_one_call_leave_together() {
         server.stop().await;
     });
     clients.join().unwrap();
-    let receives = figure(&server, "receives");
+    let receives = statistic(&server, "receives");
     // Batches of at least 8 requests, then the goodbye and the end. Unmerged requests would take
     // one receive each.
     assert!(receives <= JOBS / 8 + 2, "{receives}");

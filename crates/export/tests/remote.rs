@@ -9,7 +9,7 @@ use crate::common::*;
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::media::remote::{Connector, RemoteConfig, RemoteDevice};
 use bimetal_block::units::Time;
-use bimetal_block::{Device, Extent, Figure, Flags, IoError, Op, Request};
+use bimetal_block::{Device, Extent, Flags, IoError, Op, Request, Statistic};
 use bimetal_export::{ExportConfig, Server};
 use bimetal_rt::net::{PipeOptions, Stream};
 use bimetal_rt::sync::TaskGroup;
@@ -557,11 +557,13 @@ async fn answer_all(mut server: Raw, size: u64, flags: u16) {
 
 /// Returns the statistics `health` and `connections`.
 fn health(remote: &RemoteDevice) -> (String, f64) {
-    let mut seen: Vec<(String, String, Figure)> = Vec::new();
-    remote.figures(&mut seen);
+    let mut seen: Vec<(String, String, Statistic)> = Vec::new();
+    remote.statistics(&mut seen);
     let of = |wanted: &str| seen.iter().find(|(_, name, _)| name == wanted).cloned();
     match (of("health"), of("connections")) {
-        (Some((_, _, Figure::State(word))), Some((_, _, Figure::Gauge(count)))) => (word, count),
+        (Some((_, _, Statistic::State(word))), Some((_, _, Statistic::Gauge(count)))) => {
+            (word, count)
+        }
         other => panic!("no figures: {other:?}"),
     }
 }

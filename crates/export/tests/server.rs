@@ -42,8 +42,8 @@ fn simple_replies_carry_every_command() {
         let rest = client.read(4096, 8192).await;
         assert!(rest[..100].iter().all(|&b| b == 0) && rest[4096..].iter().all(|&b| b == 0));
         assert_eq!(rest[100..904], [7; 804]);
-        assert_eq!(figure(&server, "writes"), 2);
-        assert_eq!(figure(&server, "written_bytes"), 8202);
+        assert_eq!(statistic(&server, "writes"), 2);
+        assert_eq!(statistic(&server, "written_bytes"), 8202);
         client.request(0, DISC, 6, 0, 0).await;
         assert!(client.at_end().await);
         server.stop().await;
@@ -205,7 +205,7 @@ fn refused_requests_are_answered_and_the_stream_goes_on() {
         client.send(&[0]).await;
         client.expect(1, 28).await;
         assert_eq!(client.read(0, 1).await, [0]);
-        assert_eq!(figure(&open, "requests_refused"), 1);
+        assert_eq!(statistic(&open, "requests_refused"), 1);
         let mut client = connect(&rt, &open);
         client.enter().await;
         for (cookie, flags, command, offset, len, error) in [
@@ -270,7 +270,7 @@ fn a_malformed_message_ends_its_connection_alone() {
             client.send(&bad).await;
             assert!(client.at_end().await);
         }
-        assert_eq!(figure(&server, "protocol_errors"), 6);
+        assert_eq!(statistic(&server, "protocol_errors"), 6);
         // TLS is refused, and the handshake continues.
         let mut client = connect(&rt, &server);
         client.take(18).await;

@@ -391,7 +391,7 @@ async fn brp_storm(rt: &Rt, config: ExportConfig, tls: Option<TlsFiles>, connect
         comer.close().await;
     })
     .await;
-    assert_eq!(steady.figures().paths_broken, 0);
+    assert_eq!(steady.statistics().paths_broken, 0);
     steady.close().await;
     settle(rt, server, held_bytes).await;
 }

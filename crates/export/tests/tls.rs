@@ -249,7 +249,7 @@ fn refuse_bad_clients(connection_threads: u32) {
             .unwrap();
         session.flush().await.unwrap();
         session.close().await;
-        assert!(common::figure(&server, "connections_refused") >= 6);
+        assert!(common::statistic(&server, "connections_refused") >= 6);
         // One report for all of them, which an attacker cannot multiply.
         let told = rt.notices().take(rt.now());
         let refused = told.iter().filter(|notice| notice.kind == "client-refused");

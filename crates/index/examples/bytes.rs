@@ -54,7 +54,7 @@ fn main() {
     }
     db.write(&batch, Durability::Durable).expect("a write");
     db.write_back().expect("a write-back");
-    let space = db.figures().space;
+    let space = db.statistics().space;
     let user = keys * if long { 116 } else { 16 };
     println!(
         "space: in use {:.3} of user bytes, segments that are not free {:.3}, all {:.3}",
@@ -65,10 +65,10 @@ fn main() {
     );
     for (size, commits) in [(1, keys * 2), (100, keys / 10), (1000, keys / 100)] {
         let mut from = disk.counts();
-        let mut before = db.figures();
+        let mut before = db.statistics();
         for round in 0..commits {
             if round == commits / 2 {
-                (from, before) = (disk.counts(), db.figures());
+                (from, before) = (disk.counts(), db.statistics());
             }
             batch.clear();
             for _ in 0..size {
@@ -82,21 +82,22 @@ fn main() {
             };
             db.write(&batch, durability).expect("a write");
         }
-        let (counts, figures) = (disk.counts(), db.figures());
+        let (counts, statistics) = (disk.counts(), db.statistics());
         let updates = size * (commits - commits / 2);
         println!(
             "updates of {size}: {:.1} B an update ({:.1} in segments, {:.1} in checkpoints), {:.3} flushes a commit; {} folds, {} carried, {} cleaned ({} MiB moved), {} checkpoints, delta {} of {} KiB",
             (counts.written_bytes - from.written_bytes) as f64 / updates as f64,
-            (figures.segment_written_bytes - before.segment_written_bytes) as f64 / updates as f64,
-            (figures.upkeep.checkpoint_bytes - before.upkeep.checkpoint_bytes) as f64
+            (statistics.segment_written_bytes - before.segment_written_bytes) as f64
+                / updates as f64,
+            (statistics.maintenance.checkpoint_bytes - before.maintenance.checkpoint_bytes) as f64
                 / updates as f64,
             (counts.flushes - from.flushes) as f64 / (commits - commits / 2) as f64,
-            figures.upkeep.folds - before.upkeep.folds,
-            figures.upkeep.carried - before.upkeep.carried,
-            figures.upkeep.cleaned_segments - before.upkeep.cleaned_segments,
-            (figures.upkeep.moved_bytes - before.upkeep.moved_bytes) >> 20,
-            figures.upkeep.checkpoints - before.upkeep.checkpoints,
-            figures.delta_bytes >> 10,
+            statistics.maintenance.consolidations - before.maintenance.consolidations,
+            statistics.maintenance.relogged - before.maintenance.relogged,
+            statistics.maintenance.cleaned_segments - before.maintenance.cleaned_segments,
+            (statistics.maintenance.moved_bytes - before.maintenance.moved_bytes) >> 20,
+            statistics.maintenance.checkpoints - before.maintenance.checkpoints,
+            statistics.delta_bytes >> 10,
             options.buffer_bytes >> 10,
         );
     }

@@ -45,7 +45,7 @@ fn main() {
         println!(
             "opening          {:8.3} s, {} batches",
             took.as_secs_f64(),
-            db.figures().batches
+            db.statistics().batches
         );
         return;
     }
@@ -79,17 +79,17 @@ fn main() {
         keys as f64 / took.as_secs_f64() / 1e3
     );
     let ((), took) = timed(|| db.write_back().expect("a write-back"));
-    let figures = db.figures();
+    let statistics = db.statistics();
     println!(
         "written back in {:.1} s: {:.3} of the user bytes in use, {:.3} in segments; {} folds, {} checkpoints, {} cleaned",
         took.as_secs_f64(),
-        figures.space.live_bytes as f64 / (keys * record_bytes) as f64,
-        (u64::from(figures.space.segments - figures.space.free_segments)
-            * u64::from(figures.space.segment_bytes)) as f64
+        statistics.space.live_bytes as f64 / (keys * record_bytes) as f64,
+        (u64::from(statistics.space.segments - statistics.space.free_segments)
+            * u64::from(statistics.space.segment_bytes)) as f64
             / (keys * record_bytes) as f64,
-        figures.upkeep.folds,
-        figures.upkeep.checkpoints,
-        figures.upkeep.cleaned_segments,
+        statistics.maintenance.consolidations,
+        statistics.maintenance.checkpoints,
+        statistics.maintenance.cleaned_segments,
     );
     let mut out = Vec::new();
     let gets = 1_000_000;
@@ -121,7 +121,7 @@ fn main() {
         took.as_micros() as f64 / f64::from(scans)
     );
     for (size, commits) in [(1_u64, 3_000_u64), (100, 40_000), (1000, 4000)] {
-        let before = db.figures();
+        let before = db.statistics();
         let durability = if size == 1000 {
             Durability::Relaxed
         } else {
@@ -144,17 +144,17 @@ fn main() {
                 db.write(&batch, durability).expect("a write");
             }
         });
-        let after = db.figures();
+        let after = db.statistics();
         println!(
             "mix b={size:<4}       {:8.0} k op/s, {:6.1} us a commit; segments {:.0} B an update, {} folds, {} carried, {} checkpoints, {} cleaned, delta {} MiB",
             (2 * size * commits) as f64 / took.as_secs_f64() / 1e3,
             took.as_micros() as f64 / commits as f64,
             (after.segment_written_bytes - before.segment_written_bytes) as f64
                 / (size * commits) as f64,
-            after.upkeep.folds - before.upkeep.folds,
-            after.upkeep.carried - before.upkeep.carried,
-            after.upkeep.checkpoints - before.upkeep.checkpoints,
-            after.upkeep.cleaned_segments - before.upkeep.cleaned_segments,
+            after.maintenance.consolidations - before.maintenance.consolidations,
+            after.maintenance.relogged - before.maintenance.relogged,
+            after.maintenance.checkpoints - before.maintenance.checkpoints,
+            after.maintenance.cleaned_segments - before.maintenance.cleaned_segments,
             after.delta_bytes >> 20,
         );
     }
@@ -164,6 +164,6 @@ fn main() {
     println!(
         "opening          {:8.3} s, {} batches",
         took.as_secs_f64(),
-        db.figures().batches
+        db.statistics().batches
     );
 }

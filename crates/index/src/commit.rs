@@ -40,7 +40,7 @@ struct Request {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct CommitQueue {
     waiting: Vec<Request>,
     next_ticket: u64,
     is_led: bool,
@@ -48,7 +48,7 @@ struct Queue {
     outcomes: BTreeMap<u64, Result<Seq, Error>>,
 }
 
-impl Queue {
+impl CommitQueue {
     /// Returns true if all waiting batches may wait for more.
     fn may_wait(&self) -> bool {
         let is_patient = |request: &Request| request.durability == Durability::Group;
@@ -64,7 +64,7 @@ pub(crate) struct Shared {
     /// Hashes keys to find conflicts.
     pub hasher: RandomState,
     writer: Mutex<Writer>,
-    queue: Mutex<Queue>,
+    queue: Mutex<CommitQueue>,
     turn: Condvar,
     group_wait: Duration,
     end: OnceLock<End>,
@@ -246,7 +246,7 @@ impl Shared {
         drop(queue);
         if self.end.get().is_none() {
             let blocks = writer.log.head() - before;
-            if let Err(error) = writer.keep_house(blocks, changes_bytes) {
+            if let Err(error) = writer.maintain(blocks, changes_bytes) {
                 self.note(error);
             }
         }
@@ -259,7 +259,7 @@ impl Shared {
     ) -> Vec<(u64, Result<Seq, Error>)> {
         let mut taken = Vec::with_capacity(group.len());
         let mut outcomes = Vec::with_capacity(group.len());
-        if let Err(error) = self.enlog_group(writer, group, &mut taken, &mut outcomes) {
+        if let Err(error) = self.append_group(writer, group, &mut taken, &mut outcomes) {
             let error = self.note(error);
             let outcome = |request: &Request| (request.ticket, Err(error.clone()));
             return group.iter().map(outcome).collect();
@@ -270,7 +270,7 @@ impl Shared {
         outcomes
     }
 
-    fn enlog_group<'a>(
+    fn append_group<'a>(
         &self,
         writer: &mut Writer,
         group: &'a [Request],
@@ -290,7 +290,7 @@ impl Shared {
                 continue;
             }
             rivals.add(&request.operations, request.expects.as_ref());
-            taken.push((request, writer.enlog(&request.operations)?));
+            taken.push((request, writer.append_to_log(&request.operations)?));
         }
         let is_durable = |(request, _): &(&Request, Seq)| request.durability != Durability::Relaxed;
         let counted = match is_planted(Bug::FollowsTheFirst) {
@@ -339,7 +339,7 @@ impl Shared {
         self.check_writable()?;
         let result = self.soundly(|| {
             let result = act(&mut writer);
-            writer.give_memory_back();
+            writer.release_memory();
             result
         });
         match result {

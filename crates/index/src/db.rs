@@ -9,16 +9,18 @@ use crate::layout::Superblock;
 use crate::limits::Limits;
 use crate::log::Reader;
 use crate::options::Options;
-use crate::readers::{Readers, SnapshotFigures};
+use crate::readers::{Readers, SnapshotStatistics};
 use crate::replay::Replay;
 use crate::scan::{Scan, ScanBounds};
-use crate::segments::{Fillings, SpaceFigures};
+use crate::segments::{Generations, SpaceStatistics};
 use crate::snapshot::Snapshot;
 use crate::storage::file::{FileStorage, Presence};
 use crate::storage::overlay::Overlay;
 use crate::storage::{BLOCK_BYTES, Storage};
 use crate::tree::{AsOf, Memory, Tree};
-use crate::writer::{Compacting, Durability, Stored, UpkeepFigures, Writer, WritingBack, take_up};
+use crate::writer::{
+    Compacting, Durability, MaintenanceStatistics, Stored, Writer, WritingBack, take_up,
+};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -42,9 +44,9 @@ pub struct Db {
 
 /// Statistics of an open index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct Statistics {
     /// Number of segments, and how much of them is in use.
-    pub space: SpaceFigures,
+    pub space: SpaceStatistics,
     /// Current length of the log, in bytes. The log may grow to the value of [`Options::log_bytes`]
     /// with which the index was created.
     pub log_bytes: u64,
@@ -67,9 +69,9 @@ pub struct Figures {
     /// Sequence number of the last batch.
     pub batches: u64,
     /// Statistics of maintenance.
-    pub upkeep: UpkeepFigures,
+    pub maintenance: MaintenanceStatistics,
     /// Statistics of snapshots.
-    pub snapshots: SnapshotFigures,
+    pub snapshots: SnapshotStatistics,
 }
 
 impl Db {
@@ -156,8 +158,8 @@ impl Db {
         let stored = Stored::read(&*storage, &superblock)?;
         let geometry = superblock.geometry;
         let memory = Memory::new(options.memory_bytes, options.paper.is_none());
-        let fillings = Fillings::new(stored.fillings.clone());
-        let tree = Tree::new(Arc::clone(&storage), geometry, memory, fillings);
+        let generations = Generations::new(stored.generations.clone());
+        let tree = Tree::new(Arc::clone(&storage), geometry, memory, generations);
         let tree = Arc::new(tree);
         let segments = take_up(&tree, &superblock, &stored)?;
         let seq = superblock.seq_at_tail;
@@ -367,11 +369,11 @@ impl Db {
     }
 
     /// Returns the statistics of the index.
-    pub fn figures(&self) -> Figures {
+    pub fn statistics(&self) -> Statistics {
         let tree = &self.shared.tree;
-        let snapshots = self.shared.readers.figures();
-        self.shared.look_at_writer(|writer| Figures {
-            space: writer.segments.figures(),
+        let snapshots = self.shared.readers.statistics();
+        self.shared.look_at_writer(|writer| Statistics {
+            space: writer.segments.statistics(),
             log_bytes: writer
                 .log
                 .rings()
@@ -389,7 +391,7 @@ impl Db {
             segments_begun: writer.segments.begun(),
             nodes: writer.nodes(),
             batches: writer.seq(),
-            upkeep: writer.figures,
+            maintenance: writer.statistics,
             snapshots,
         })
     }
@@ -436,7 +438,7 @@ impl Compaction {
 
     /// Returns the number of remaining segments.
     pub fn segments(&self) -> u32 {
-        self.db.figures().space.segments
+        self.db.statistics().space.segments
     }
 }
 

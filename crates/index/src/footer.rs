@@ -186,7 +186,7 @@ fn is_sealed(bytes: &[u8]) -> bool {
 
 /// A segment generation: one filling of a segment of an index with images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Filling {
+pub(crate) struct Generation {
     pub geometry: Geometry,
     pub segment: u32,
     /// Number of the segment generation. Later generations of a segment have higher numbers, and no
@@ -204,20 +204,20 @@ const NAMED_WITHOUT_ID: u8 = 1;
 /// Returns the tag by which images name a segment generation. Two generations of one opening, or
 /// with the same count in two openings, never have the same tag, because their numbers differ only
 /// within 32 bits.
-pub(crate) fn name_of(id: u64, filling: u64) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&id.to_le_bytes()), &filling.to_le_bytes())
+pub(crate) fn name_of(id: u64, generation: u64) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&id.to_le_bytes()), &generation.to_le_bytes())
 }
 
 /// Returns the tag of a segment generation, computed as a head or a footer says.
-fn named(how: u8, id: u64, filling: u64) -> u32 {
+fn named(how: u8, id: u64, generation: u64) -> u32 {
     match how {
-        NAMED => name_of(id, filling),
-        NAMED_WITHOUT_ID => crc32c::crc32c(&filling.to_le_bytes()),
+        NAMED => name_of(id, generation),
+        NAMED_WITHOUT_ID => crc32c::crc32c(&generation.to_le_bytes()),
         _ => 0,
     }
 }
 
-impl Filling {
+impl Generation {
     /// Encodes the head of the segment.
     pub(crate) fn head(&self) -> [u8; HEAD_BYTES] {
         let mut head = [0; HEAD_BYTES];
@@ -234,7 +234,7 @@ impl Filling {
     }
 
     /// Decodes the head at the start of `bytes`, if there is one.
-    pub(crate) fn of_head(bytes: &[u8]) -> Option<Filling> {
+    pub(crate) fn of_head(bytes: &[u8]) -> Option<Generation> {
         let head = bytes.first_chunk::<HEAD_BYTES>()?;
         if head[4..8] != HEAD_MAGIC || !is_sealed(head) {
             return None;
@@ -250,7 +250,7 @@ impl Filling {
                 blocks => blocks.into(),
             },
         };
-        geometry.is_possible().then_some(Filling {
+        geometry.is_possible().then_some(Generation {
             geometry,
             segment: number32(head, 28)?,
             number: number64(head, 32)?,
@@ -288,7 +288,7 @@ pub(crate) fn footer_bytes(entries_bytes: usize) -> usize {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
     /// Number of the segment generation.
-    pub filling: u64,
+    pub generation: u64,
     /// Tag of the segment generation in its images.
     pub name: u32,
     pub at: usize,
@@ -320,15 +320,15 @@ impl Footer {
             entries.push(entry);
             rest = after;
         }
-        let filling = number64(bytes, 24)?;
+        let generation = number64(bytes, 24)?;
         let from = number32(bytes, 40)? as usize;
         let is_behind = from <= at && from.is_multiple_of(GRANULE_BYTES);
         if !is_behind || !bytes.len().is_multiple_of(GRANULE_BYTES) {
             return None;
         }
         Some(Footer {
-            filling,
-            name: named(bytes[44], geometry.id, filling),
+            generation,
+            name: named(bytes[44], geometry.id, generation),
             at,
             from,
             end: at + bytes.len(),
@@ -362,13 +362,16 @@ impl Listed {
                 None => at += GRANULE_BYTES,
             }
         }
-        let head = Filling::of_head(segment);
+        let head = Generation::of_head(segment);
         let head = head.filter(|head| head.geometry == *geometry && head.segment == number);
         let of_head = head.map(|head| (head.number, named(segment[40], geometry.id, head.number)));
-        let of_footers = footers.iter().map(|footer| (footer.filling, footer.name));
+        let of_footers = footers
+            .iter()
+            .map(|footer| (footer.generation, footer.name));
         // If the write of the last head was lost, the head found is that of an earlier generation.
         let last = of_footers.chain(of_head).max();
-        footers.retain(|footer| last.is_some_and(|(filling, _)| footer.filling == filling));
+        footers
+            .retain(|footer| last.is_some_and(|(generation, _)| footer.generation == generation));
         Listed {
             name: last.map(|(_, name)| name),
             footers,
@@ -380,7 +383,7 @@ impl Listed {
 mod tests {
     use super::*;
 
-    const FILLING: Filling = Filling {
+    const GENERATION: Generation = Generation {
         geometry: Geometry {
             id: 0x1122_3344_5566_7788,
             log_blocks: 64,
@@ -424,47 +427,50 @@ mod tests {
     }
 
     fn footers_of(segment: &[u8], number: u32) -> Vec<Footer> {
-        Listed::of(segment, &FILLING.geometry, number).footers
+        Listed::of(segment, &GENERATION.geometry, number).footers
     }
 
     fn segment_with(footer: &[u8], at: usize) -> Vec<u8> {
-        let mut segment = vec![0; FILLING.geometry.segment_bytes as usize];
-        segment[..HEAD_BYTES].copy_from_slice(&FILLING.head());
+        let mut segment = vec![0; GENERATION.geometry.segment_bytes as usize];
+        segment[..HEAD_BYTES].copy_from_slice(&GENERATION.head());
         segment[at..at + footer.len()].copy_from_slice(footer);
         segment
     }
 
     #[test]
     fn heads_and_footers_are_read_as_they_were_written_and_nowhere_else() {
-        let footer = FILLING.footer(&entries(), 4096, 64);
+        let footer = GENERATION.footer(&entries(), 4096, 64);
         let bytes: usize = entries().iter().map(|e| e.about.entry_bytes()).sum();
         assert_eq!(footer.len(), footer_bytes(bytes));
         let segment = segment_with(&footer, 4096);
-        assert_eq!(Filling::of_head(&segment), Some(FILLING));
+        assert_eq!(Generation::of_head(&segment), Some(GENERATION));
         let read = footers_of(&segment, 3);
         assert_eq!(read.len(), 1);
         assert_eq!(read[0].entries, entries());
         assert_eq!((read[0].from, read[0].end), (64, 4096 + footer.len()));
-        assert_eq!(read[0].filling, FILLING.number);
-        assert_eq!(read[0].name, name_of(FILLING.geometry.id, FILLING.number));
+        assert_eq!(read[0].generation, GENERATION.number);
+        assert_eq!(
+            read[0].name,
+            name_of(GENERATION.geometry.id, GENERATION.number)
+        );
         let elsewhere = segment_with(&footer, 8192);
         assert_eq!(footers_of(&elsewhere, 3), []);
         assert_eq!(footers_of(&segment, 4), []);
         let other = Geometry {
             id: 1,
-            ..FILLING.geometry
+            ..GENERATION.geometry
         };
         assert_eq!(Listed::of(&segment, &other, 3), Listed::default());
     }
 
     #[test]
     fn no_byte_of_a_head_or_footer_can_change_without_being_noticed() {
-        let footer = FILLING.footer(&entries(), 4096, 64);
+        let footer = GENERATION.footer(&entries(), 4096, 64);
         let whole = segment_with(&footer, 4096);
         for at in (0..HEAD_BYTES).chain(4096..4096 + footer.len()) {
             let mut segment = whole.clone();
             segment[at] ^= 0x10;
-            let head = Filling::of_head(&segment);
+            let head = Generation::of_head(&segment);
             let footers = footers_of(&segment, 3);
             assert!(head.is_none() || footers.is_empty(), "byte {at}");
         }
@@ -474,7 +480,7 @@ mod tests {
     /// images, or such a length.
     #[test]
     fn a_footer_that_is_not_behind_what_it_lists_is_none() {
-        let whole = FILLING.footer(&entries(), 4096, 64);
+        let whole = GENERATION.footer(&entries(), 4096, 64);
         let sealed = |at: usize, number: u32| {
             let mut footer = whole.clone();
             footer[at..at + 4].copy_from_slice(&number.to_le_bytes());
@@ -495,23 +501,23 @@ mod tests {
 
     #[test]
     fn footers_of_an_earlier_filling_do_not_count() {
-        let earlier = Filling {
+        let earlier = Generation {
             number: 7 << 32 | 1,
-            ..FILLING
+            ..GENERATION
         };
-        let mut segment = segment_with(&FILLING.footer(&entries(), 4096, 64), 4096);
+        let mut segment = segment_with(&GENERATION.footer(&entries(), 4096, 64), 4096);
         let left = earlier.footer(&entries(), 16384, 64);
         segment[16384..16384 + left.len()].copy_from_slice(&left);
         let read = footers_of(&segment, 3);
         assert_eq!(read.len(), 1);
-        assert_eq!(read[0].filling, FILLING.number);
+        assert_eq!(read[0].generation, GENERATION.number);
         // Footers of an earlier generation do not count either if the last generation has none.
         segment[4096..8192].fill(0);
         assert_eq!(footers_of(&segment, 3), []);
         segment[..HEAD_BYTES].fill(0);
         let read = footers_of(&segment, 3);
         assert_eq!(
-            read[0].filling, earlier.number,
+            read[0].generation, earlier.number,
             "nothing says that it is not"
         );
     }

@@ -283,7 +283,7 @@ fn not_an_index(blocks: &[u8]) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rings::Place;
+    use crate::rings::RingLocation;
     use crate::storage::memory::MemoryStorage;
 
     fn example() -> Superblock {
@@ -302,7 +302,7 @@ mod tests {
                 Ring::front(&Geometry::new(0, 512, 1 << 20), 900),
                 Ring {
                     from: 1_100,
-                    place: Place::Segments(5),
+                    place: RingLocation::Segments(5),
                     blocks: 256,
                 },
             ])

@@ -20,7 +20,7 @@ pub(crate) struct Readers {
 
 /// Statistics of the snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SnapshotFigures {
+pub struct SnapshotStatistics {
     /// Number of open snapshots.
     pub open: usize,
     /// Number of batches since the oldest open snapshot.
@@ -92,10 +92,10 @@ impl Readers {
         }
     }
 
-    pub(crate) fn figures(&self) -> SnapshotFigures {
+    pub(crate) fn statistics(&self) -> SnapshotStatistics {
         let snapshots = self.snapshots.lock();
         let oldest = snapshots.keys().next();
-        SnapshotFigures {
+        SnapshotStatistics {
             open: snapshots.values().sum(),
             oldest_batches: oldest.map_or(0, |seq| self.visible() - seq),
         }
@@ -118,10 +118,10 @@ mod tests {
         readers.publish(111);
         assert_eq!(readers.oldest(), 50, "the first is 101 batches old");
         assert_eq!(readers.held(), [50, 111]);
-        assert_eq!(readers.figures().oldest_batches, 101);
+        assert_eq!(readers.statistics().oldest_batches, 101);
         readers.release(first);
         readers.release(second);
         assert_eq!(readers.oldest(), 111);
-        assert_eq!(readers.figures(), SnapshotFigures::default());
+        assert_eq!(readers.statistics(), SnapshotStatistics::default());
     }
 }

@@ -90,10 +90,10 @@ impl Replay {
         let memory_bytes = self.bytes.len() + self.changes.len() * size_of::<Change>();
         if memory_bytes + frame.operations.len() > self.bytes_max {
             self.finish(writer)?;
-            writer.keep_house_in_replay()?;
+            writer.maintain_in_replay()?;
         }
         let last = frame.each_batch(|seq, operations| {
-            let ordered = match frame.is_carried {
+            let ordered = match frame.is_relogged {
                 // A relogged frame holds one leaf after the other, each with its range deletions
                 // first.
                 true => Ok(Cow::Borrowed(operations)),

@@ -22,33 +22,33 @@ const FRONT: u32 = u32::MAX;
 
 /// Location of the blocks of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum RingLocation {
     /// Between the superblocks and the segments.
     Front,
     /// In consecutive segments, beginning with this one.
     Segments(u32),
 }
 
-impl Place {
+impl RingLocation {
     pub(crate) fn stored(self) -> u32 {
         match self {
-            Place::Front => FRONT,
-            Place::Segments(first) => first,
+            RingLocation::Front => FRONT,
+            RingLocation::Segments(first) => first,
         }
     }
 
-    pub(crate) fn from_stored(stored: u32) -> Place {
+    pub(crate) fn from_stored(stored: u32) -> RingLocation {
         match stored {
-            FRONT => Place::Front,
-            first => Place::Segments(first),
+            FRONT => RingLocation::Front,
+            first => RingLocation::Segments(first),
         }
     }
 
     /// Returns the first byte of the ring, from the start of the storage.
     fn offset(self, geometry: &Geometry) -> u64 {
         match self {
-            Place::Front => LOG_OFFSET,
-            Place::Segments(first) => geometry.segment_offset(first),
+            RingLocation::Front => LOG_OFFSET,
+            RingLocation::Segments(first) => geometry.segment_offset(first),
         }
     }
 }
@@ -58,7 +58,7 @@ impl Place {
 pub(crate) struct Ring {
     /// First position in this ring.
     pub from: u64,
-    pub place: Place,
+    pub place: RingLocation,
     pub blocks: u64,
 }
 
@@ -67,7 +67,7 @@ impl Ring {
     pub(crate) fn front(geometry: &Geometry, from: u64) -> Ring {
         Ring {
             from,
-            place: Place::Front,
+            place: RingLocation::Front,
             blocks: geometry.front_blocks,
         }
     }
@@ -86,8 +86,8 @@ impl Ring {
     /// Returns the segments that the ring occupies.
     pub(crate) fn segments(&self, geometry: &Geometry) -> Range<u32> {
         match self.place {
-            Place::Front => 0..0,
-            Place::Segments(first) => {
+            RingLocation::Front => 0..0,
+            RingLocation::Segments(first) => {
                 first..first.saturating_add(segments_for(geometry, self.blocks))
             }
         }
@@ -105,12 +105,12 @@ impl Ring {
     pub(crate) fn decode(bytes: &[u8; RING_BYTES], geometry: &Geometry) -> Option<Ring> {
         let ring = Ring {
             from: u64::from_le_bytes(*bytes.first_chunk()?),
-            place: Place::from_stored(u32::from_le_bytes(*bytes[8..].first_chunk()?)),
+            place: RingLocation::from_stored(u32::from_le_bytes(*bytes[8..].first_chunk()?)),
             blocks: u32::from_le_bytes(*bytes[12..].first_chunk()?).into(),
         };
         let is_possible = match ring.place {
-            Place::Front => ring.blocks == geometry.front_blocks,
-            Place::Segments(_) => (1..=geometry.log_blocks).contains(&ring.blocks),
+            RingLocation::Front => ring.blocks == geometry.front_blocks,
+            RingLocation::Segments(_) => (1..=geometry.log_blocks).contains(&ring.blocks),
         };
         is_possible.then_some(ring)
     }
@@ -208,7 +208,7 @@ mod tests {
     fn ring(from: u64, first: u32, blocks: u64) -> Ring {
         Ring {
             from,
-            place: Place::Segments(first),
+            place: RingLocation::Segments(first),
             blocks,
         }
     }
@@ -219,7 +219,7 @@ mod tests {
         let rings = Rings::of_one(Ring::front(&geometry, 0)).with(ring(1000, 3, 512));
         assert_eq!(geometry.front_blocks, 240);
         assert_eq!(rings.at(999), (&Ring::front(&geometry, 0), 1000));
-        assert_eq!(rings.at(1000).0.place, Place::Segments(3));
+        assert_eq!(rings.at(1000).0.place, RingLocation::Segments(3));
         // 999 is 4 times 240 and 39; 1030 is 2 times 512 and 6; segments begin at 1 MiB.
         assert_eq!(rings.offset_of(&geometry, 999), (64 << 10) + 39 * 4096);
         assert_eq!(rings.offset_of(&geometry, 1030), (4 << 20) + 6 * 4096);

@@ -5,7 +5,7 @@
 use crate::error::Error;
 use crate::node::{Kind, Rows, View};
 use crate::snapshot::Snapshot;
-use crate::tree::{LeafScan, Next, Place};
+use crate::tree::{LeafQuery, LeafScan, Next};
 use std::cell::Cell;
 use std::ops::Bound;
 
@@ -120,11 +120,11 @@ impl Scan {
     /// Takes rows of the next leaf.
     fn fill(&mut self) -> Result<(), Error> {
         let place = match (self.is_reverse, &self.from, &self.to) {
-            (false, Bound::Included(key) | Bound::Excluded(key), _) => Place::Of(key),
-            (false, Bound::Unbounded, _) => Place::Of(&[]),
-            (true, _, Bound::Included(key)) => Place::Of(key),
-            (true, _, Bound::Excluded(key)) => Place::Before(key),
-            (true, _, Bound::Unbounded) => Place::Last,
+            (false, Bound::Included(key) | Bound::Excluded(key), _) => LeafQuery::Of(key),
+            (false, Bound::Unbounded, _) => LeafQuery::Of(&[]),
+            (true, _, Bound::Included(key)) => LeafQuery::Of(key),
+            (true, _, Bound::Excluded(key)) => LeafQuery::Before(key),
+            (true, _, Bound::Unbounded) => LeafQuery::Last,
         };
         let view = View {
             seq: self.snapshot.seq,

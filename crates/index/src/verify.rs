@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::layout::Superblock;
 use crate::log::Reader;
 use crate::node::{Image, KeyRange, Kind, NodeId, parse_blob};
-use crate::segments::{Fillings, Location};
+use crate::segments::{Generations, Location};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up};
 use crate::tree::blob::Reference;
 use crate::tree::patch::Filter;
@@ -53,7 +53,7 @@ struct Walk<'a> {
     storage: &'a dyn Storage,
     superblock: Superblock,
     stored: Stored,
-    fillings: Fillings,
+    generations: Generations,
     is_seen: Vec<bool>,
     found: Verified,
     /// True if a node that may be an inner node could not be read, so that the nodes below it were
@@ -79,7 +79,7 @@ pub fn verify(
         is_seen: vec![false; stored.locations.len()],
         storage,
         superblock,
-        fillings: Fillings::new(stored.fillings.clone()),
+        generations: Generations::new(stored.generations.clone()),
         stored,
         found: Verified {
             len_bytes: storage.len_bytes(),
@@ -216,7 +216,7 @@ impl Walk<'_> {
         level: Option<u8>,
     ) -> Result<Image, String> {
         let bytes = self.read(id, location)?;
-        let image = Image::parse(&bytes, self.fillings.seal_of(location))
+        let image = Image::parse(&bytes, self.generations.seal_of(location))
             .map_err(|e| format!("node {id}: {e}"))?;
         if image.node() != id {
             return Err(format!(
@@ -305,7 +305,7 @@ impl Walk<'_> {
 
     fn read_blob(&self, blob: NodeId, location: Location) -> Result<Vec<u8>, String> {
         let image = self.read(blob, location)?;
-        let read = parse_blob(&image, self.fillings.seal_of(location))
+        let read = parse_blob(&image, self.generations.seal_of(location))
             .map_err(|e| format!("blob {blob}: {e}"))?;
         if read.node != blob {
             return Err(format!("blob {} is where {blob} should be", read.node));

@@ -2,7 +2,7 @@
 //! and reads.
 
 use crate::world::Draw;
-use bimetal_index::storage::memory::{Counts, MemoryStorage};
+use bimetal_index::storage::memory::{MemoryStorage, StorageCounters};
 use bimetal_index::{Batch, Db, Durability, Options};
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ fn change(db: &Db, draw: &mut Draw) -> u64 {
 }
 
 fn reads_of(storage: &MemoryStorage, run: impl FnOnce()) -> u64 {
-    let Counts { reads, .. } = storage.counts();
+    let StorageCounters { reads, .. } = storage.counts();
     run();
     storage.counts().reads - reads
 }
@@ -92,10 +92,10 @@ fn changes_are_written_a_few_times_and_a_get_reads_once() {
     let before = storage.counts().written_bytes;
     let changed_bytes = change(&db, &mut draw) + change(&db, &mut draw);
     let written_bytes = storage.counts().written_bytes - before;
-    let figures = db.figures();
+    let statistics = db.statistics();
     assert!(
         written_bytes <= changed_bytes * 8,
-        "{written_bytes} for {changed_bytes}: {figures:?}"
+        "{written_bytes} for {changed_bytes}: {statistics:?}"
     );
     let gets = 10_000;
     let reads = reads_of(&storage, || {
@@ -103,5 +103,8 @@ fn changes_are_written_a_few_times_and_a_get_reads_once() {
             db.get(&key(draw.below(RECORDS * 2))).expect("a get");
         }
     });
-    assert!(reads * 10 <= gets * 11, "{reads} for {gets}: {figures:?}");
+    assert!(
+        reads * 10 <= gets * 11,
+        "{reads} for {gets}: {statistics:?}"
+    );
 }

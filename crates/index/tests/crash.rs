@@ -7,22 +7,22 @@ use crate::world::{
     small_paper_options,
 };
 use bimetal_index::storage::memory::Faults;
-use bimetal_index::{Batch, Db, Durability, Error, Options, UpkeepFigures};
+use bimetal_index::{Batch, Db, Durability, Error, MaintenanceStatistics, Options};
 use std::ops::Bound;
 use std::sync::Arc;
 
 #[test]
 fn nothing_durable_is_lost_and_nothing_is_half_there() {
-    let mut reached = UpkeepFigures::default();
+    let mut reached = MaintenanceStatistics::default();
     for seed in 0..400 {
         lives::crash(seed, small_options, &mut reached);
     }
     // Lives without such events prove nothing.
-    assert!(reached.folds > 10_000, "{reached:?}");
+    assert!(reached.consolidations > 10_000, "{reached:?}");
     assert!(reached.splits > 1000 && reached.joins > 100, "{reached:?}");
     assert!(reached.patches > 300, "{reached:?}");
     assert!(
-        reached.carried > 1000 && reached.cleaned_segments > 100,
+        reached.relogged > 1000 && reached.cleaned_segments > 100,
         "{reached:?}"
     );
     assert!(
@@ -34,7 +34,7 @@ fn nothing_durable_is_lost_and_nothing_is_half_there() {
 /// The log moves to a longer ring, and back to the front.
 #[test]
 fn nothing_durable_is_lost_where_the_log_grows() {
-    let mut reached = UpkeepFigures::default();
+    let mut reached = MaintenanceStatistics::default();
     for seed in 0..100 {
         lives::crash(seed, small_growing_options, &mut reached);
     }
@@ -44,11 +44,11 @@ fn nothing_durable_is_lost_where_the_log_grows() {
 
 #[test]
 fn nothing_durable_is_lost_under_the_papers_rules() {
-    let mut reached = UpkeepFigures::default();
+    let mut reached = MaintenanceStatistics::default();
     for seed in 0..100 {
         lives::crash(seed, small_paper_options, &mut reached);
     }
-    assert!(reached.folds > 10_000, "{reached:?}");
+    assert!(reached.consolidations > 10_000, "{reached:?}");
     assert!(reached.splits > 500, "{reached:?}");
     assert!(reached.cleaned_segments > 20, "{reached:?}");
     assert!(reached.checkpoints > 100, "{reached:?}");
@@ -205,11 +205,14 @@ fn a_log_much_longer_than_the_memory_is_taken_up() {
     db.write_back().expect("a write-back");
     write(KEYS, KEYS * 2);
     db.sync().expect("a sync");
-    let used = db.figures().log_used_bytes;
+    let used = db.statistics().log_used_bytes;
     assert!(used > 33 << 20, "{used} bytes of the log are needed");
     drop(db);
     let db = Db::open(disk, &small).expect("it opens");
-    let upkeep = db.figures().upkeep;
-    assert!(upkeep.folds > 1000 && upkeep.checkpoints > 0, "{upkeep:?}");
+    let maintenance = db.statistics().maintenance;
+    assert!(
+        maintenance.consolidations > 1000 && maintenance.checkpoints > 0,
+        "{maintenance:?}"
+    );
     check_scan(&db, &map, (Bound::Unbounded, Bound::Unbounded)).expect("a scan");
 }

@@ -99,7 +99,11 @@ fn fill(db: &Db, seed: u64, batches: u64, mut map: Map) -> Map {
     }
     db.sync().expect("a sync");
     // Leaves were written and read, even if the last range deletion has left few of them.
-    assert!(db.figures().upkeep.folds > 20, "{:?}", db.figures());
+    assert!(
+        db.statistics().maintenance.consolidations > 20,
+        "{:?}",
+        db.statistics()
+    );
     map
 }
 
@@ -239,7 +243,7 @@ fn live_virtually(seed: u64) -> Virtual {
     drop(db);
     let db = Db::open(Arc::clone(&storage), &small()).expect("it opens");
     check_scan(&db, &map, ALL).expect("a scan");
-    let requests = db.figures().image_reads;
+    let requests = db.statistics().image_reads;
     drop((db, storage));
     Virtual {
         virtual_ns: shard.join().expect("the shard ends"),

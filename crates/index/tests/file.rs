@@ -57,7 +57,7 @@ fn what_was_written_is_there_when_the_file_is_opened_again() {
         let value = db.get(&number.to_be_bytes()).expect("a get");
         assert_eq!(value.as_deref(), Some(&number.to_le_bytes()[..]));
     }
-    assert_eq!(db.figures().snapshots.open, 0);
+    assert_eq!(db.statistics().snapshots.open, 0);
 }
 
 #[test]

@@ -127,12 +127,16 @@ fn delete_later(db: &Db) {
         }
     }
     db.write_back().expect("a write-back");
-    let before = db.figures().upkeep.taken_in;
+    let before = db.statistics().maintenance.taken_in;
     batch.clear();
     batch.delete_range(b"x ", Some(b"y"));
     batch.put(&late_key(300), b"since");
     db.write(&batch, Durability::Durable).expect("a write");
-    assert_eq!(db.figures().upkeep.taken_in, before + 16, "and not more");
+    assert_eq!(
+        db.statistics().maintenance.taken_in,
+        before + 16,
+        "and not more"
+    );
     db.checkpoint().expect("a checkpoint");
 }
 

@@ -178,7 +178,7 @@ fn what_was_durable_survives_every_kill() {
         assert_whole(&path, round);
         let db = Db::open_path(&path, &small()).expect("it opens");
         check(&db, &durable).expect("it reads");
-        live_bytes += db.figures().space.live_bytes;
+        live_bytes += db.statistics().space.live_bytes;
     }
     assert!(
         live_bytes > 0,

@@ -82,8 +82,15 @@ fn an_index_under_the_papers_rules_has_what_a_map_has_also_when_it_is_opened_aga
         let mut model = load(&db, 60_000);
         change(&db, &mut model, 10_000, 60_000);
         assert_eq!(content(&db), model, "{clusters:?}");
-        assert!(db.figures().upkeep.cleaned_segments > 0, "{clusters:?}");
-        assert_eq!(db.figures().delta_bytes, 0, "changes are in nodes at once");
+        assert!(
+            db.statistics().maintenance.cleaned_segments > 0,
+            "{clusters:?}"
+        );
+        assert_eq!(
+            db.statistics().delta_bytes,
+            0,
+            "changes are in nodes at once"
+        );
         db.sync().unwrap();
         drop(db);
         let db = Db::open(disk.clone(), &options).unwrap();
@@ -136,7 +143,7 @@ fn a_plain_tree_has_nodes_of_one_length_and_is_loaded_as_full_as_it_was_asked_to
         assert!(images.iter().all(|(_, _, bytes)| *bytes == NODE_BYTES));
         // A node has room for (4096 - 64) / 16 rows of 8 and 8 bytes.
         let rows = (252.0 * fill) as usize;
-        let leaves = db.figures().nodes as usize;
+        let leaves = db.statistics().nodes as usize;
         let expected = 60_000 / rows;
         assert!(
             leaves.abs_diff(expected) <= expected / 20,
@@ -152,12 +159,12 @@ fn of_a_chc_tree_hot_leaves_alone_are_not_packed_and_clusters_keep_to_their_size
     let db = Db::create(disk.clone(), 1, &options).unwrap();
     let mut model = load(&db, 60_000);
     assert_eq!(
-        db.figures().space.hot_segments,
+        db.statistics().space.hot_segments,
         0,
         "nothing has changed yet"
     );
     change(&db, &mut model, 20_000, 60_000);
-    let space = db.figures().space;
+    let space = db.statistics().space;
     assert!((1..=12).contains(&space.hot_segments), "{space:?}");
     assert!(space.used_segments <= 36, "{space:?}");
     db.checkpoint().unwrap();
@@ -185,12 +192,12 @@ fn every_node_on_the_way_is_read_each_time() {
     load(&db, 60_000);
     db.checkpoint().unwrap();
     for _ in 0..2 {
-        let before = db.figures().image_reads;
+        let before = db.statistics().image_reads;
         assert!(db.get(&30_000u64.to_be_bytes()).unwrap().is_some());
         // 60,000 / 173 leaves are more than the 336 children of one inner node.
-        assert_eq!(db.figures().image_reads - before, 3);
+        assert_eq!(db.statistics().image_reads - before, 3);
     }
-    assert_eq!(db.figures().content_bytes, 0);
+    assert_eq!(db.statistics().content_bytes, 0);
 }
 
 #[test]

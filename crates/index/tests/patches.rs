@@ -113,7 +113,7 @@ impl World {
     }
 
     fn patches(&self) -> u64 {
-        self.db.figures().upkeep.patches
+        self.db.statistics().maintenance.patches
     }
 }
 
@@ -157,14 +157,14 @@ fn a_lookup_reads_one_image() {
     for number in (0..RECORDS).step_by(40) {
         world.db.get(&key(number)).expect("a get");
     }
-    let before = world.db.figures().image_reads;
+    let before = world.db.statistics().image_reads;
     let gets = 5000;
     for turn in 0..gets {
         let number = turn * 7919 % RECORDS;
         let found = world.db.get(&key(number)).expect("a get");
         assert_eq!(found.as_ref(), world.map.get(&key(number)));
     }
-    let reads = world.db.figures().image_reads - before;
+    let reads = world.db.statistics().image_reads - before;
     assert!(reads < gets * 11 / 10, "{reads} reads for {gets} gets");
     assert!(reads > gets / 2, "{reads} reads: the index fits the memory");
 }
@@ -275,7 +275,7 @@ fn a_patch_may_spoil_what_packed_well() {
     let db = Db::open(disk, &options).expect("it opens");
     db.put(b"a", b"short").expect("a put");
     db.write_back().expect("a write-back");
-    assert_eq!(db.figures().upkeep.patches, 1);
+    assert_eq!(db.statistics().maintenance.patches, 1);
     let rows = |db: &Db| {
         let mut scan = db.scan((Bound::Unbounded, Bound::Unbounded));
         let mut rows = 0;

@@ -14,7 +14,11 @@ const KEYS: u64 = 30_000;
 /// An index of some three thousand leaves, all of them written.
 fn loaded() -> World {
     let world = many_leaves(KEYS);
-    assert!(world.db.figures().nodes > 2500, "{:?}", world.db.figures());
+    assert!(
+        world.db.statistics().nodes > 2500,
+        "{:?}",
+        world.db.statistics()
+    );
     world
 }
 
@@ -28,15 +32,16 @@ fn everything() -> Change {
 fn no_commit_waits_for_the_leaves_of_a_long_range() {
     let mut world = loaded();
     let before = world.db.snapshot();
-    let nodes = u64::from(world.db.figures().nodes);
-    let (mut commits, mut last) = (0, world.db.figures());
+    let nodes = u64::from(world.db.statistics().nodes);
+    let (mut commits, mut last) = (0, world.db.statistics());
     let mut changes = vec![everything()];
     loop {
         world.write(&changes, Durability::Durable).expect("a write");
-        let now = world.db.figures();
-        let taken_in = now.upkeep.taken_in - last.upkeep.taken_in;
-        let written =
-            now.upkeep.folds + now.upkeep.patches - last.upkeep.folds - last.upkeep.patches;
+        let now = world.db.statistics();
+        let taken_in = now.maintenance.taken_in - last.maintenance.taken_in;
+        let written = now.maintenance.consolidations + now.maintenance.patches
+            - last.maintenance.consolidations
+            - last.maintenance.patches;
         assert!(
             taken_in <= 16,
             "{taken_in} leaves took it in with one commit"
@@ -72,7 +77,7 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
         world
             .check_get(&key_of(number + 1))
             .expect("it can be read");
-        last = world.db.figures();
+        last = world.db.statistics();
     }
     // Three in a hundred nodes are inner nodes, and some leaves were merged before their turn.
     assert!(
@@ -141,8 +146,8 @@ fn a_long_deletion_stays_made_where_an_opening_writes_leaves() {
             change_some(&mut world, &mut draw, 400);
             let disk = world.disk.clone();
             world.reopen(disk).expect("it opens");
-            let upkeep = world.db.figures().upkeep;
-            written_in_openings += upkeep.folds + upkeep.patches;
+            let maintenance = world.db.statistics().maintenance;
+            written_in_openings += maintenance.consolidations + maintenance.patches;
         }
     }
     assert!(written_in_openings > 100, "{written_in_openings}");
@@ -183,7 +188,7 @@ fn rebuilt(content: &[u8], options: &Options) -> Map {
 #[test]
 fn deletions_that_pile_up_wait_for_their_turn() {
     let world = loaded();
-    let nodes = u64::from(world.db.figures().nodes);
+    let nodes = u64::from(world.db.statistics().nodes);
     let mut batch = Batch::new();
     for number in 0..500 {
         batch.clear();
@@ -196,15 +201,15 @@ fn deletions_that_pile_up_wait_for_their_turn() {
     // A checkpoint lists the deletions that leaves may lack: at most 64, of 16 and 16 bytes. The
     // first checkpoint may complete another one.
     world.db.checkpoint().expect("a checkpoint");
-    let before = world.db.figures().upkeep.checkpoint_bytes;
+    let before = world.db.statistics().maintenance.checkpoint_bytes;
     world.db.checkpoint().expect("a checkpoint");
-    let figures = world.db.figures();
-    let listed = figures.upkeep.checkpoint_bytes - before;
+    let statistics = world.db.statistics();
+    let listed = statistics.maintenance.checkpoint_bytes - before;
     // A checkpoint has a location for every node id that was ever used.
-    let places = nodes * 9 + u64::from(figures.space.segments) * 4;
+    let places = nodes * 9 + u64::from(statistics.space.segments) * 4;
     assert!(
         listed <= places + 64 * 32,
-        "{listed} bytes, {places} for places: {figures:?}"
+        "{listed} bytes, {places} for places: {statistics:?}"
     );
     let end = key_of(KEYS);
     let all = (Bound::Unbounded, Bound::Excluded(&end[..]));

@@ -303,7 +303,7 @@ fn unlisted(past: &Past, rebuilt: &Rebuilt, map: &Map, model: &Map) -> (usize, S
 
 /// Statistics of all files.
 #[derive(Debug, Default)]
-struct Figures {
+struct Statistics {
     files: usize,
     /// Files without a listed range.
     whole: usize,
@@ -317,7 +317,7 @@ struct Figures {
     failed: Vec<String>,
 }
 
-impl Figures {
+impl Statistics {
     fn note(&mut self, past: &Past, content: Vec<u8>, how: &str) {
         self.files += 1;
         let end_is_known = past.end_is_known(&content);
@@ -373,7 +373,7 @@ impl Figures {
             self.failed.len(),
             self.files,
             self.failed.join("\n"),
-            Figures {
+            Statistics {
                 failed: Vec::new(),
                 ..*self
             }
@@ -384,25 +384,25 @@ impl Figures {
 
 #[test]
 fn every_key_is_right_or_in_a_range_that_is_listed() {
-    let mut figures = Figures::default();
+    let mut statistics = Statistics::default();
     for seed in seeds_or(0..40) {
         let past = past_of(seed);
         let mut draw = Draw::new(seed);
         for file in 0..FILES {
             let (content, how) = damaged(&past, &mut draw);
-            figures.note(&past, content, &format!("seed {seed}, file {file}, {how}"));
+            statistics.note(&past, content, &format!("seed {seed}, file {file}, {how}"));
         }
     }
-    figures.check();
-    if figures.files >= 200 {
-        let Figures { whole, partly, .. } = figures;
-        assert!(whole > 50 && partly > 10, "{figures:?}");
+    statistics.check();
+    if statistics.files >= 200 {
+        let Statistics { whole, partly, .. } = statistics;
+        assert!(whole > 50 && partly > 10, "{statistics:?}");
     }
 }
 
 #[test]
 fn a_file_without_damage_lists_nothing_and_one_image_is_a_small_part() {
-    let (mut whole, mut one) = (Figures::default(), Figures::default());
+    let (mut whole, mut one) = (Statistics::default(), Statistics::default());
     for seed in seeds_or(0..20) {
         let past = past_of(seed);
         whole.note(&past, past.content.clone(), &format!("seed {seed}"));

@@ -1,7 +1,7 @@
 //! Tests of the cost of opening an index after a stop, counted in bytes and calls, not in time.
 
 use crate::world::cached::Cached;
-use bimetal_index::storage::memory::{Counts, Faults, MemoryStorage};
+use bimetal_index::storage::memory::{Faults, MemoryStorage, StorageCounters};
 use bimetal_index::{Batch, Db, Durability, Options};
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn loaded() -> Arc<MemoryStorage> {
 }
 
 /// Opens the index that a kill leaves, and returns the cost.
-fn reopened(disk: &Arc<MemoryStorage>, options: &Options) -> (Db, Counts) {
+fn reopened(disk: &Arc<MemoryStorage>, options: &Options) -> (Db, StorageCounters) {
     let disk = Arc::new(MemoryStorage::with_content(disk.content()));
     let db = Db::open(disk.clone(), options).expect("it opens");
     (db, disk.counts())
@@ -66,22 +66,25 @@ fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
     let db = Db::open(disk.clone(), &options()).expect("it opens");
     // Every leaf changes, and not all leaves have been written back.
     put(&db, (0..KEYS).step_by(3), Durability::Durable);
-    let figures = db.figures();
-    assert!(figures.delta_bytes > 900 << 10, "{figures:?}");
+    let statistics = db.statistics();
+    assert!(statistics.delta_bytes > 900 << 10, "{statistics:?}");
     std::mem::forget(db);
     let (db, counts) = reopened(&disk, &options());
-    let again = db.figures();
+    let again = db.statistics();
     assert!(again.delta_bytes > 600 << 10, "{again:?}");
-    assert_eq!((again.upkeep.folds, again.upkeep.patches), (0, 0));
+    assert_eq!(
+        (again.maintenance.consolidations, again.maintenance.patches),
+        (0, 0)
+    );
     // The last frame, of one block, is not known to be durable, so it is written again. A block of
     // zeroes ends the log behind it.
     let blocks = counts.written_bytes / 4096;
     assert_eq!(blocks, 3, "a frame, the end of the log and a superblock");
     assert_eq!(counts.flushes, 3, "the log, its end, then the superblock");
     // Inner nodes have a hundred children or more, and are read many at a time.
-    let inner_nodes = u64::from(figures.nodes) / 100;
+    let inner_nodes = u64::from(statistics.nodes) / 100;
     let (window, segment) = (4 << 20, 64 << 10);
-    let checkpoint_bytes = u64::from(figures.nodes) * 8 + (64 << 10);
+    let checkpoint_bytes = u64::from(statistics.nodes) * 8 + (64 << 10);
     let rings = db.log_ranges().len() as u64;
     let log_reads = again.log_used_bytes / window + 2 * rings + PROOF_BYTES / window;
     let reads_max = 1 + checkpoint_bytes / segment + log_reads + inner_nodes / 4 + 4;
@@ -89,7 +92,10 @@ fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
     let bytes_max = 8192 + checkpoint_bytes + log_reads * window + inner_nodes * 16384;
     let bytes = counts.read_bytes;
     assert!(bytes <= bytes_max, "{bytes} of {bytes_max}");
-    assert!(u64::from(figures.nodes) > 4 * inner_nodes + 200, "leaves");
+    assert!(
+        u64::from(statistics.nodes) > 4 * inner_nodes + 200,
+        "leaves"
+    );
 }
 
 /// Work deferred by the opening is done by later writes, a little with each group.
@@ -101,7 +107,7 @@ fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
         ..options()
     };
     let (db, _) = reopened(&disk, &little);
-    let first = db.figures().delta_bytes;
+    let first = db.statistics().delta_bytes;
     assert!(first > 512 << 10, "{first} bytes");
     let mut before = first;
     // A group writes back one or two leaves and cleans one piece. The piece is 64 KiB to be moved,
@@ -113,7 +119,7 @@ fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
     for number in 0..first / 256 {
         db.put(&u64::from(number as u32).to_be_bytes(), b"new")
             .expect("a put");
-        let now = db.figures().delta_bytes;
+        let now = db.statistics().delta_bytes;
         let allowed = first.saturating_sub((number + 1) * 256).max(64 << 10);
         assert!(now <= allowed, "{now} of {allowed}");
         assert!(before - now.min(before) < step_max, "{now} after {before}");
@@ -132,9 +138,9 @@ fn a_replay_keeps_to_the_memory() {
         ..options()
     };
     let (db, _) = reopened(&disk, &little);
-    let figures = db.figures();
-    assert!(figures.delta_bytes <= 384 << 10, "{figures:?}");
-    assert!(figures.upkeep.folds + figures.upkeep.patches > 0);
+    let statistics = db.statistics();
+    assert!(statistics.delta_bytes <= 384 << 10, "{statistics:?}");
+    assert!(statistics.maintenance.consolidations + statistics.maintenance.patches > 0);
     for number in (0..KEYS).step_by(977) {
         let value = db.get(&number.to_be_bytes()).expect("a get");
         assert_eq!(value.as_deref(), Some(&(!number).to_be_bytes()[..]));
@@ -273,8 +279,8 @@ fn a_checkpoint_during_a_replay_gives_back_only_what_was_read() {
         }
     };
     let (db, counts) = reopened(&disk, &little);
-    let figures = db.figures();
-    assert!(figures.upkeep.checkpoints > 0, "{figures:?}");
+    let statistics = db.statistics();
+    assert!(statistics.maintenance.checkpoints > 0, "{statistics:?}");
     assert!(db.log_ranges().len() < rings, "some rings were given back");
     assert_all_there(&db);
     for cut in 1..=CUTS {
@@ -308,7 +314,11 @@ fn nothing_of_the_cache_is_believed_while_a_log_is_taken_up() {
     let before = whole.calls();
     let db = Db::open(whole.clone(), &short_of_memory()).expect("it opens");
     let calls = whole.calls() - before;
-    assert!(db.figures().upkeep.checkpoints > 0, "{:?}", db.figures());
+    assert!(
+        db.statistics().maintenance.checkpoints > 0,
+        "{:?}",
+        db.statistics()
+    );
     assert_eq!(batches_there(&db), (ROUNDS + 1) * ROUND_KEYS / 100);
     db.abandon();
     for cut in 1..=CUTS {

@@ -31,12 +31,15 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
         if batch.len() == 500 {
             db.write(&batch, Durability::Relaxed).expect("a write");
             batch.clear();
-            live_bytes = live_bytes.max(db.figures().space.live_bytes);
+            live_bytes = live_bytes.max(db.statistics().space.live_bytes);
         }
     }
-    let figures = db.figures();
-    assert!(figures.upkeep.folds > 10_000, "{figures:?}");
-    let space = figures.space;
+    let statistics = db.statistics();
+    assert!(
+        statistics.maintenance.consolidations > 10_000,
+        "{statistics:?}"
+    );
+    let space = statistics.space;
     // When the storage grows, 0.85 of it is live, and it does not shrink: so the maximum of the
     // live bytes counts. In addition there are: the log, 16 segments; 8 segments being filled,
     // emptied or cleaned, which count as in use; 7 spare ones; the 4 by which the storage grows;
@@ -70,12 +73,12 @@ fn a_load_that_reads_nothing_keeps_within_its_memory() {
         if batch.len() == 2000 {
             db.write(&batch, Durability::Relaxed).expect("a write");
             batch.clear();
-            let figures = db.figures();
+            let statistics = db.statistics();
             // Images not yet on the storage come in addition: docs/index.md.
             let most = options.memory_bytes + 4 * u64::from(options.segment_bytes);
-            let bytes = figures.content_bytes + figures.delta_bytes;
+            let bytes = statistics.content_bytes + statistics.delta_bytes;
             assert!(bytes <= most, "{bytes} of {most} after {number} records");
-            content_bytes = content_bytes.max(figures.content_bytes);
+            content_bytes = content_bytes.max(statistics.content_bytes);
         }
     }
     assert!(
@@ -229,7 +232,7 @@ fn change_all(db: &Db) -> Result<(), bimetal_index::Error> {
 fn what_packing_saves_is_used_before_segments_are_cleaned() {
     let db = Db::create(Arc::new(MemoryStorage::new()), 1, &well_packed()).expect("an index");
     change_all(&db).expect("there is room");
-    let space = db.figures().space;
+    let space = db.statistics().space;
     let segment_bytes = u64::from(space.segment_bytes);
     let total = u64::from(space.segments - space.log_segments) * segment_bytes;
     let spare = 40 * segment_bytes;
@@ -264,7 +267,7 @@ fn a_storage_of_fixed_length_is_cleaned_in_time() {
 /// Returns the bytes that a compacted index may take: 1.3 times the live bytes and 4 MiB, including
 /// the log.
 fn bound_bytes(db: &Db) -> u64 {
-    db.figures().space.live_bytes * 13 / 10 + (4 << 20)
+    db.statistics().space.live_bytes * 13 / 10 + (4 << 20)
 }
 
 fn put_all(db: &Db, keys: std::ops::Range<u64>, value_bytes: usize) {
@@ -300,7 +303,7 @@ fn an_index_that_was_compacted_takes_little_more_than_what_is_in_it() {
     assert!(
         len_bytes <= bound,
         "after another: {len_bytes} of {bound}: {:?}",
-        db.figures()
+        db.statistics()
     );
     let mut batch = Batch::new();
     batch.delete_range(&[16], None);
@@ -346,11 +349,11 @@ fn no_step_of_a_compaction_does_all_that_is_left() {
     };
     (0..RECORDS / 1000).for_each(|number| change_some(number * 1000, 1000, 0));
     db.write_back().expect("a write-back");
-    let nodes = db.figures().nodes;
+    let nodes = db.statistics().nodes;
     assert!(nodes > 5000, "{nodes} nodes");
     let written = || {
-        let upkeep = db.figures().upkeep;
-        upkeep.folds + upkeep.patches + upkeep.carried
+        let maintenance = db.statistics().maintenance;
+        maintenance.consolidations + maintenance.patches + maintenance.relogged
     };
     // The log has wrapped around, so that no change is at its beginning.
     (0..RECORDS / 1000 * 2).for_each(|number| change_some(number * 1000, 1000, 1));

@@ -112,10 +112,10 @@ fn money_is_neither_made_nor_lost() {
         12_000
     );
     assert!(counted.load(Ordering::Relaxed) > 0, "readers have read");
-    let upkeep = db.figures().upkeep;
+    let maintenance = db.statistics().maintenance;
     assert!(
-        upkeep.folds > 100 && upkeep.checkpoints > 2,
-        "there was upkeep beside: {upkeep:?}"
+        maintenance.consolidations > 100 && maintenance.checkpoints > 2,
+        "there was upkeep beside: {maintenance:?}"
     );
     db.sync().expect("a sync");
     drop(db);
@@ -280,7 +280,7 @@ fn a_snapshot_that_holds_back_too_much_ends() {
         db.put(b"key", &number.to_le_bytes()).expect("a put");
     }
     assert_eq!(snapshot.get(b"key"), Err(Error::SnapshotTooOld));
-    assert_eq!(db.figures().snapshots.oldest_batches, 80);
+    assert_eq!(db.statistics().snapshots.oldest_batches, 80);
 }
 
 #[test]
@@ -305,7 +305,10 @@ fn a_key_that_is_written_on_and_on_beside_a_snapshot_does_not_fill_the_leaf() {
     );
     db.write_back().expect("a write-back");
     // Versions that no snapshot sees are gone, versions that one sees are not.
-    assert!(db.figures().space.live_bytes < 4096, "eleven rows are left");
+    assert!(
+        db.statistics().space.live_bytes < 4096,
+        "eleven rows are left"
+    );
     assert_eq!(snapshot.get(b"key"), Ok(None));
     for (number, snapshot) in &between {
         let value = number.to_le_bytes().to_vec();

@@ -219,7 +219,7 @@ fn batches_that_wait_together_are_no_longer_than_the_log() {
             });
         }
     });
-    assert_eq!(db.figures().batches, 160);
+    assert_eq!(db.statistics().batches, 160);
 }
 
 /// A disk that panics at a call.

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use bimetal_block::device::Device;
-use bimetal_block::layers::queue::{Queue, QueueConfig};
+use bimetal_block::layers::queue::{QueueConfig, QueueLayer};
 use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::model::{ModelType, Parameters};
 use bimetal_block::media::null::NullDevice;
@@ -41,10 +41,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let parameters = Parameters::from_profile(of, profile, toml::Table::new())?;
     let device: Rc<dyn Device> = Rc::new(Timing::new(&rt, below, &parameters, 1)?);
     let queue: QueueConfig = toml::from_str(&format!(
-        "below = 'd'\nscheduler = '{scheduler}'\nplaces = 8192\ndepth = {}\nplug = {{}}",
+        "below = 'd'\nscheduler = '{scheduler}'\ntags = 8192\ndepth = {}\nplug = {{}}",
         at(5, "31")
     ))?;
-    let queue = Rc::new(Queue::new(&rt, device, &queue)?);
+    let queue = Rc::new(QueueLayer::new(&rt, device, &queue)?);
     let config = FilesConfig {
         kind,
         memory_pages: ((1u64 << 20) as f64 * scale) as u32,

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bimetal_block::device::Device;
-use bimetal_block::layers::queue::Queue;
+use bimetal_block::layers::queue::QueueLayer;
 use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::null::NullDevice;
-use bimetal_policy::scheduler::Counts;
+use bimetal_policy::scheduler::QueueCounters;
 use bimetal_policy::write_back::WriteMode;
 use bimetal_rt::{Rt, VirtualOptions};
 
@@ -97,7 +97,7 @@ impl Bed {
     ) -> Result<Outcome, RunError> {
         let begun = rt.now();
         let config = queue_config(&settings.scheduler, self.depth);
-        let queue = Queue::new(rt, self.device, &config)
+        let queue = QueueLayer::new(rt, self.device, &config)
             .map_err(|error| RunError::Settings(error.to_string()))?;
         let queue = Rc::new(queue);
         let files = Files::new(rt, Rc::clone(&queue), files_config(settings, self.cpu)?);
@@ -111,7 +111,7 @@ impl Bed {
         if let Some(error) = files.device_failure() {
             return Err(RunError::Device(error));
         }
-        let Counts { reads, writes } = queue.counts();
+        let QueueCounters { reads, writes } = queue.counts();
         let (flushes, read_bytes, written_bytes) = files.device_traffic();
         Ok(Outcome {
             schema: SCHEMA,

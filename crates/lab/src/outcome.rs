@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bimetal_policy::scheduler::DirectionCounts;
+use bimetal_policy::scheduler::DirectionCounters;
 use serde::{Deserialize, Serialize};
 
 use crate::latency::Latencies;
@@ -35,7 +35,7 @@ impl Direction {
     ///
     /// # Panics
     /// If the counters are inconsistent.
-    pub(crate) fn new(counts: &DirectionCounts, bytes: u64) -> Direction {
+    pub(crate) fn new(counts: &DirectionCounters, bytes: u64) -> Direction {
         let of = Direction {
             bios: counts.bios,
             back_merges: counts.back_merges,

@@ -102,7 +102,7 @@ pub(crate) fn queue_config(scheduler: &SchedulerSettings, depth: u32) -> QueueCo
         scheduler: scheduler.name.clone(),
         parameters: scheduler.parameters.clone(),
         depth,
-        places: 8192,
+        tags: 8192,
         request_max: Size(512 << 10),
         plug: Some(PlugConfig {
             requests: 4,

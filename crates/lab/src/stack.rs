@@ -10,7 +10,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 
-use bimetal_block::Figure;
+use bimetal_block::Statistic;
 use bimetal_block::graph::{OpenOptions, Stack};
 use bimetal_rt::Rt;
 use futures_util::future::{Either, select};
@@ -81,14 +81,14 @@ pub async fn run(
 fn lateness(stack: &Stack) -> Option<Lateness> {
     let (mut events, mut total_ns, mut max_ns) = (0, 0, 0_f64);
     for (_, device) in stack.devices() {
-        let mut figures = Vec::new();
-        device.figures(&mut figures);
+        let mut statistics = Vec::new();
+        device.statistics(&mut statistics);
         // Statistics of the layer `timing`.
-        for (_, name, figure) in figures {
-            match (name.as_str(), figure) {
-                ("late_events", Figure::Counter(count)) => events += count,
-                ("late_ns", Figure::Counter(ns)) => total_ns += ns,
-                ("late_ns_max", Figure::Gauge(ns)) => max_ns = max_ns.max(ns),
+        for (_, name, statistic) in statistics {
+            match (name.as_str(), statistic) {
+                ("late_events", Statistic::Counter(count)) => events += count,
+                ("late_ns", Statistic::Counter(ns)) => total_ns += ns,
+                ("late_ns_max", Statistic::Gauge(ns)) => max_ns = max_ns.max(ns),
                 _ => {}
             }
         }

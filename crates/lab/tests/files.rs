@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use bimetal_block::layers::queue::{Queue, QueueConfig};
+use bimetal_block::layers::queue::{QueueConfig, QueueLayer};
 use bimetal_block::media::null::NullDevice;
 use bimetal_lab::files::{CpuCosts, FileSystemKind, Files, FilesConfig, Program};
-use bimetal_policy::scheduler::Counts;
+use bimetal_policy::scheduler::QueueCounters;
 use bimetal_policy::write_back::WriteMode;
 use bimetal_rt::{Rt, VirtualOptions};
 
@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 
 struct Bench {
     rt: Rt,
-    queue: Rc<Queue>,
+    queue: Rc<QueueLayer>,
     files: Files,
 }
 
@@ -26,15 +26,15 @@ impl Bench {
         });
         let below = Rc::new(NullDevice::new(&rt, 1 << 30));
         let queue: QueueConfig =
-            toml::from_str("below = 'd'\nscheduler = 'noop'\nplaces = 8192").unwrap();
-        let queue = Rc::new(Queue::new(&rt, below, &queue).unwrap());
+            toml::from_str("below = 'd'\nscheduler = 'noop'\ntags = 8192").unwrap();
+        let queue = Rc::new(QueueLayer::new(&rt, below, &queue).unwrap());
         let files = Files::new(&rt, Rc::clone(&queue), config);
         Bench { rt, queue, files }
     }
 
     /// Returns the numbers of read and write bios during `story`.
     fn bios(&self, story: impl AsyncFnOnce(&Files, &mut Program)) -> (u64, u64) {
-        let Counts { reads, writes } = self.queue.counts();
+        let QueueCounters { reads, writes } = self.queue.counts();
         self.rt.block_on(async {
             let mut program = Program::new(0);
             story(&self.files, &mut program).await;
@@ -193,7 +193,7 @@ fn memory_is_bounded() {
             files.sync(program).await;
             assert_eq!(files.size_bytes(file), 64 * MIB);
         });
-        let Counts { reads, writes } = bench.queue.counts();
+        let QueueCounters { reads, writes } = bench.queue.counts();
         for counts in [reads, writes] {
             assert_eq!(counts.issued + counts.merges(), counts.bios + counts.splits);
         }

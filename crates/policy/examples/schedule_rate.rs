@@ -14,7 +14,9 @@
 use std::collections::VecDeque;
 use std::process::ExitCode;
 
-use bimetal_policy::scheduler::{Bio, Direction, Queue, QueueParameters, SchedulerChoice, Tag};
+use bimetal_policy::scheduler::{
+    Bio, Direction, QueueParameters, RequestQueue, SchedulerChoice, Tag,
+};
 
 const TASKS: u32 = 64;
 const DEPTH: usize = 16;
@@ -44,7 +46,7 @@ impl Random {
 
 /// A queue, the device behind it, and the time.
 struct Bench {
-    queue: Queue,
+    queue: RequestQueue,
     random: Random,
     now_ns: u64,
     /// The requests with the device, each with its completion time.
@@ -57,7 +59,7 @@ impl Bench {
         let scheduler = choice.build(TASKS as usize);
         let parameters = QueueParameters::default();
         Bench {
-            queue: Queue::new(scheduler, TASKS as usize, parameters),
+            queue: RequestQueue::new(scheduler, TASKS as usize, parameters),
             random: Random(88_172_645_463_325_252),
             now_ns: 0,
             device: VecDeque::with_capacity(DEPTH),

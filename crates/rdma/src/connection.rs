@@ -110,7 +110,7 @@ pub(crate) fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> 
 
 /// State of a connection.
 #[derive(Clone, Debug)]
-enum State {
+enum ConnectionState {
     Open,
     /// This end has ended the connection.
     Shut,
@@ -125,7 +125,7 @@ struct Connection {
     rt: Rt,
     queues: Queues,
     flow: RefCell<Flow>,
-    state: RefCell<State>,
+    state: RefCell<ConnectionState>,
     /// Signals a change of any of the above.
     changed: Event,
     /// Whether a task waits for a completed send.
@@ -157,7 +157,7 @@ pub(crate) fn start(
         rt: rt.clone(),
         queues,
         flow: RefCell::new(Flow::new(OWN, peer, SENDS)),
-        state: RefCell::new(State::Open),
+        state: RefCell::new(ConnectionState::Open),
         changed: Event::new(),
         wants_sent: Cell::new(false),
         closing: Cell::new(false),
@@ -174,7 +174,7 @@ pub(crate) fn start(
 /// Processes completions whenever the device notifies that there are some.
 async fn mind_notices(connection: Rc<Connection>, watch: Watch) {
     loop {
-        connection.look();
+        connection.probe();
         if let Err(error) = watch.readable().await {
             return connection.break_off(error.kind(), error.to_string());
         }
@@ -203,8 +203,8 @@ async fn mind_events(connection: Rc<Connection>, watch: Watch) {
             }
             Some((Happened::Disconnected, _)) => {
                 // Data that the other end sent before has arrived.
-                connection.look();
-                connection.end(State::Left);
+                connection.probe();
+                connection.end(ConnectionState::Left);
             }
             Some((Happened::Failed | Happened::Rejected, words)) => {
                 connection.break_off(io::ErrorKind::ConnectionReset, format!("rdma: {words}"));
@@ -216,13 +216,13 @@ async fn mind_events(connection: Rc<Connection>, watch: Watch) {
 
 impl Connection {
     fn is_open(&self) -> bool {
-        matches!(*self.state.borrow(), State::Open)
+        matches!(*self.state.borrow(), ConnectionState::Open)
     }
 
     /// Ends the connection, if it has not ended yet. All posted work requests are flushed.
-    fn end(&self, how: State) {
+    fn end(&self, how: ConnectionState) {
         let before = self.state.borrow().clone();
-        if matches!(before, State::Open | State::Shut) {
+        if matches!(before, ConnectionState::Open | ConnectionState::Shut) {
             *self.state.borrow_mut() = how;
             self.queues.id().disconnect();
             self.changed.notify();
@@ -230,7 +230,7 @@ impl Connection {
     }
 
     fn break_off(&self, kind: io::ErrorKind, why: String) {
-        self.end(State::Broken(kind, why));
+        self.end(ConnectionState::Broken(kind, why));
     }
 
     fn count(&self, which: impl Fn(&WorkCounters) -> &Cell<u64>) {
@@ -240,11 +240,11 @@ impl Connection {
     }
 
     /// Requests the next notification, and processes all completions.
-    fn look(&self) {
+    fn probe(&self) {
         let wants_all = || self.wants_sent.get() || self.flow.borrow().waits_for_sent(false);
         loop {
             let all = wants_all();
-            if let Err(error) = self.look_once(all) {
+            if let Err(error) = self.probe_once(all) {
                 self.break_off(error.kind(), error.to_string());
             }
             self.send_idle();
@@ -256,7 +256,7 @@ impl Connection {
         self.changed.notify();
     }
 
-    fn look_once(&self, all: bool) -> io::Result<()> {
+    fn probe_once(&self, all: bool) -> io::Result<()> {
         self.queues.arm(!all)?;
         // Completions from before the queue was armed cause no notification, so poll after arming
         // it.
@@ -310,15 +310,15 @@ impl Connection {
     /// Returns the result that the stream reports after the connection has ended.
     fn ended(&self) -> Option<io::Result<usize>> {
         match &*self.state.borrow() {
-            State::Open => None,
-            State::Shut | State::Left => Some(Ok(0)),
-            State::Broken(kind, why) => Some(Err(io::Error::new(*kind, why.clone()))),
+            ConnectionState::Open => None,
+            ConnectionState::Shut | ConnectionState::Left => Some(Ok(0)),
+            ConnectionState::Broken(kind, why) => Some(Err(io::Error::new(*kind, why.clone()))),
         }
     }
 
     /// Copies arrived data as far as it fits. Returns `None` while no data has arrived.
     fn receive_now(&self, out: &mut [u8]) -> Option<io::Result<usize>> {
-        if matches!(*self.state.borrow(), State::Shut) {
+        if matches!(*self.state.borrow(), ConnectionState::Shut) {
             return Some(Ok(0));
         }
         let mut filled = 0;
@@ -336,7 +336,7 @@ impl Connection {
         if filled > 0 {
             self.send_idle();
             if self.flow.borrow().waits_for_sent(false) {
-                self.look();
+                self.probe();
             }
             return Some(Ok(filled));
         }
@@ -373,7 +373,7 @@ impl Connection {
                 None => {
                     if self.flow.borrow().waits_for_sent(true) {
                         self.wants_sent.set(true);
-                        self.look();
+                        self.probe();
                     }
                     let sent = self.changed.until_some(|| self.send_now(payload, at)).await;
                     self.wants_sent.set(false);
@@ -389,9 +389,12 @@ impl Connection {
 /// Ends a connection when all sent data has arrived or the grace period is over, and releases it.
 async fn close(connection: Rc<Connection>) {
     connection.wants_sent.set(true);
-    connection.look();
+    connection.probe();
     let is_over = || {
-        let is_gone = matches!(*connection.state.borrow(), State::Broken(..) | State::Left);
+        let is_gone = matches!(
+            *connection.state.borrow(),
+            ConnectionState::Broken(..) | ConnectionState::Left
+        );
         is_gone || connection.flow.borrow().is_settled()
     };
     // If the other end does not receive the data in time, the data is lost.
@@ -411,7 +414,7 @@ impl Handle {
             return;
         }
         if self.0.is_open() {
-            *self.0.state.borrow_mut() = State::Shut;
+            *self.0.state.borrow_mut() = ConnectionState::Shut;
         }
         self.0.changed.notify();
         self.0.closings.spawn(close(Rc::clone(&self.0)));

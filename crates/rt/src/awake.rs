@@ -36,7 +36,7 @@ pub(crate) struct Stalls {
 
 impl Stalls {
     /// Records that the thread polls its driver at `now` and should do so again soon.
-    pub(crate) fn look(&self, now: Instant) {
+    pub(crate) fn probe(&self, now: Instant) {
         if let Some(start) = self.current(now) {
             let mut kept = self.kept.borrow_mut();
             if kept.len() == KEPT_MAX {
@@ -119,11 +119,11 @@ mod tests {
     #[test]
     fn a_stall_counts_from_when_a_look_was_due() {
         let stalls = Stalls::default();
-        stalls.look(at(10));
+        stalls.probe(at(10));
         stalls.sleep_until(at(500));
         // The poll is 5 s late; the measured time may contain any part of that.
-        stalls.look(at(5_500));
-        stalls.look(at(5_510));
+        stalls.probe(at(5_500));
+        stalls.probe(at(5_510));
         assert_eq!(awake_ms(&stalls, 0, 5_510), 510);
         assert_eq!(awake_ms(&stalls, 500, 5_510), 10);
         assert_eq!(awake_ms(&stalls, 3_000, 5_510), 10);
@@ -134,7 +134,7 @@ mod tests {
     fn short_delays_are_no_stalls() {
         let stalls = Stalls::default();
         for turn in 1..100 {
-            stalls.look(at(turn * 99));
+            stalls.probe(at(turn * 99));
         }
         assert_eq!(awake_ms(&stalls, 0, 99 * 99), 99 * 99);
     }
@@ -143,7 +143,7 @@ mod tests {
     fn the_turn_that_runs_counts_as_well() {
         let stalls = Stalls::default();
         stalls.sleep_until(at(1_000));
-        stalls.look(at(1_000));
+        stalls.probe(at(1_000));
         assert_eq!(awake_ms(&stalls, 0, 9_000), 1_000);
         assert_eq!(awake_ms(&stalls, 2_000, 9_000), 0);
     }
@@ -152,7 +152,7 @@ mod tests {
     fn of_many_stalls_the_newest_are_known() {
         let stalls = Stalls::default();
         for second in 1..=40 {
-            stalls.look(at(second * 1_000));
+            stalls.probe(at(second * 1_000));
         }
         assert_eq!(awake_ms(&stalls, 8_000, 40_000), 0);
         assert_eq!(awake_ms(&stalls, 0, 40_000), 8_000);

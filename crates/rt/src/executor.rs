@@ -435,14 +435,14 @@ impl Rt {
         turn::begin();
         let now = self.now();
         self.0.turn_began.set(now);
-        self.0.stalls.look(now);
+        self.0.stalls.probe(now);
     }
 
     /// Ends the measurement of a turn; returns the current time.
     fn end_turn(&self) -> Instant {
         let mut longest = self.0.longest_turn.get();
         let now = self.now();
-        self.0.stalls.look(now);
+        self.0.stalls.probe(now);
         let time_ns = now.ns_since(self.0.turn_began.get());
         longest.time_ns = longest.time_ns.max(time_ns);
         longest.steps = longest.steps.max(turn::steps());

@@ -1,7 +1,7 @@
 //! A mailbox, through which ordinary threads send messages to the one thread that owns a shard.
 //!
 //! Threads put messages in and ring a doorbell. The owner of the shard takes all messages at once,
-//! as a task of its executor ([`Letters`]) or, in virtual time, where the executor must not wait
+//! as a task of its executor ([`Messages`]) or, in virtual time, where the executor must not wait
 //! for a thread, between two runs of the executor ([`Receiver::wait`]). A ring costs both threads a
 //! system call, so a sender rings only when the receiver listens: a receiver that has taken
 //! messages checks once more before it waits. A mailbox has no bound of its own; it is bounded if
@@ -9,7 +9,7 @@
 //! messages that are not taken are dropped with the mailbox, which ends the wait of a thread that
 //! waits for a reply.
 
-mod outbox;
+mod send_batch;
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -20,13 +20,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::buf::BufMut;
 use crate::executor::{Rt, yield_now};
 use crate::net::Stream;
-pub use outbox::Outbox;
+pub use send_batch::SendBatch;
 
 /// Maximum number of doorbell rings read at a time.
-const BELLS: usize = 64;
+const DOORBELLS: usize = 64;
 
 struct Mailbox<T> {
-    letters: VecDeque<T>,
+    messages: VecDeque<T>,
     is_closed: bool,
     /// True when the receiver has found no message and waits for the doorbell.
     is_listening: bool,
@@ -43,7 +43,7 @@ fn lock<T>(mailbox: &Shared<T>) -> MutexGuard<'_, Mailbox<T>> {
 /// that are already in the mailbox.
 pub struct Sender<T> {
     mailbox: Shared<T>,
-    bell: UnixStream,
+    doorbell: UnixStream,
     /// The process that created the sender.
     process: u32,
 }
@@ -51,7 +51,7 @@ pub struct Sender<T> {
 /// The receiving end, which can be moved to the thread that owns the shard.
 pub struct Receiver<T> {
     mailbox: Shared<T>,
-    bell: UnixStream,
+    doorbell: UnixStream,
 }
 
 /// Creates a mailbox and returns its two ends.
@@ -59,19 +59,19 @@ pub struct Receiver<T> {
 /// # Errors
 /// When no socket can be created for the doorbell.
 pub fn mailbox<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
-    let (bell, heard) = UnixStream::pair()?;
+    let (doorbell, heard) = UnixStream::pair()?;
     let mailbox = Arc::new(Mutex::new(Mailbox {
-        letters: VecDeque::new(),
+        messages: VecDeque::new(),
         is_closed: false,
         is_listening: false,
     }));
     let sender = Sender {
         mailbox: Arc::clone(&mailbox),
-        bell,
+        doorbell,
         process: std::process::id(),
     };
-    let bell = heard;
-    Ok((sender, Receiver { mailbox, bell }))
+    let doorbell = heard;
+    Ok((sender, Receiver { mailbox, doorbell }))
 }
 
 impl<T> Sender<T> {
@@ -79,29 +79,29 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// The message, when the receiver is closed.
-    pub fn send(&self, letter: T) -> Result<(), T> {
-        let mut letter = Some(letter);
-        if self.send_all(std::iter::from_fn(|| letter.take())) {
+    pub fn send(&self, message: T) -> Result<(), T> {
+        let mut message = Some(message);
+        if self.send_all(std::iter::from_fn(|| message.take())) {
             return Ok(());
         }
-        Err(letter.expect("a mailbox that is closed takes nothing"))
+        Err(message.expect("a mailbox that is closed takes nothing"))
     }
 
     /// Sends messages that will be taken together; returns false when the receiver is closed, and
     /// then takes no message from the iterator.
-    pub fn send_all(&self, letters: impl IntoIterator<Item = T>) -> bool {
+    pub fn send_all(&self, messages: impl IntoIterator<Item = T>) -> bool {
         let must_ring = {
             let mut mailbox = lock(&self.mailbox);
             if mailbox.is_closed {
                 return false;
             }
-            mailbox.letters.extend(letters);
-            !mailbox.letters.is_empty() && std::mem::take(&mut mailbox.is_listening)
+            mailbox.messages.extend(messages);
+            !mailbox.messages.is_empty() && std::mem::take(&mut mailbox.is_listening)
         };
         if must_ring {
             // Ring once until the receiver listens again. If the ring fails, the mailbox is being
             // closed, and its messages are dropped with it.
-            let _ = (&self.bell).write_all(&[0]);
+            let _ = (&self.doorbell).write_all(&[0]);
         }
         true
     }
@@ -114,7 +114,7 @@ impl<T> Sender<T> {
             return;
         }
         // If the doorbell is already closed, the receiver has ended.
-        let _ = self.bell.shutdown(Shutdown::Both);
+        let _ = self.doorbell.shutdown(Shutdown::Both);
     }
 }
 
@@ -126,26 +126,26 @@ impl<T> Drop for Sender<T> {
 
 impl<T> Receiver<T> {
     fn take(&self) -> VecDeque<T> {
-        std::mem::take(&mut lock(&self.mailbox).letters)
+        std::mem::take(&mut lock(&self.mailbox).messages)
     }
 
     /// Takes the messages; if there are none, requests a ring for the next one.
     fn take_or_listen(&self) -> Option<VecDeque<T>> {
         let mut mailbox = lock(&self.mailbox);
-        mailbox.is_listening = mailbox.letters.is_empty();
-        (!mailbox.is_listening).then(|| std::mem::take(&mut mailbox.letters))
+        mailbox.is_listening = mailbox.messages.is_empty();
+        (!mailbox.is_listening).then(|| std::mem::take(&mut mailbox.messages))
     }
 
     /// Waits for messages, in a thread that is not running its executor; returns `None` when no
     /// more will come.
     pub fn wait(&self) -> Option<VecDeque<T>> {
-        if let Some(letters) = self.take_or_listen() {
-            return Some(letters);
+        if let Some(messages) = self.take_or_listen() {
+            return Some(messages);
         }
-        let mut bells = [0; BELLS];
+        let mut doorbells = [0; DOORBELLS];
         loop {
-            match (&self.bell).read(&mut bells) {
-                Ok(0) => return Some(self.take()).filter(|letters| !letters.is_empty()),
+            match (&self.doorbell).read(&mut doorbells) {
+                Ok(0) => return Some(self.take()).filter(|messages| !messages.is_empty()),
                 Ok(_) => return Some(self.take()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return None,
@@ -157,19 +157,19 @@ impl<T> Receiver<T> {
     pub fn close(self) -> VecDeque<T> {
         let mut mailbox = lock(&self.mailbox);
         mailbox.is_closed = true;
-        std::mem::take(&mut mailbox.letters)
+        std::mem::take(&mut mailbox.messages)
     }
 
     /// Turns the receiver into one for a task of an executor.
     ///
     /// # Errors
     /// When the runtime does not support the doorbell's socket, as in virtual time.
-    pub fn listen(self, rt: &Rt) -> io::Result<Letters<T>> {
-        let bell = Stream::from_unix(rt, self.bell.try_clone()?)?;
-        Ok(Letters {
+    pub fn listen(self, rt: &Rt) -> io::Result<Messages<T>> {
+        let doorbell = Stream::from_unix(rt, self.doorbell.try_clone()?)?;
+        Ok(Messages {
             receiver: self,
-            bell,
-            bells: Some(rt.pool().alloc_now(BELLS)),
+            doorbell,
+            doorbells: Some(rt.pool().alloc_now(DOORBELLS)),
         })
     }
 }
@@ -179,20 +179,20 @@ impl<T> Drop for Receiver<T> {
         let left = {
             let mut mailbox = lock(&self.mailbox);
             mailbox.is_closed = true;
-            std::mem::take(&mut mailbox.letters)
+            std::mem::take(&mut mailbox.messages)
         };
         drop(left);
     }
 }
 
 /// The receiving end in an executor.
-pub struct Letters<T> {
+pub struct Messages<T> {
     receiver: Receiver<T>,
-    bell: Stream,
-    bells: Option<BufMut>,
+    doorbell: Stream,
+    doorbells: Option<BufMut>,
 }
 
-impl<T> Letters<T> {
+impl<T> Messages<T> {
     /// Closes the mailbox like [`Receiver::close`].
     pub fn close(self) -> VecDeque<T> {
         self.receiver.close()
@@ -202,17 +202,17 @@ impl<T> Letters<T> {
     /// the previous messages run first.
     pub async fn next(&mut self) -> Option<VecDeque<T>> {
         yield_now().await;
-        if let Some(letters) = self.receiver.take_or_listen() {
-            return Some(letters);
+        if let Some(messages) = self.receiver.take_or_listen() {
+            return Some(messages);
         }
-        let bells = self.bells.take()?;
-        let (rung, bells) = self.bell.recv(bells, 0).await;
-        let letters = self.receiver.take();
+        let doorbells = self.doorbells.take()?;
+        let (rung, doorbells) = self.doorbell.recv(doorbells, 0).await;
+        let messages = self.receiver.take();
         if matches!(rung, Ok(count) if count > 0) {
-            self.bells = Some(bells);
-            return Some(letters);
+            self.doorbells = Some(doorbells);
+            return Some(messages);
         }
-        Some(letters).filter(|letters| !letters.is_empty())
+        Some(messages).filter(|messages| !messages.is_empty())
     }
 }
 
@@ -223,21 +223,21 @@ mod tests {
     use std::sync::mpsc;
 
     /// A message and the channel for its reply.
-    type Letter = (u64, mpsc::Sender<u64>);
+    type Message = (u64, mpsc::Sender<u64>);
 
-    fn ask(sender: &Sender<Letter>, number: u64) -> Option<u64> {
+    fn ask(sender: &Sender<Message>, number: u64) -> Option<u64> {
         let (answer, answered) = mpsc::channel();
         sender.send((number, answer)).ok()?;
         answered.recv().ok()
     }
 
-    fn answer(letters: VecDeque<Letter>) {
-        for (number, answer) in letters {
+    fn answer(messages: VecDeque<Message>) {
+        for (number, answer) in messages {
             answer.send(number + 1).expect("somebody waits");
         }
     }
 
-    fn threads_are_answered(serve: impl FnOnce(Receiver<Letter>) + Send + 'static) {
+    fn threads_are_answered(serve: impl FnOnce(Receiver<Message>) + Send + 'static) {
         let (sender, receiver) = mailbox().expect("a mailbox");
         let shard = std::thread::spawn(move || serve(receiver));
         std::thread::scope(|scope| {
@@ -259,7 +259,7 @@ mod tests {
         let (sender, receiver) = mailbox().expect("a mailbox");
         let copy = Sender {
             mailbox: Arc::clone(&sender.mailbox),
-            bell: sender.bell.try_clone().expect("a descriptor"),
+            doorbell: sender.doorbell.try_clone().expect("a descriptor"),
             // The copy looks like the sender in a forked child: created by another process.
             process: std::process::id() + 1,
         };
@@ -275,9 +275,9 @@ mod tests {
         threads_are_answered(|receiver| {
             let rt = Rt::real_time(UringOptions::default()).expect("a runtime");
             rt.block_on(async {
-                let mut letters = receiver.listen(&rt).expect("a bell");
-                while let Some(letters) = letters.next().await {
-                    answer(letters);
+                let mut messages = receiver.listen(&rt).expect("a bell");
+                while let Some(messages) = messages.next().await {
+                    answer(messages);
                 }
             });
         });
@@ -286,17 +286,17 @@ mod tests {
     #[test]
     fn threads_are_answered_between_two_runs_of_an_executor() {
         threads_are_answered(|receiver| {
-            while let Some(letters) = receiver.wait() {
-                answer(letters);
+            while let Some(messages) = receiver.wait() {
+                answer(messages);
             }
         });
     }
 
     /// Returns the number of rings that were written to the doorbell and not read.
-    fn bells(receiver: &Receiver<u64>) -> usize {
-        receiver.bell.set_nonblocking(true).expect("a socket");
-        let heard = (&receiver.bell).read(&mut [0; BELLS]).unwrap_or(0);
-        receiver.bell.set_nonblocking(false).expect("a socket");
+    fn doorbells(receiver: &Receiver<u64>) -> usize {
+        receiver.doorbell.set_nonblocking(true).expect("a socket");
+        let heard = (&receiver.doorbell).read(&mut [0; DOORBELLS]).unwrap_or(0);
+        receiver.doorbell.set_nonblocking(false).expect("a socket");
         heard
     }
 
@@ -304,16 +304,16 @@ mod tests {
     fn the_bell_is_rung_for_who_listens_and_for_nobody_else() {
         let (sender, receiver) = mailbox().expect("a mailbox");
         assert!(sender.send_all([1, 2]) && sender.send_all([3]));
-        assert_eq!(bells(&receiver), 0, "nobody has listened yet");
+        assert_eq!(doorbells(&receiver), 0, "nobody has listened yet");
         assert_eq!(receiver.take_or_listen(), Some(VecDeque::from([1, 2, 3])));
         assert!(sender.send_all([4]));
-        assert_eq!(bells(&receiver), 0, "who took letters looks again");
+        assert_eq!(doorbells(&receiver), 0, "who took letters looks again");
         assert_eq!(receiver.take_or_listen(), Some(VecDeque::from([4])));
         assert_eq!(receiver.take_or_listen(), None);
         assert!(sender.send_all([]));
-        assert_eq!(bells(&receiver), 0, "there is nothing to be taken");
+        assert_eq!(doorbells(&receiver), 0, "there is nothing to be taken");
         assert!(sender.send_all([5]) && sender.send_all([6, 7]));
-        assert_eq!(bells(&receiver), 1, "one for all until somebody looks");
+        assert_eq!(doorbells(&receiver), 1, "one for all until somebody looks");
         assert_eq!(receiver.wait(), Some(VecDeque::from([5, 6, 7])));
         sender.close();
         assert_eq!(receiver.wait(), None);
@@ -332,8 +332,8 @@ mod tests {
     #[test]
     fn whoever_waits_is_told_that_nobody_will_answer() {
         let (sender, receiver) = mailbox().expect("a mailbox");
-        let (letter, answered) = mpsc::channel();
-        sender.send((1, letter)).expect("somebody may look");
+        let (message, answered) = mpsc::channel();
+        sender.send((1, message)).expect("somebody may look");
         drop(receiver);
         assert!(answered.recv().is_err(), "its letter is gone");
         assert_eq!(ask(&sender, 2), None);

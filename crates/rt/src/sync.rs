@@ -20,12 +20,12 @@ use slab::Slab;
 use crate::executor::{Rt, Task};
 
 /// The entry of one task that waits for an event; removed when dropped.
-struct Place<'a> {
+struct Waiter<'a> {
     wakers: &'a RefCell<Slab<Waker>>,
     key: Option<usize>,
 }
 
-impl Place<'_> {
+impl Waiter<'_> {
     fn wait(&mut self, context: &Context<'_>) {
         let mut wakers = self.wakers.borrow_mut();
         match self.key.and_then(|key| wakers.get_mut(key)) {
@@ -35,7 +35,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key {
             self.wakers.borrow_mut().try_remove(key);
@@ -72,7 +72,7 @@ impl Event {
 
     /// Waits until `condition` returns a value.
     pub async fn until_some<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
-        let mut place = Place {
+        let mut place = Waiter {
             wakers: &self.wakers,
             key: None,
         };

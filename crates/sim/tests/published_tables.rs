@@ -202,10 +202,10 @@ fn miss_ratios_are_those_of_the_published_tables() {
 
 /// Requests (reads, writes), page accesses (reads, writes), footprint in pages, and pages of the
 /// footprint that are written.
-type Counts = ([u64; 2], [u64; 2], u64, u64);
+type TraceCounts = ([u64; 2], [u64; 2], u64, u64);
 
 /// Counts that the page gives for the typed traces.
-const TYPED: &[(&str, Counts)] = &[
+const TYPED: &[(&str, TraceCounts)] = &[
     (
         "cloudPhysicsIO-w92.vscsi.zst",
         ([46_974, 66_898], [485_700, 656_169], 269_210, 208_696),
@@ -260,7 +260,7 @@ fn traces_consist_of_what_their_page_says() {
         }
         let [reads, writes, trims] = summary.requests;
         let [read_pages, written_pages, _] = summary.page_accesses;
-        let counted: Counts = (
+        let counted: TraceCounts = (
             [reads, writes],
             [read_pages, written_pages],
             summary.footprint_pages(),

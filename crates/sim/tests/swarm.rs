@@ -216,9 +216,9 @@ fn a_seed_replays_and_its_log_changes_nothing() {
             verbose: true,
             ..once
         };
-        let (quiet, logged) = (tester::run(seed, once), tester::run(seed, verbose));
-        assert_eq!(quiet.hash, logged.hash);
-        assert!(!logged.log.is_empty() && quiet.log.is_empty());
-        assert_ne!(quiet.hash, tester::run(seed + 1, once).hash);
+        let (idle, logged) = (tester::run(seed, once), tester::run(seed, verbose));
+        assert_eq!(idle.hash, logged.hash);
+        assert!(!logged.log.is_empty() && idle.log.is_empty());
+        assert_ne!(idle.hash, tester::run(seed + 1, once).hash);
     }
 }

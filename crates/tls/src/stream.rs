@@ -59,8 +59,8 @@ impl Encrypted {
         }
     }
 
-    pub(crate) fn with_connection<T>(&self, look: impl FnOnce(&Connection) -> T) -> T {
-        look(&self.connection.borrow())
+    pub(crate) fn with_connection<T>(&self, probe: impl FnOnce(&Connection) -> T) -> T {
+        probe(&self.connection.borrow())
     }
 
     /// Sends the pending ciphertext of TLS itself.

@@ -41,7 +41,7 @@ pub(crate) fn decompressed(source: Source, unchecked: &Unchecked) -> io::Result<
     let start = input.fill_buf()?;
     if start.starts_with(&ZSTD_MAGIC) || is_note(start) {
         return Ok(Box::new(Zstd {
-            state: State::Between(input),
+            state: DecoderState::Between(input),
             passed_bytes: 0,
             content_bytes: 0,
             unchecked: unchecked.clone(),
@@ -92,7 +92,7 @@ type Frame = ruzstd::decoding::StreamingDecoder<BufReader<Source>, ruzstd::decod
 
 /// A sequence of any number of zstd frames, which `zstd` itself also accepts.
 struct Zstd {
-    state: State,
+    state: DecoderState,
     /// Number of compressed bytes before this frame.
     passed_bytes: u64,
     /// Number of bytes of content read from this frame so far.
@@ -100,7 +100,7 @@ struct Zstd {
     unchecked: Unchecked,
 }
 
-enum State {
+enum DecoderState {
     /// At the start of a frame, or at the end.
     Between(BufReader<Source>),
     Inside(Box<Frame>),
@@ -135,7 +135,7 @@ impl Zstd {
         }
         self.passed_bytes += decoder.bytes_read_from_source();
         self.content_bytes = 0;
-        self.state = State::Between(input);
+        self.state = DecoderState::Between(input);
         Ok(())
     }
 }
@@ -146,21 +146,21 @@ impl Read for Zstd {
             return Ok(0);
         }
         loop {
-            match std::mem::replace(&mut self.state, State::Ended) {
-                State::Ended => return Ok(0),
-                State::Between(mut input) => {
+            match std::mem::replace(&mut self.state, DecoderState::Ended) {
+                DecoderState::Ended => return Ok(0),
+                DecoderState::Between(mut input) => {
                     self.passed_bytes += pass_over_notes(&mut input)?;
                     if input.fill_buf()?.is_empty() {
                         return Ok(0);
                     }
                     let frame = Frame::new(input).map_err(|error| self.damaged(error))?;
-                    self.state = State::Inside(Box::new(frame));
+                    self.state = DecoderState::Inside(Box::new(frame));
                 }
-                State::Inside(mut frame) => {
+                DecoderState::Inside(mut frame) => {
                     let count = frame.read(buffer).map_err(|error| self.damaged(error))?;
                     if count > 0 {
                         self.content_bytes += count as u64;
-                        self.state = State::Inside(frame);
+                        self.state = DecoderState::Inside(frame);
                         return Ok(count);
                     }
                     self.finish(*frame)?;

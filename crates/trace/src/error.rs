@@ -4,18 +4,18 @@ use std::fmt;
 
 /// A place in a file, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Position {
     /// A line of text.
     Line(u64),
     /// A record of a binary format.
     Record(u64),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Line(number) => write!(f, "line {number}"),
-            Place::Record(number) => write!(f, "record {number}"),
+            Position::Line(number) => write!(f, "line {number}"),
+            Position::Record(number) => write!(f, "record {number}"),
         }
     }
 }
@@ -37,7 +37,7 @@ pub enum TraceError {
         /// Name of the file.
         file: String,
         /// Place up to which the file could be read.
-        place: Place,
+        place: Position,
         /// Description of the damage.
         what: String,
     },
@@ -47,7 +47,7 @@ pub enum TraceError {
         /// Name of the file.
         file: String,
         /// Place of the record.
-        place: Place,
+        place: Position,
         /// Description of the mistake.
         what: String,
     },
@@ -59,7 +59,7 @@ pub enum TraceError {
         /// Name of the file.
         file: String,
         /// Place of the record that exceeds the limit.
-        place: Place,
+        place: Position,
         /// Description of the mistake in that record.
         what: String,
         /// Number of bad records skipped before that record.

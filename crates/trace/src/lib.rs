@@ -26,7 +26,7 @@ mod tally;
 pub use accesses::{Accesses, Collector, Key, Kind};
 pub use columns::{Columns, InvalidColumns};
 pub use compact::CompactWriter;
-pub use error::{Full, Place, TraceError};
+pub use error::{Full, Position, TraceError};
 pub use format::{Format, UnknownFormat};
 pub use interner::Interner;
 pub use reader::{Options, Reader, SkipBad};

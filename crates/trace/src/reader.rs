@@ -4,7 +4,7 @@ use crate::blkparse::{self, Event};
 use crate::columns::Columns;
 use crate::compact::{CHUNK_BYTES_MAX, Chunk, HEAD_BYTES};
 use crate::compressed::{self, Unchecked};
-use crate::error::{Place, TraceError};
+use crate::error::{Position, TraceError};
 use crate::format::{COMPACT_MAGIC, vscsi_version};
 use crate::input::{Input, LINE_BYTES_MAX, Line};
 use crate::layouts::{self, Parsed};
@@ -144,7 +144,7 @@ impl Reader {
         source: Box<dyn Read + Send>,
         options: &Options,
     ) -> Result<Reader, TraceError> {
-        let damaged = |error: io::Error| damage(&name, Place::Record(1), &error.to_string());
+        let damaged = |error: io::Error| damage(&name, Position::Record(1), &error.to_string());
         let unchecked = Unchecked::default();
         let source =
             compressed::decompressed(source, &unchecked).map_err(|reason| TraceError::Io {
@@ -251,11 +251,11 @@ impl Reader {
         notes
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> Position {
         if self.record_bytes > 0 || self.format == Format::Compact {
-            Place::Record(self.at)
+            Position::Record(self.at)
         } else {
-            Place::Line(self.at)
+            Position::Line(self.at)
         }
     }
 
@@ -362,7 +362,7 @@ impl Reader {
 
     fn parse_binary(&mut self) -> Result<Option<Result<Parsed, String>>, TraceError> {
         self.at += 1;
-        let (bytes, file, place) = (self.record_bytes, &self.file, Place::Record(self.at));
+        let (bytes, file, place) = (self.record_bytes, &self.file, Position::Record(self.at));
         let taken = self.input.take(bytes);
         let record = taken.map_err(|error| damage(file, place, &error.to_string()))?;
         if record.is_empty() {
@@ -384,7 +384,7 @@ impl Reader {
 
     fn parse_line(&mut self) -> Result<Option<Result<Parsed, String>>, TraceError> {
         self.at += 1;
-        let (file, place) = (&self.file, Place::Line(self.at));
+        let (file, place) = (&self.file, Position::Line(self.at));
         let line = self.input.line();
         let (from, to) = match line.map_err(|error| damage(file, place, &error.to_string()))? {
             Line::End => {
@@ -428,7 +428,7 @@ impl Reader {
         if let Some(here) = Event::of_line(&line) {
             let ahead = self.input.peek(LINE_BYTES_MAX);
             let ahead = ahead
-                .map_err(|error| damage(&self.file, Place::Line(self.at), &error.to_string()))?;
+                .map_err(|error| damage(&self.file, Position::Line(self.at), &error.to_string()))?;
             self.event = Some(Event::first_of(ahead).map_or(here, |event| event.min(here)));
         }
         let devices = &mut self.devices;
@@ -535,7 +535,7 @@ impl Reader {
     }
 }
 
-fn damage(file: &str, place: Place, what: &str) -> TraceError {
+fn damage(file: &str, place: Position, what: &str) -> TraceError {
     TraceError::Damaged {
         file: file.to_owned(),
         place,

@@ -166,7 +166,7 @@ impl Stand {
     }
 
     /// Waits until every side is in sync.
-    pub fn await_whole(&self) {
+    pub fn await_complete(&self) {
         eventually(60, "every side is whole", || {
             let whole = |side: &str| self.volume.health(side) == "healthy";
             SIDES.into_iter().all(whole).then_some(())

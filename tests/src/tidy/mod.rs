@@ -10,6 +10,7 @@ mod layout;
 mod pages;
 mod prose;
 mod source;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ pub use prose::prose_columns;
 pub use source::{
     ascii_only, banned_calls, file_length, local_paths, module_head, reasoned_ignore, unsafe_places,
 };
+pub use terms::old_terms;
 
 use std::path::Path;
 
@@ -64,6 +66,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ),
     ("source is ASCII", ascii_only),
     ("a line of prose has at most 100 columns", prose_columns),
+    ("the words are those of docs/glossary.md", old_terms),
     ("every file says why it exists", module_head),
     (
         "clock, sleep, hash maps and leftovers stay out",

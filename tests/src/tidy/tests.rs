@@ -284,6 +284,7 @@ fn every_rule_is_in_the_list() {
         include_str!("source.rs"),
         include_str!("pages.rs"),
         include_str!("prose.rs"),
+        include_str!("terms.rs"),
     ];
     let rule = |l: &&str| l.starts_with("pub fn") && l.contains("(tree: &Tree) -> Vec<Complaint>");
     let written = sources.iter().flat_map(|s| s.lines()).filter(rule).count();
@@ -323,4 +324,31 @@ fn a_wide_line_of_prose() {
     }
     let right = format!("# {wide}\n\n    {wide}\n    {wide}\n\n```\n{wide}\n```\n| {wide} |\n");
     tells(prose_columns, &[("a.md", &wide)], &[("a.md", &right)]);
+}
+
+#[test]
+fn a_word_that_the_glossary_refuses() {
+    let glossary = "# Terms\n\n| term | meaning | not |\n|---|---|---|\n\
+        | `maintenance` | work that no request asks for | `upkeep`, `keep house` |\n\n\
+        Words that say nothing: `whoever`.\n";
+    let page = ("docs/glossary.md", glossary);
+    let right = "//! Text about `upkeep` and housekeeping.\nfn maintain() {} // \"upkeep\"\n";
+    let fenced = "# A\n\n```text\nupkeep\n```\nThe `upkeep` of old.\n";
+    for wrong in [
+        ("a.rs", "//! Whoever reads this.\n"),
+        ("a.rs", "/// It does Upkeep, too.\n"),
+        ("a.rs", "    // Threads that keep\n    // house.\n"),
+        ("a.rs", "fn do_upkeep() {}\n"),
+        ("a.rs", "struct UpkeepWork;\n"),
+        ("a.rs", "const UPKEEP_NS: u64 = 1;\n"),
+        ("docs/a.md", "The upkeep of a log.\n"),
+    ] {
+        tells(
+            old_terms,
+            &[page, wrong],
+            &[page, ("a.rs", right), ("docs/a.md", fenced)],
+        );
+    }
+    tells(old_terms, &[("a.rs", right)], &[page, ("a.rs", right)]);
+    tells(old_terms, &[("docs/glossary.md", "# Terms\n")], &[page]);
 }

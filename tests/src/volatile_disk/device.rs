@@ -45,7 +45,7 @@ pub enum Command {
 
 /// Counters of a disk since it was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct DiskCounters {
     /// Number of reads.
     pub reads: u64,
     /// Number of writes of all kinds, zeroes and FUA included.
@@ -74,7 +74,7 @@ struct Connection {
 }
 
 #[derive(Debug)]
-struct State {
+struct DiskState {
     content: Content,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
@@ -87,20 +87,20 @@ struct State {
     /// Minimum time between two operations; `next_slot` is the earliest time of the next one.
     interval: Duration,
     next_slot: Deadline,
-    counts: Counts,
+    counts: DiskCounters,
 }
 
 /// The disk, shared by its worker and its connections; see the module.
 #[derive(Debug)]
 pub struct Device {
-    state: Mutex<State>,
+    state: Mutex<DiskState>,
     changed: Condvar,
 }
 
 impl Device {
     /// Creates a disk that is fast, honest and idle.
     pub fn new(content: Content) -> Self {
-        let state = State {
+        let state = DiskState {
             content,
             connections: BTreeMap::new(),
             next_connection: 0,
@@ -111,7 +111,7 @@ impl Device {
             delay: Duration::ZERO,
             interval: Duration::ZERO,
             next_slot: Deadline::now(),
-            counts: Counts::default(),
+            counts: DiskCounters::default(),
         };
         Self {
             state: Mutex::new(state),
@@ -119,7 +119,7 @@ impl Device {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         self.state.lock().expect("no thread of the disk panicked")
     }
 
@@ -149,7 +149,7 @@ impl Device {
     /// Queues a command, after waiting while the connection's queue is full. Returns false once a
     /// power cut has ended the connection.
     pub fn submit(&self, connection: u64, cookie: u64, command: Command) -> bool {
-        let full = |s: &mut State| {
+        let full = |s: &mut DiskState| {
             let found = s.connections.get(&connection);
             found.is_some_and(|c| c.waiting >= WAITING_MAX)
         };
@@ -260,9 +260,9 @@ impl Device {
     }
 
     /// Returns the counters.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> DiskCounters {
         let state = self.state();
-        Counts {
+        DiskCounters {
             unflushed_blocks: state.content.unflushed_blocks() as u64,
             waiting: state.queue.len() as u64,
             ..state.counts
@@ -272,7 +272,7 @@ impl Device {
     /// Waits until `goal` writes have completed since the start; returns false if that takes longer
     /// than `within`.
     pub fn await_writes(&self, goal: u64, within: Duration) -> bool {
-        let lacking = |s: &mut State| s.counts.writes < goal;
+        let lacking = |s: &mut DiskState| s.counts.writes < goal;
         let waited = self
             .changed
             .wait_timeout_while(self.state(), within, lacking);
@@ -283,7 +283,7 @@ impl Device {
     }
 }
 
-impl State {
+impl DiskState {
     /// Does one operation and returns the whole reply.
     fn perform(&mut self, waiting: &Waiting) -> std::io::Result<Vec<u8>> {
         let (mut error, mut data) = (0, Vec::new());

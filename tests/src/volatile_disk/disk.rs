@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
 use super::cache::Keep;
-use super::device::Counts;
+use super::device::DiskCounters;
 use crate::deadline::Deadline;
 use crate::scratch::Scratch;
 
@@ -127,7 +127,7 @@ impl VolatileDisk {
     }
 
     /// Returns the counters of the disk.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> DiskCounters {
         let answer = self.ask("counts");
         let numbers: Result<Vec<u64>, _> = answer.split(' ').map(str::parse).collect();
         let Ok(
@@ -143,7 +143,7 @@ impl VolatileDisk {
         else {
             panic!("disk {} counts {answer:?}", self.name)
         };
-        Counts {
+        DiskCounters {
             reads: *reads,
             writes: *writes,
             durable_writes: *durable_writes,

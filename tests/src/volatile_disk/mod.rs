@@ -28,7 +28,7 @@ mod disk;
 mod serve;
 
 pub use cache::{BLOCK_BYTES, Keep, SECTOR_BYTES};
-pub use device::Counts;
+pub use device::DiskCounters;
 pub use disk::VolatileDisk;
 
 use cache::Content;

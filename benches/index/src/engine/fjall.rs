@@ -71,7 +71,7 @@ impl Engine for Fjall {
         Ok(())
     }
 
-    fn figures(&self) -> Result<Value> {
+    fn statistics(&self) -> Result<Value> {
         Ok(json!({ "log_bytes": self.db.journal_disk_space()? }))
     }
 }

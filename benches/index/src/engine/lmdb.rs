@@ -96,7 +96,7 @@ impl Engine for Lmdb {
         Ok(self.env.force_sync()?)
     }
 
-    fn figures(&self) -> Result<Value> {
+    fn statistics(&self) -> Result<Value> {
         Ok(json!({ "live_bytes": self.env.non_free_pages_size()? }))
     }
 }

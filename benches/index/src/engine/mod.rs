@@ -93,7 +93,7 @@ pub trait Engine: Send + Sync {
 
     /// Returns the engine's own statistics. `log_bytes` and `reserve_bytes` are the parts of its
     /// files that hold no records, if the engine reports them.
-    fn figures(&self) -> Result<Value> {
+    fn statistics(&self) -> Result<Value> {
         Ok(Value::Null)
     }
 }

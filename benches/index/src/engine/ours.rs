@@ -61,25 +61,25 @@ impl Engine for Ours {
         Ok(self.db.write_back()?)
     }
 
-    fn figures(&self) -> Result<Value> {
-        let figures = self.db.figures();
-        let segment_bytes = u64::from(figures.space.segment_bytes);
+    fn statistics(&self) -> Result<Value> {
+        let statistics = self.db.statistics();
+        let segment_bytes = u64::from(statistics.space.segment_bytes);
         Ok(json!({
-            "log_bytes": self.db.figures().log_bytes,
-            "reserve_bytes": u64::from(figures.space.free_segments) * segment_bytes,
-            "segments_bytes": u64::from(figures.space.segments) * segment_bytes,
-            "live_bytes": figures.space.live_bytes,
-            "delta_bytes": figures.delta_bytes,
-            "content_bytes": figures.content_bytes,
-            "image_reads": figures.image_reads,
-            "segment_written_bytes": figures.segment_written_bytes,
-            "folds": figures.upkeep.folds,
-            "patches": figures.upkeep.patches,
-            "moved_bytes": figures.upkeep.moved_bytes,
-            "checkpoint_bytes": figures.upkeep.checkpoint_bytes,
-            "carried": figures.upkeep.carried,
-            "checkpoints": figures.upkeep.checkpoints,
-            "cleaned_segments": figures.upkeep.cleaned_segments,
+            "log_bytes": self.db.statistics().log_bytes,
+            "reserve_bytes": u64::from(statistics.space.free_segments) * segment_bytes,
+            "segments_bytes": u64::from(statistics.space.segments) * segment_bytes,
+            "live_bytes": statistics.space.live_bytes,
+            "delta_bytes": statistics.delta_bytes,
+            "content_bytes": statistics.content_bytes,
+            "image_reads": statistics.image_reads,
+            "segment_written_bytes": statistics.segment_written_bytes,
+            "folds": statistics.maintenance.consolidations,
+            "patches": statistics.maintenance.patches,
+            "moved_bytes": statistics.maintenance.moved_bytes,
+            "checkpoint_bytes": statistics.maintenance.checkpoint_bytes,
+            "carried": statistics.maintenance.relogged,
+            "checkpoints": statistics.maintenance.checkpoints,
+            "cleaned_segments": statistics.maintenance.cleaned_segments,
         }))
     }
 }

@@ -18,7 +18,7 @@ use crate::layers::log::{Log, LogConfig};
 use crate::layers::mirror::superblock::Candidate;
 use crate::layers::mirror::{Mirror, MirrorConfig, SideToOpen};
 use crate::layers::passthrough::{Passthrough, PassthroughConfig};
-use crate::layers::queue::{Queue, QueueConfig};
+use crate::layers::queue::{QueueConfig, QueueLayer};
 use crate::layers::rate::{Rate, RateConfig};
 use crate::layers::shard::{Shard, ShardConfig};
 use crate::layers::stats::{Stats, StatsConfig};
@@ -204,7 +204,7 @@ impl Node {
             }
             Node::Delay(c) => Rc::new(Fault::new(rt, below(), c.plan(), seed_of(c.seed))),
             Node::Error(c) => Rc::new(Fault::new(rt, below(), c.plan(), seed_of(c.seed))),
-            Node::Queue(config) => Rc::new(Queue::new(rt, below(), config)?),
+            Node::Queue(config) => Rc::new(QueueLayer::new(rt, below(), config)?),
             Node::Rate(config) => Rc::new(Rate::new(rt, below(), config)),
             // On a runtime with threads, `shards` opens the shard instead.
             Node::Shard(_) => Rc::new(Shard::here(below())),

@@ -11,10 +11,10 @@ use std::rc::Rc;
 use bimetal_rt::Rt;
 
 use super::{Graph, Node, OpenOptions, Stack};
-use crate::device::{Device, Figure, LocalFuture};
+use crate::device::{Device, LocalFuture, Statistic};
 use crate::error::{IoError, OpenError};
 use crate::layers::cache::HEALTH_LOST;
-use crate::layers::shard::{NamedFigure, Seen, Shard, Subtree};
+use crate::layers::shard::{NamedStatistic, Seen, Shard, Subtree};
 
 /// Returns true if a shard gets its own thread, which is not the case in virtual time.
 pub(super) fn have_threads(rt: &Rt) -> bool {
@@ -52,15 +52,15 @@ impl Subtree for OnThread {
 
     fn look(&self) -> Vec<Seen> {
         let here = self.stack.devices().map(|(name, device)| {
-            let mut figures: Vec<NamedFigure> = Vec::new();
-            device.figures(&mut figures);
+            let mut statistics: Vec<NamedStatistic> = Vec::new();
+            device.statistics(&mut statistics);
             let node = &self.part.nodes[name];
             Seen {
                 name: name.to_owned(),
                 kind: node.kind(),
                 children: node.children().into_iter().map(str::to_owned).collect(),
                 size_bytes: device.geometry().size_bytes,
-                figures,
+                statistics,
             }
         });
         here.chain(self.stack.beyond()).collect()
@@ -119,15 +119,15 @@ impl Stack {
     }
 
     /// Returns the statistics of the buffer cache `name`, on whichever thread it runs.
-    pub fn cache_figures(&self, name: &str) -> Option<Vec<NamedFigure>> {
+    pub fn cache_statistics(&self, name: &str) -> Option<Vec<NamedStatistic>> {
         if let Some(cache) = self.cache(name) {
-            let mut figures = Vec::new();
-            cache.figures(&mut figures);
-            return Some(figures);
+            let mut statistics = Vec::new();
+            cache.statistics(&mut statistics);
+            return Some(statistics);
         }
         let mut beyond = self.beyond().into_iter();
         let found = beyond.find(|seen| seen.name == name && seen.kind == "cache");
-        found.map(|seen| seen.figures)
+        found.map(|seen| seen.statistics)
     }
 
     /// Acknowledges on behalf of the operator the data that the buffer cache `name` has lost.
@@ -137,11 +137,13 @@ impl Stack {
         if let Some(cache) = self.cache(name) {
             return Some(cache.accept_loss());
         }
-        let figures = self.cache_figures(name)?;
+        let statistics = self.cache_statistics(name)?;
         let shards = self.shards.borrow();
         let is_told = shards.values().any(|shard| shard.accept_loss(name));
-        let lost = Figure::State(HEALTH_LOST.to_owned());
-        let had_lost = figures.iter().any(|(_, _, figure)| *figure == lost);
+        let lost = Statistic::State(HEALTH_LOST.to_owned());
+        let had_lost = statistics
+            .iter()
+            .any(|(_, _, statistic)| *statistic == lost);
         Some(is_told && had_lost)
     }
 }

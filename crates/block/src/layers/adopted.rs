@@ -14,7 +14,7 @@ use std::rc::Rc;
 use bimetal_rt::Payload;
 use serde::Deserialize;
 
-use crate::device::{Device, Figure, FigureVisitor, IoFuture};
+use crate::device::{Device, IoFuture, Statistic, StatisticVisitor};
 use crate::error::OpenError;
 use crate::extents::ExtentList;
 use crate::geometry::Geometry;
@@ -45,7 +45,7 @@ pub enum On {
 
 /// Address mapping of an adopted disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct AdoptedLayout {
     /// Length of the head; the disk begins at this offset.
     pub head_bytes: u64,
     /// Length of the disk.
@@ -65,14 +65,14 @@ pub struct Piece {
     pub range: Range<u64>,
 }
 
-impl Layout {
+impl AdoptedLayout {
     /// Returns the layout over devices of these sizes, or `None` if the metadata device has no room
     /// for a head and a tail.
-    pub fn of(data_bytes: u64, metadata_bytes: u64) -> Option<Layout> {
+    pub fn of(data_bytes: u64, metadata_bytes: u64) -> Option<AdoptedLayout> {
         let whole = |bytes: u64| bytes - bytes % BLOCK_BYTES;
         let tail_offset = whole(metadata_bytes).checked_sub(BLOCK_BYTES)?;
         let head_bytes = tail_offset - tail_offset % HEAD_ALIGNMENT;
-        (head_bytes > 0).then_some(Layout {
+        (head_bytes > 0).then_some(AdoptedLayout {
             head_bytes,
             data_bytes: whole(data_bytes),
             tail_offset,
@@ -107,7 +107,7 @@ impl Layout {
 pub struct Adopted {
     data: Rc<dyn Device>,
     metadata: Rc<dyn Device>,
-    layout: Layout,
+    layout: AdoptedLayout,
     geometry: Geometry,
     requests: Cell<u64>,
     split_requests: Cell<u64>,
@@ -123,7 +123,7 @@ impl Adopted {
         let (of_data, of_metadata) = (data.geometry(), metadata.geometry());
         let whole = of_data.check_whole();
         whole.map_err(|error| OpenError::new(format!("its data device {}", error.message)))?;
-        let layout = Layout::of(of_data.size_bytes, of_metadata.size_bytes);
+        let layout = AdoptedLayout::of(of_data.size_bytes, of_metadata.size_bytes);
         let layout = layout.ok_or_else(|| {
             OpenError::new(format!(
                 "its metadata device has {}, and needs more than {}",
@@ -235,10 +235,10 @@ impl Device for Adopted {
         known.into_iter().flatten().reduce(|sum, more| sum + more)
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
-        out.figure("", "requests", Figure::Counter(self.requests.get()));
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
+        out.statistic("", "requests", Statistic::Counter(self.requests.get()));
         let split = self.split_requests.get();
-        out.figure("", "split_requests", Figure::Counter(split));
+        out.statistic("", "split_requests", Statistic::Counter(split));
     }
 }
 
@@ -272,16 +272,16 @@ mod tests {
 
     #[test]
     fn the_disk_lies_between_a_whole_number_of_mib_and_the_tail() {
-        let layout = Layout::of(100 * KIB, 5 * MIB).expect("there is room");
+        let layout = AdoptedLayout::of(100 * KIB, 5 * MIB).expect("there is room");
         // The last block of the 5 MiB is the tail, so the head has only 4 MiB.
         assert_eq!(layout.head_bytes, 4 * MIB);
         assert_eq!(layout.tail_offset, 5 * MIB - 4 * KIB);
         assert_eq!(layout.size_bytes(), 4 * MIB + 104 * KIB);
-        assert_eq!(Layout::of(100 * KIB, MIB), None);
-        assert!(Layout::of(100 * KIB, MIB + 4 * KIB).is_some());
-        assert_eq!(Layout::of(100 * KIB, 100), None);
+        assert_eq!(AdoptedLayout::of(100 * KIB, MIB), None);
+        assert!(AdoptedLayout::of(100 * KIB, MIB + 4 * KIB).is_some());
+        assert_eq!(AdoptedLayout::of(100 * KIB, 100), None);
         // Incomplete blocks are not used.
-        let odd = Layout::of(4 * KIB + 17, 2 * MIB + 5 * KIB).expect("there is room");
+        let odd = AdoptedLayout::of(4 * KIB + 17, 2 * MIB + 5 * KIB).expect("there is room");
         assert_eq!((odd.data_bytes, odd.tail_offset), (4 * KIB, 2 * MIB));
         let pieces: Vec<_> = layout
             .pieces(4 * MIB - 8 * KIB..layout.size_bytes())

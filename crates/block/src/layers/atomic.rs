@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use bimetal_rt::{Payload, Rt};
 
-use crate::device::{Device, FigureVisitor, IoFuture};
+use crate::device::{Device, IoFuture, StatisticVisitor};
 use crate::error::IoError;
 use crate::extents::ExtentList;
 use crate::geometry::{Geometry, GrowingGeometry};
@@ -256,8 +256,8 @@ impl Device for AtomicUnit {
         self.below.interruptions()
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
-        self.below.figures(out);
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
+        self.below.statistics(out);
     }
 }
 

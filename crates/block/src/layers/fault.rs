@@ -19,7 +19,7 @@ use bimetal_rt::sync::Event;
 use bimetal_rt::{Instant, Rng, Rt};
 use serde::{Deserialize, Deserializer};
 
-use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
 use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{IoResult, Op, PerOp, Request};
@@ -484,20 +484,20 @@ impl Device for Fault {
         self.below.interruptions()
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
         let mut count = |name, cell: &Cell<u64>| {
-            out.figure("", name, Figure::Counter(cell.get()));
+            out.statistic("", name, Statistic::Counter(cell.get()));
         };
         count("delayed_requests", &self.delayed_requests);
         count("hung_requests", &self.hung_requests);
         count("failed_requests", &self.failed_requests);
         let inside = self.control.inside() as f64;
-        out.figure("", "in_flight_requests", Figure::Gauge(inside));
+        out.statistic("", "in_flight_requests", Statistic::Gauge(inside));
         let state = match (self.control.broken(), self.control.is_frozen()) {
             (Some(_), _) => "broken",
             (None, true) => "frozen",
             (None, false) => "normal",
         };
-        out.figure("", "state", Figure::State(state.to_owned()));
+        out.statistic("", "state", Statistic::State(state.to_owned()));
     }
 }

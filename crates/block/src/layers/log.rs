@@ -24,7 +24,7 @@ use bimetal_rt::sync::Event;
 use bimetal_rt::{Instant, Rt, Task};
 use serde::Deserialize;
 
-use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
 use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::{Flags, IoResult, Op, Request};
@@ -349,8 +349,8 @@ impl Device for Log {
         self.below.interruptions()
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
-        out.figure("", "requests", Figure::Counter(self.requests.get()));
-        out.figure("", "lost_lines", Figure::Counter(self.sink.lost_lines()));
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
+        out.statistic("", "requests", Statistic::Counter(self.requests.get()));
+        out.statistic("", "lost_lines", Statistic::Counter(self.sink.lost_lines()));
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use serde::Deserialize;
 
-use crate::device::{Device, Figure, FigureVisitor, IoFuture};
+use crate::device::{Device, IoFuture, Statistic, StatisticVisitor};
 use crate::geometry::Geometry;
 use crate::request::Request;
 
@@ -66,7 +66,7 @@ impl Device for Passthrough {
         self.below.interruptions()
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
-        out.figure("", "requests", Figure::Counter(self.requests.get()));
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
+        out.statistic("", "requests", Statistic::Counter(self.requests.get()));
     }
 }

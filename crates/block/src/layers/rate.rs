@@ -10,7 +10,7 @@ use std::rc::Rc;
 use bimetal_rt::{Instant, Rt};
 use serde::Deserialize;
 
-use crate::device::{Device, Figure, FigureVisitor, IoFuture};
+use crate::device::{Device, IoFuture, Statistic, StatisticVisitor};
 use crate::geometry::Geometry;
 use crate::request::{IoResult, Op, Request};
 use crate::token_bucket::TokenBucket;
@@ -156,9 +156,9 @@ impl Device for Rate {
         self.below.interruptions()
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
         let waited = self.waited_requests.get();
-        out.figure("", "waited_requests", Figure::Counter(waited));
-        out.figure("", "waited_ns", Figure::Counter(self.waited_ns.get()));
+        out.statistic("", "waited_requests", Statistic::Counter(waited));
+        out.statistic("", "waited_ns", Statistic::Counter(self.waited_ns.get()));
     }
 }

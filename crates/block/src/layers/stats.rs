@@ -12,7 +12,7 @@ use bimetal_rt::Rt;
 use hdrhistogram::Histogram;
 use serde::Deserialize;
 
-use crate::device::{Device, Figure, FigureVisitor, IoFuture};
+use crate::device::{Device, IoFuture, Statistic, StatisticVisitor};
 use crate::geometry::Geometry;
 use crate::request::{IoResult, Op, PerOp, Request};
 
@@ -151,17 +151,17 @@ impl Device for Stats {
         self.below.interruptions()
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
         for op in Op::ALL {
             let summary = self.summary(op);
             if summary.requests == 0 {
                 continue;
             }
-            let mut count = |name, value| out.figure(op.name(), name, Figure::Counter(value));
+            let mut count = |name, value| out.statistic(op.name(), name, Statistic::Counter(value));
             count("requests", summary.requests);
             count("errors", summary.errors);
             count("bytes", summary.bytes);
-            let mut gauge = |name, ns| out.figure(op.name(), name, Figure::Gauge(ns as f64));
+            let mut gauge = |name, ns| out.statistic(op.name(), name, Statistic::Gauge(ns as f64));
             gauge("p50_ns", summary.p50_ns);
             gauge("p99_ns", summary.p99_ns);
             gauge("p999_ns", summary.p999_ns);

@@ -14,7 +14,7 @@ use bimetal_rt::Payload;
 use bimetal_rt::turn::{count_steps, give_way};
 use serde::Deserialize;
 
-use crate::device::{Device, Figure, FigureVisitor, IoFuture};
+use crate::device::{Device, IoFuture, Statistic, StatisticVisitor};
 use crate::error::{IoError, OpenError};
 use crate::extents::ExtentList;
 use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
@@ -63,7 +63,7 @@ impl StripeConfig {
 
 /// Address mapping of a stripe: unit `k` of the stripe is unit `k / N` of child `k % N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct StripeLayout {
     children: u64,
     unit_bytes: u64,
 }
@@ -79,15 +79,15 @@ pub struct Piece {
     pub range: Range<u64>,
 }
 
-impl Layout {
+impl StripeLayout {
     /// Creates a layout over `children` devices, at least one, in units of `unit_bytes`, a power of
     /// two.
     ///
     /// # Panics
     /// When there is no child or the unit is no power of two.
-    pub fn new(children: usize, unit_bytes: u64) -> Layout {
+    pub fn new(children: usize, unit_bytes: u64) -> StripeLayout {
         assert!(children > 0 && unit_bytes.is_power_of_two());
-        Layout {
+        StripeLayout {
             children: children as u64,
             unit_bytes,
         }
@@ -136,7 +136,7 @@ impl Layout {
 /// A stripe; see the module.
 pub struct Stripe {
     children: Vec<Rc<dyn Device>>,
-    layout: Layout,
+    layout: StripeLayout,
     geometry: Geometry,
     requests: Cell<u64>,
     split_requests: Cell<u64>,
@@ -148,7 +148,7 @@ impl Stripe {
     /// # Errors
     /// When a child is smaller than one unit.
     pub fn new(children: Vec<Rc<dyn Device>>, unit_bytes: u64) -> Result<Stripe, OpenError> {
-        let layout = Layout::new(children.len(), unit_bytes);
+        let layout = StripeLayout::new(children.len(), unit_bytes);
         let stacked = Geometry::stacked(children.iter().map(|child| child.geometry()));
         let geometry = Geometry {
             size_bytes: layout.size_bytes(stacked.size_bytes),
@@ -346,10 +346,10 @@ impl Device for Stripe {
         known.reduce(|sum, more| sum + more)
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
-        out.figure("", "requests", Figure::Counter(self.requests.get()));
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
+        out.statistic("", "requests", Statistic::Counter(self.requests.get()));
         let split = self.split_requests.get();
-        out.figure("", "split_requests", Figure::Counter(split));
+        out.statistic("", "split_requests", Statistic::Counter(split));
     }
 }
 
@@ -366,7 +366,7 @@ mod tests {
     /// ```
     #[test]
     fn pieces_follow_the_picture() {
-        let layout = Layout::new(3, 4);
+        let layout = StripeLayout::new(3, 4);
         let pieces: Vec<_> = layout
             .pieces(3..14)
             .map(|p| (p.child, p.child_offset, p.range))
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn every_range_is_contiguous_on_every_child() {
         for (children, unit) in [(1, 4), (2, 1), (3, 4), (5, 2)] {
-            let layout = Layout::new(children, unit);
+            let layout = StripeLayout::new(children, unit);
             for start in 0..40 {
                 for end in start..40 {
                     let mut position = start;

@@ -24,7 +24,7 @@ use bimetal_rt::{Instant, Rt, Sleep, Task};
 use serde::Deserialize;
 use slab::Slab;
 
-use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
 use crate::document::{ConfigError, Section};
 use crate::error::IoError;
 use crate::geometry::Geometry;
@@ -118,7 +118,7 @@ enum Stage {
 }
 
 /// State shared by the device, its requests and the pump.
-struct State {
+struct TimingState {
     rt: Rt,
     model: RefCell<Box<dyn TimingModel + Send>>,
     slots: RefCell<Slab<Slot>>,
@@ -155,9 +155,14 @@ impl Lateness {
     }
 }
 
-impl State {
+impl TimingState {
     /// Submits a command to the model.
-    fn start(self: &Rc<State>, kind: CommandKind, request: &Request, place: Permit) -> Ticket {
+    fn start(
+        self: &Rc<TimingState>,
+        kind: CommandKind,
+        request: &Request,
+        place: Permit,
+    ) -> Ticket {
         let slot = Slot {
             stage: Stage::Waiting(None),
             _place: place,
@@ -245,7 +250,7 @@ impl State {
 
 /// A future of a request inside the model, which completes when the model has finished the command.
 struct Ticket {
-    state: Rc<State>,
+    state: Rc<TimingState>,
     key: usize,
 }
 
@@ -283,7 +288,7 @@ pub struct Timing {
     of: ModelType,
     below: Rc<dyn Device>,
     geometry: Geometry,
-    state: Rc<State>,
+    state: Rc<TimingState>,
     closed: Cell<bool>,
     /// Task that runs as long as the device exists.
     _pump: Task<()>,
@@ -309,7 +314,7 @@ impl Timing {
             Parameters::Flash(_) => ModelType::Flash,
         };
         let model = parameters.build(size_bytes, seed)?;
-        let state = Rc::new(State {
+        let state = Rc::new(TimingState {
             rt: rt.clone(),
             model: RefCell::new(model),
             slots: RefCell::new(Slab::with_capacity(64)),
@@ -358,7 +363,7 @@ impl Timing {
 
 /// The pump: at every wake-up it advances the model to the current time. It holds its state weakly,
 /// because the state holds its waker.
-async fn pump(state: Weak<State>) {
+async fn pump(state: Weak<TimingState>) {
     std::future::poll_fn(|context| {
         let Some(state) = state.upgrade() else {
             return Poll::Ready(());
@@ -433,16 +438,16 @@ impl Device for Timing {
         self.below.interruptions()
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
         let counters = self.counters();
-        out.figure(
+        out.statistic(
             "",
             "in_flight_requests",
-            Figure::Gauge(self.in_flight() as f64),
+            Statistic::Gauge(self.in_flight() as f64),
         );
         let lateness = self.lateness();
-        out.figure("", "late_ns_max", Figure::Gauge(lateness.max_ns as f64));
-        let mut count = |name, value| out.figure("", name, Figure::Counter(value));
+        out.statistic("", "late_ns_max", Statistic::Gauge(lateness.max_ns as f64));
+        let mut count = |name, value| out.statistic("", name, Statistic::Counter(value));
         count("late_events", lateness.events);
         count("late_ns", lateness.total_ns);
         match self.of {

@@ -14,7 +14,7 @@ use bimetal_rt::Rt;
 use bimetal_rt::net::Address;
 use serde::{Deserialize, Deserializer, de};
 
-use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
 use crate::error::{IoError, OpenError};
 use crate::extents::ExtentList;
 use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
@@ -338,26 +338,26 @@ impl Device for BrpDevice {
     }
 
     fn interruptions(&self) -> Option<u64> {
-        Some(self.session.figures().instances)
+        Some(self.session.statistics().instances)
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
-        let figures = self.session.figures();
-        let health = match figures.paths {
-            _ if figures.is_over => "offline",
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
+        let statistics = self.session.statistics();
+        let health = match statistics.paths {
+            _ if statistics.is_over => "offline",
             0 => "connecting",
             _ => "healthy",
         };
-        out.figure("", "health", Figure::State(health.to_owned()));
-        out.figure("", "connections", Figure::Gauge(figures.paths as f64));
-        let requests = figures.requests as f64;
-        out.figure("", "requests_in_flight", Figure::Gauge(requests));
+        out.statistic("", "health", Statistic::State(health.to_owned()));
+        out.statistic("", "connections", Statistic::Gauge(statistics.paths as f64));
+        let requests = statistics.requests as f64;
+        out.statistic("", "requests_in_flight", Statistic::Gauge(requests));
         for (name, count) in [
-            ("connections_broken", figures.paths_broken),
-            ("servers_restarted", figures.instances),
-            ("sends", figures.sends),
+            ("connections_broken", statistics.paths_broken),
+            ("servers_restarted", statistics.instances),
+            ("sends", statistics.sends),
         ] {
-            out.figure("", name, Figure::Counter(count));
+            out.statistic("", name, Statistic::Counter(count));
         }
     }
 }

@@ -25,7 +25,7 @@ use bimetal_rt::net::{Address, Stream};
 use bimetal_rt::{Payload, Rt, Task};
 use serde::{Deserialize, Deserializer, de};
 
-use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
 use crate::error::{IoError, OpenError};
 use crate::extents::ExtentList;
 use crate::geometry::{Geometry, TRANSFER_BYTES_MAX};
@@ -519,7 +519,7 @@ impl Device for RemoteDevice {
         Some(self.shared.breaks.get())
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
         let used = self.shared.channels_used().iter();
         let health = if used.clone().all(|channel| channel.is_online()) {
             "healthy"
@@ -528,16 +528,16 @@ impl Device for RemoteDevice {
         } else {
             "connecting"
         };
-        out.figure("", "health", Figure::State(health.to_owned()));
+        out.statistic("", "health", Statistic::State(health.to_owned()));
         let channels = &self.shared.channels;
         let online = channels.iter().filter(|channel| channel.is_online());
-        out.figure("", "connections", Figure::Gauge(online.count() as f64));
+        out.statistic("", "connections", Statistic::Gauge(online.count() as f64));
         let requests: usize = channels.iter().map(|channel| channel.requests()).sum();
-        out.figure("", "requests_in_flight", Figure::Gauge(requests as f64));
-        out.figure(
+        out.statistic("", "requests_in_flight", Statistic::Gauge(requests as f64));
+        out.statistic(
             "",
             "connections_broken",
-            Figure::Counter(self.shared.breaks.get()),
+            Statistic::Counter(self.shared.breaks.get()),
         );
     }
 }

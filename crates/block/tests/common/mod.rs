@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use bimetal_block::graph::{OpenOptions, Stack, read_graph};
-use bimetal_block::{Device, Figure, Flags, IoFuture, IoResult, Request};
+use bimetal_block::{Device, Flags, IoFuture, IoResult, Request, Statistic};
 use bimetal_rt::{Rt, VirtualOptions};
 
 /// A runtime in virtual time that polls in a shuffled order.
@@ -48,16 +48,16 @@ pub async fn timed(rt: Rt, device: Rc<dyn Device>, request: Request) -> (IoResul
 }
 
 /// A counter or gauge of the device itself.
-pub fn figure(device: &Rc<dyn Device>, name: &str) -> f64 {
-    let mut figures: Vec<(String, String, Figure)> = Vec::new();
-    device.figures(&mut figures);
-    let found = figures
+pub fn statistic(device: &Rc<dyn Device>, name: &str) -> f64 {
+    let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
+    device.statistics(&mut statistics);
+    let found = statistics
         .iter()
         .find(|(part, n, _)| part.is_empty() && n == name);
-    match found.unwrap_or_else(|| panic!("no figure {name} in {figures:?}")) {
-        (_, _, Figure::Counter(value)) => *value as f64,
-        (_, _, Figure::Gauge(value)) => *value,
-        (_, _, Figure::State(state)) => panic!("{name} is the state {state}"),
+    match found.unwrap_or_else(|| panic!("no figure {name} in {statistics:?}")) {
+        (_, _, Statistic::Counter(value)) => *value as f64,
+        (_, _, Statistic::Gauge(value)) => *value,
+        (_, _, Statistic::State(state)) => panic!("{name} is the state {state}"),
     }
 }
 

@@ -125,7 +125,7 @@ pub async fn open_without(
 }
 
 /// Waits until the volume has `sides` sides and all of them are in sync.
-pub async fn until_whole(rt: &Rt, mirror: &Mirror, sides: usize) {
+pub async fn until_complete(rt: &Rt, mirror: &Mirror, sides: usize) {
     for _ in 0..600 {
         let status = mirror.status();
         if !status.degraded && status.sides.len() == sides {

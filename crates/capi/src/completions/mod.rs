@@ -24,12 +24,12 @@ pub(crate) type Completion = (User, Result<(), Failure>);
 /// Queue of completions; see the module documentation.
 #[derive(Default)]
 pub(crate) struct Completions {
-    state: Mutex<State>,
+    state: Mutex<CompletionState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct CompletionState {
     ready: VecDeque<Completion>,
     /// Number of requests that were submitted and not reaped.
     admitted: usize,
@@ -39,7 +39,7 @@ struct State {
 }
 
 impl Completions {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CompletionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -82,7 +82,7 @@ impl Completions {
     ) -> usize {
         let mut state = self.lock();
         if state.ready.len() < min {
-            let lacks = |state: &mut State| state.ready.len() < min;
+            let lacks = |state: &mut CompletionState| state.ready.len() < min;
             state = match timeout {
                 None => {
                     let waited = self.changed.wait_while(state, lacks);

@@ -66,7 +66,7 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let place = Place::make(args.dir.as_deref())?;
+    let place = Folder::make(args.dir.as_deref())?;
     let file = place.path.join("demo.toml");
     let text = configuration(args.seed);
     fs::write(&file, &text).with_context(|| file.display().to_string())?;
@@ -202,20 +202,20 @@ async fn draw_until_done(
 }
 
 /// The directory of the demo, removed at the end unless the user named it.
-struct Place {
+struct Folder {
     path: PathBuf,
     keep: bool,
 }
 
-impl Place {
-    fn make(wanted: Option<&Path>) -> Result<Place> {
+impl Folder {
+    fn make(wanted: Option<&Path>) -> Result<Folder> {
         let Some(path) = wanted else {
             let path = std::env::temp_dir().join(format!("bimetal-demo-{}", std::process::id()));
             fs::DirBuilder::new()
                 .mode(0o700)
                 .create(&path)
                 .with_context(|| format!("cannot make {}; use --dir", path.display()))?;
-            return Ok(Place { path, keep: false });
+            return Ok(Folder { path, keep: false });
         };
         fs::create_dir_all(wanted.unwrap_or(path))
             .with_context(|| format!("cannot make {}", path.display()))?;
@@ -225,14 +225,14 @@ impl Place {
             "{}: not empty; the demo wants a directory for itself",
             path.display()
         );
-        Ok(Place {
+        Ok(Folder {
             path: path.to_owned(),
             keep: true,
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for Folder {
     fn drop(&mut self) {
         if !self.keep {
             // A failed removal leaves files in the temporary directory, which does not make the

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::Figure;
+use bimetal_block::Statistic;
 use bimetal_block::units::show_size;
 use serde_json::{Value, json};
 
@@ -150,12 +150,12 @@ impl Screen {
                 "write": counts.writes.to_json(),
                 "read": counts.reads.to_json(),
                 "errors": counts.errors,
-                "turned_away": counts.turned_away,
+                "rejected": counts.rejected,
             })
         };
         let mirror = targets.last().map(|target| {
-            let figures = target.figures();
-            number(&figures, "", "exposed_bytes_peak")
+            let statistics = target.statistics();
+            number(&statistics, "", "exposed_bytes_peak")
         });
         json!({
             "version": 1,
@@ -246,9 +246,9 @@ impl Screen {
 
     /// Formats the exposure and the sides of a mirror; empty for other devices.
     fn sides(&self, target: &Target) -> Vec<String> {
-        let figures = target.figures();
+        let statistics = target.statistics();
         let mut names: Vec<&str> = Vec::new();
-        for (part, name, _) in &figures {
+        for (part, name, _) in &statistics {
             if name == "mode" && !part.is_empty() {
                 names.push(part);
             }
@@ -256,25 +256,26 @@ impl Screen {
         if names.is_empty() {
             return Vec::new();
         }
-        let exposed = number(&figures, "", "exposed_bytes");
+        let exposed = number(&statistics, "", "exposed_bytes");
         let mut lines = vec![format!(
             "{}: on one side only {} for {} (limits 64 MiB, 5 s), peak {}",
             target.title,
             show_size(exposed as u64),
-            show_latency((number(&figures, "", "exposed_seconds") * 1e9) as u64),
-            show_size(number(&figures, "", "exposed_bytes_peak") as u64),
+            show_latency((number(&statistics, "", "exposed_seconds") * 1e9) as u64),
+            show_size(number(&statistics, "", "exposed_bytes_peak") as u64),
         )];
         for name in names {
-            let lag_s = number(&figures, name, "lag_seconds");
-            let frozen = number(&figures, name, "stuck") > 0.0 && lag_s * 1e9 >= FROZEN_NS as f64;
-            let mode = word(&figures, name, "mode");
+            let lag_s = number(&statistics, name, "lag_seconds");
+            let frozen =
+                number(&statistics, name, "stuck") > 0.0 && lag_s * 1e9 >= FROZEN_NS as f64;
+            let mode = word(&statistics, name, "mode");
             let state = if frozen { "FROZEN" } else { mode };
             let tone = match (frozen, mode) {
                 (true, _) => Tone::Bad,
                 (false, "in time") => Tone::Good,
                 (false, _) => Tone::Warn,
             };
-            let waiting = number(&figures, name, "waiting_bytes");
+            let waiting = number(&statistics, name, "waiting_bytes");
             let mut line = format!(
                 "  side {name}  {}  waiting {}",
                 self.terminal.paint(tone, &format!("{state:<8}")),
@@ -311,32 +312,36 @@ fn failures(targets: &[Rc<Target>]) -> Vec<String> {
                 target.title, counts.errors
             ));
         }
-        if counts.turned_away > 0 {
+        if counts.rejected > 0 {
             lines.push(format!(
                 "{}: {} requests were not sent, too many waited: the load is more than it can take",
-                target.title, counts.turned_away
+                target.title, counts.rejected
             ));
         }
     }
     lines
 }
 
-fn find<'a>(figures: &'a [(String, String, Figure)], part: &str, name: &str) -> Option<&'a Figure> {
-    let mut found = figures.iter().filter(|(p, n, _)| p == part && n == name);
-    found.next().map(|(_, _, figure)| figure)
+fn find<'a>(
+    statistics: &'a [(String, String, Statistic)],
+    part: &str,
+    name: &str,
+) -> Option<&'a Statistic> {
+    let mut found = statistics.iter().filter(|(p, n, _)| p == part && n == name);
+    found.next().map(|(_, _, statistic)| statistic)
 }
 
-fn number(figures: &[(String, String, Figure)], part: &str, name: &str) -> f64 {
-    match find(figures, part, name) {
-        Some(Figure::Counter(count)) => *count as f64,
-        Some(Figure::Gauge(value)) => *value,
-        Some(Figure::State(_)) | None => 0.0,
+fn number(statistics: &[(String, String, Statistic)], part: &str, name: &str) -> f64 {
+    match find(statistics, part, name) {
+        Some(Statistic::Counter(count)) => *count as f64,
+        Some(Statistic::Gauge(value)) => *value,
+        Some(Statistic::State(_)) | None => 0.0,
     }
 }
 
-fn word<'a>(figures: &'a [(String, String, Figure)], part: &str, name: &str) -> &'a str {
-    match find(figures, part, name) {
-        Some(Figure::State(word)) => word,
+fn word<'a>(statistics: &'a [(String, String, Statistic)], part: &str, name: &str) -> &'a str {
+    match find(statistics, part, name) {
+        Some(Statistic::State(word)) => word,
         _ => "",
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::{BLOCK_BYTES, Device, Figure, Flags, IoError, Request};
+use bimetal_block::{BLOCK_BYTES, Device, Flags, IoError, Request, Statistic};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Instant, Rng, Rt};
 
@@ -49,11 +49,11 @@ pub(super) struct Target {
     /// Arrival times and numbers of the requests in flight.
     outstanding: RefCell<BTreeSet<(Instant, u64)>>,
     sent: Cell<u64>,
-    counts: RefCell<Counts>,
+    counts: RefCell<Measured>,
 }
 
 /// Results of a measurement.
-pub(super) struct Counts {
+pub(super) struct Measured {
     /// Latencies of writes, from arrival to completion.
     pub(super) writes: Latencies,
     /// Latencies of reads.
@@ -63,7 +63,7 @@ pub(super) struct Counts {
     /// Error of the first failed request.
     pub(super) first_error: Option<IoError>,
     /// Number of requests not sent because too many were in flight.
-    pub(super) turned_away: u64,
+    pub(super) rejected: u64,
     /// Latency of the slowest request in each past step, newest last.
     pub(super) steps: VecDeque<Option<u64>>,
     slowest_in_step_ns: Option<u64>,
@@ -79,12 +79,12 @@ impl Target {
             tasks: TaskGroup::new(rt),
             outstanding: RefCell::default(),
             sent: Cell::new(0),
-            counts: RefCell::new(Counts {
+            counts: RefCell::new(Measured {
                 writes: Latencies::new(),
                 reads: Latencies::new(),
                 errors: 0,
                 first_error: None,
-                turned_away: 0,
+                rejected: 0,
                 steps: VecDeque::with_capacity(STEPS_MAX),
                 slowest_in_step_ns: None,
             }),
@@ -92,7 +92,7 @@ impl Target {
     }
 
     /// Returns the results so far.
-    pub(super) fn counts(&self) -> std::cell::Ref<'_, Counts> {
+    pub(super) fn counts(&self) -> std::cell::Ref<'_, Measured> {
         self.counts.borrow()
     }
 
@@ -104,10 +104,10 @@ impl Target {
     }
 
     /// Returns the statistics of the device.
-    pub(super) fn figures(&self) -> Vec<(String, String, Figure)> {
-        let mut figures = Vec::new();
-        self.device.figures(&mut figures);
-        figures
+    pub(super) fn statistics(&self) -> Vec<(String, String, Statistic)> {
+        let mut statistics = Vec::new();
+        self.device.statistics(&mut statistics);
+        statistics
     }
 
     /// Ends a step of the curve: its value is the highest latency, or the age of the oldest request
@@ -129,7 +129,7 @@ impl Target {
 
     fn send(self: &Rc<Target>, arrival: Instant, request: Request, read: bool) {
         if self.outstanding.borrow().len() >= OUTSTANDING_MAX {
-            self.counts.borrow_mut().turned_away += 1;
+            self.counts.borrow_mut().rejected += 1;
             return;
         }
         let number = self.sent.get();

@@ -5,13 +5,13 @@ use anyhow::Result;
 use bimetal_block::graph::{Graph, Node};
 use bimetal_block::layers::mirror::sides_line;
 use bimetal_block::layers::mirror::superblock::{
-    Leaving, State, Superblock, Table, place_in, short_uuid,
+    Leaving, SideState, Superblock, Table, place_in, short_uuid,
 };
 use serde_json::json;
 
 use super::{AllFacts, superblock_of};
 
-/// State of a side that has been removed from the volume.
+/// SideState of a side that has been removed from the volume.
 const UNLISTED: &str = "not in the volume";
 
 /// Adds the unfinished operations and the differing sides to the facts of the mirrors and their
@@ -28,13 +28,13 @@ pub(super) fn tell(graph: &Graph, all: &mut AllFacts) -> Result<()> {
                 named.push((side.clone(), found));
             }
         }
-        let told_last = |found: &&Superblock| {
+        let last_acknowledged = |found: &&Superblock| {
             let epoch = found.history.current().number;
             (epoch, found.remembered.revision)
         };
         let heard = named.iter().map(|(_, found)| found);
-        let heard = heard.filter(|found| found.state != State::Inconsistent);
-        let Some(newest) = heard.max_by_key(told_last).cloned() else {
+        let heard = heard.filter(|found| found.state != SideState::Inconsistent);
+        let Some(newest) = heard.max_by_key(last_acknowledged).cloned() else {
             continue;
         };
         let unlisted = named.iter().filter(|(_, found)| {
@@ -105,7 +105,7 @@ fn sentence(
         match remembered.leaving(place) {
             None => staying.push(name.clone()),
             Some(Leaving::Now) => operations.push(format!("remove {name}")),
-            Some(Leaving::OnceWhole(new)) => {
+            Some(Leaving::OnceComplete(new)) => {
                 let new = names[new].as_deref().unwrap_or("?");
                 operations.push(format!("replace {name} by {new}"));
             }

@@ -102,8 +102,8 @@ fn check_is_unfinished(path: &Path) -> Result<()> {
 
 /// Refuses a device that does not begin with zeroes, unless `destroys_data` is true.
 fn check_is_empty(path: &Path, storage: &dyn Storage, destroys_data: bool) -> Result<()> {
-    let looked_at = LOOKED_AT_BYTES.min(storage.len_bytes() as usize);
-    let mut start = Aligned::zeroed(looked_at);
+    let examined = LOOKED_AT_BYTES.min(storage.len_bytes() as usize);
+    let mut start = Aligned::zeroed(examined);
     storage
         .read(0, &mut start)
         .map_err(|error| anyhow!("{}: {error}", path.display()))?;

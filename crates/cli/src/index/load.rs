@@ -13,7 +13,7 @@ use bimetal_index::{Batch, Db, Durability, Error, KEY_BYTES_MAX};
 
 use super::form::Form;
 use super::progress::{Progress, Unit};
-use super::records::{self, Bad, Format, Place, Reading, Record, Records};
+use super::records::{self, Bad, Format, Position, Reading, Record, Records};
 use super::volume::open_device;
 use super::{MakeArgs, OpenArgs, failed};
 use bimetal_block::units::show_count;
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     let loaded = loading.finish(outcome)?;
-    if db.figures().log_used_bytes > LOG_LEFT_BYTES {
+    if db.statistics().log_used_bytes > LOG_LEFT_BYTES {
         progress.bar().set_message("writing changes into nodes");
         db.write_back().map_err(|error| {
             let loaded = show_records(loaded);
@@ -212,10 +212,10 @@ fn open_or_make(args: &Args) -> Result<Db> {
 
 /// Returns an error if requested lengths differ from those with which the index was created.
 fn check_geometry(args: &Args, db: &Db) -> Result<()> {
-    let (figures, path) = (db.figures(), args.index.display());
-    let segment_bytes = u64::from(figures.space.segment_bytes);
+    let (statistics, path) = (db.statistics(), args.index.display());
+    let segment_bytes = u64::from(statistics.space.segment_bytes);
     for (flag, asked, has) in [
-        ("log-bytes", args.make.log_bytes, figures.log_bytes_max),
+        ("log-bytes", args.make.log_bytes, statistics.log_bytes_max),
         ("segment-bytes", args.make.segment_bytes, segment_bytes),
     ] {
         if let Some(Size(asked)) = asked
@@ -378,11 +378,11 @@ impl<'a> Loading<'a> {
     }
 }
 
-fn bad(name: &str, place: Place, why: &str) -> Ended {
+fn bad(name: &str, place: Position, why: &str) -> Ended {
     Ended {
         why: match place {
-            Place::Line(line) => anyhow!("{name}:{line}: {why}"),
-            Place::Record { .. } => anyhow!("{name}: {place}: {why}"),
+            Position::Line(line) => anyhow!("{name}:{line}: {why}"),
+            Position::Record { .. } => anyhow!("{name}: {place}: {why}"),
         },
         is_index: false,
     }

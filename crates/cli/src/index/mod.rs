@@ -179,10 +179,10 @@ fn write_group(
 ) -> io::Result<()> {
     let columns = [("", Align::Left), ("", Align::Right), ("", Align::Left)];
     let mut table = Table::new(&columns);
-    for (what, figure, remark) in rows {
+    for (what, statistic, remark) in rows {
         table.row(vec![
             (*what).to_owned(),
-            figure.clone(),
+            statistic.clone(),
             (*remark).to_owned(),
         ]);
     }

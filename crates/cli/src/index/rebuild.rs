@@ -133,7 +133,7 @@ fn to_json(args: &Args, rebuilt: &Rebuilt) -> Value {
         "keys": rebuilt.keys,
         "last_batch": rebuilt.last_batch,
         "proven": rebuilt.is_proven,
-        "looked_at": {
+        "examined": {
             "segments": rebuilt.segments,
             "leaves": rebuilt.leaves,
             "patches": rebuilt.patches,

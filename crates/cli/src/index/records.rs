@@ -58,18 +58,18 @@ fn of_value(why: String) -> Bad {
 
 /// Position of a record in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Position {
     /// Line in which the record begins, from 1.
     Line(u64),
     /// For files without lines: number of the record, from 1, and offset of its first byte, from 0.
     Record { number: u64, offset: u64 },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Line(line) => write!(f, "{line}"),
-            Place::Record { number, offset } => write!(f, "record {number} at byte {offset}"),
+            Position::Line(line) => write!(f, "{line}"),
+            Position::Record { number, offset } => write!(f, "record {number} at byte {offset}"),
         }
     }
 }
@@ -95,7 +95,7 @@ pub(crate) trait Records {
     fn next(&mut self, record: &mut Record) -> Result<bool, Bad>;
 
     /// Returns the position of the last record, whether it was valid or malformed.
-    fn place(&self) -> Place;
+    fn place(&self) -> Position;
 }
 
 /// Returns a reader of the records of `input`.
@@ -246,8 +246,8 @@ impl<R: BufRead> Records for Csv<R> {
         Ok(true)
     }
 
-    fn place(&self) -> Place {
-        Place::Line(self.line)
+    fn place(&self) -> Position {
+        Position::Line(self.line)
     }
 }
 
@@ -300,8 +300,8 @@ impl<R: BufRead> Records for Binary<R> {
         Ok(true)
     }
 
-    fn place(&self) -> Place {
-        Place::Record {
+    fn place(&self) -> Position {
+        Position::Record {
             number: self.number,
             offset: self.offset,
         }
@@ -381,8 +381,8 @@ impl<R: BufRead> Records for KeyLines<R> {
         Ok(true)
     }
 
-    fn place(&self) -> Place {
-        Place::Line(self.lines.number)
+    fn place(&self) -> Position {
+        Position::Line(self.lines.number)
     }
 }
 
@@ -431,8 +431,8 @@ impl<R: BufRead> Records for JsonLines<R> {
         Ok(true)
     }
 
-    fn place(&self) -> Place {
-        Place::Line(self.lines.number)
+    fn place(&self) -> Position {
+        Position::Line(self.lines.number)
     }
 }
 
@@ -448,7 +448,10 @@ mod tests {
     };
 
     /// Keys and values, and the place and reason of the first bad record.
-    type Outcome = (Vec<(Vec<u8>, Vec<u8>, Place)>, Option<(Place, String)>);
+    type Outcome = (
+        Vec<(Vec<u8>, Vec<u8>, Position)>,
+        Option<(Position, String)>,
+    );
 
     fn read_as(format: Format, reading: Reading, input: &[u8]) -> Outcome {
         let mut records = open(format, reading, input);
@@ -467,9 +470,9 @@ mod tests {
     }
 
     fn csv_lines(text: &str) -> (Vec<u64>, Option<(u64, String)>) {
-        let line = |place: Place| match place {
-            Place::Line(line) => line,
-            Place::Record { .. } => panic!("CSV has lines"),
+        let line = |place: Position| match place {
+            Position::Line(line) => line,
+            Position::Record { .. } => panic!("CSV has lines"),
         };
         let (good, bad) = read_as(Format::Csv, READING, text.as_bytes());
         let good = good.iter().map(|(_, _, place)| line(*place)).collect();
@@ -524,7 +527,7 @@ mod tests {
         };
         let (good, bad) = read_as(Format::Csv, reading, b"key,value,other\nkey,value\n");
         assert_eq!((good.len(), bad), (1, None));
-        assert_eq!(good[0].2, Place::Line(2));
+        assert_eq!(good[0].2, Position::Line(2));
         assert_eq!(read_as(Format::Csv, reading, b"").1, None);
     }
 
@@ -539,7 +542,7 @@ mod tests {
             let (good, bad) = read_as(Format::Binary, READING, &whole[..len]);
             let (place, why) = bad.expect("it is cut off");
             let (number, offset) = if len < 11 { (1, 0) } else { (2, 11) };
-            assert_eq!(place, Place::Record { number, offset });
+            assert_eq!(place, Position::Record { number, offset });
             assert_eq!(good.len() as u64, number - 1);
             assert!(why.contains(&format!("byte {len}")), "{why}");
         }
@@ -557,7 +560,7 @@ mod tests {
         assert_eq!(good.len(), 2);
         assert_eq!(good[0].0, key.as_bytes());
         assert_eq!(good[1].0, b"");
-        assert_eq!(bad.map(|(place, _)| place), Some(Place::Line(3)));
+        assert_eq!(bad.map(|(place, _)| place), Some(Position::Line(3)));
     }
 
     #[test]
@@ -573,7 +576,7 @@ mod tests {
             (&[0xFF; 8][..], &b"a\0"[..])
         );
         let (place, why) = bad.expect("it has no value");
-        assert_eq!(place, Place::Line(2));
+        assert_eq!(place, Position::Line(2));
         assert!(why.contains("value") && !why.contains("line"), "{why}");
         for text in [
             "{\"key\":true,\"value\":\"\"}",

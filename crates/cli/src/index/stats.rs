@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use bimetal_block::units::show_size;
-use bimetal_index::{Db, Error, Figures};
+use bimetal_index::{Db, Error, Statistics};
 use serde_json::{Value, json};
 
 use super::progress::{Progress, Unit};
@@ -41,15 +41,15 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let db = args.open.open_read_only(&args.index)?;
     // Read the statistics before counting keys, which fills the memory with nodes.
-    let figures = db.figures();
+    let statistics = db.statistics();
     let keys = args.count.then(|| count(&db)).transpose();
     let keys = keys.map_err(|error| failed(&args.index, &error))?;
     let mut out = std::io::stdout().lock();
     if args.json {
-        let value = to_json(&args.index, keys, space_bytes(&db), &figures);
+        let value = to_json(&args.index, keys, space_bytes(&db), &statistics);
         writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
     } else {
-        print(&mut out, &args.index, keys, space_bytes(&db), &figures)?;
+        print(&mut out, &args.index, keys, space_bytes(&db), &statistics)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -70,7 +70,7 @@ fn count(db: &Db) -> Result<u64, Error> {
 
 /// Returns the number of bytes from the start of the storage to the end of its last segment.
 pub(super) fn space_bytes(db: &Db) -> u64 {
-    let space = db.figures().space;
+    let space = db.statistics().space;
     let segment_bytes = u64::from(space.segment_bytes);
     db.segments_offset() + u64::from(space.segments) * segment_bytes
 }
@@ -85,8 +85,8 @@ struct Segments {
 }
 
 impl Segments {
-    fn of(figures: &Figures) -> Segments {
-        let space = figures.space;
+    fn of(statistics: &Statistics) -> Segments {
+        let space = statistics.space;
         let used = space.segments - space.free_segments - space.log_segments;
         let segment_bytes = u64::from(space.segment_bytes);
         Segments {
@@ -98,43 +98,43 @@ impl Segments {
     }
 }
 
-fn to_json(path: &Path, keys: Option<u64>, space_bytes: u64, figures: &Figures) -> Value {
-    let segments = Segments::of(figures);
-    let upkeep = figures.upkeep;
+fn to_json(path: &Path, keys: Option<u64>, space_bytes: u64, statistics: &Statistics) -> Value {
+    let segments = Segments::of(statistics);
+    let maintenance = statistics.maintenance;
     json!({
         "index": path.display().to_string(),
         "keys": keys,
-        "batches": figures.batches,
+        "batches": statistics.batches,
         "space": {
-            "whole_bytes": space_bytes,
+            "total_bytes": space_bytes,
             "live_bytes": segments.live_bytes,
             "dead_bytes": segments.dead_bytes,
             "reserve_bytes": segments.reserve_bytes,
-            "log_bytes": figures.log_bytes,
-            "segments": figures.space.segments,
-            "free_segments": figures.space.free_segments,
-            "segment_bytes": figures.space.segment_bytes,
+            "log_bytes": statistics.log_bytes,
+            "segments": statistics.space.segments,
+            "free_segments": statistics.space.free_segments,
+            "segment_bytes": statistics.space.segment_bytes,
         },
         "log": {
-            "bytes": figures.log_bytes,
-            "bytes_max": figures.log_bytes_max,
-            "used_bytes": figures.log_used_bytes,
+            "bytes": statistics.log_bytes,
+            "bytes_max": statistics.log_bytes_max,
+            "used_bytes": statistics.log_used_bytes,
         },
-        "memory": { "nodes_bytes": figures.content_bytes, "changes_bytes": figures.delta_bytes },
+        "memory": { "nodes_bytes": statistics.content_bytes, "changes_bytes": statistics.delta_bytes },
         "done": {
-            "image_reads": figures.image_reads,
-            "segment_written_bytes": figures.segment_written_bytes,
-            "folds": upkeep.folds,
-            "folded_rows": upkeep.folded_rows,
-            "patches": upkeep.patches,
-            "splits": upkeep.splits,
-            "joins": upkeep.joins,
-            "blobs": upkeep.blobs,
-            "carried": upkeep.carried,
-            "moved_bytes": upkeep.moved_bytes,
-            "cleaned_segments": upkeep.cleaned_segments,
-            "checkpoints": upkeep.checkpoints,
-            "checkpoint_bytes": upkeep.checkpoint_bytes,
+            "image_reads": statistics.image_reads,
+            "segment_written_bytes": statistics.segment_written_bytes,
+            "consolidations": maintenance.consolidations,
+            "consolidated_rows": maintenance.consolidated_rows,
+            "patches": maintenance.patches,
+            "splits": maintenance.splits,
+            "joins": maintenance.joins,
+            "blobs": maintenance.blobs,
+            "relogged": maintenance.relogged,
+            "moved_bytes": maintenance.moved_bytes,
+            "cleaned_segments": maintenance.cleaned_segments,
+            "checkpoints": maintenance.checkpoints,
+            "checkpoint_bytes": maintenance.checkpoint_bytes,
         },
     })
 }
@@ -144,39 +144,42 @@ fn print(
     path: &Path,
     keys: Option<u64>,
     space_bytes: u64,
-    figures: &Figures,
+    statistics: &Statistics,
 ) -> io::Result<()> {
-    let (path, batches) = (path.display(), counted(figures.batches, "batch", "batches"));
+    let (path, batches) = (
+        path.display(),
+        counted(statistics.batches, "batch", "batches"),
+    );
     match keys {
         Some(keys) => writeln!(out, "{path}: {}, {batches}", counted(keys, "key", "keys"))?,
         None => writeln!(out, "{path}: {batches}")?,
     }
-    write_space(out, space_bytes, figures)?;
+    write_space(out, space_bytes, statistics)?;
     write_group(
         out,
         "log",
         &[
             (
                 "needed",
-                show_size(figures.log_used_bytes),
+                show_size(statistics.log_used_bytes),
                 "read when it is opened",
             ),
-            ("whole", show_size(figures.log_bytes), ""),
+            ("whole", show_size(statistics.log_bytes), ""),
         ],
     )?;
     write_group(
         out,
         "memory",
         &[
-            ("nodes", show_size(figures.content_bytes), ""),
+            ("nodes", show_size(statistics.content_bytes), ""),
             (
                 "changes",
-                show_size(figures.delta_bytes),
+                show_size(statistics.delta_bytes),
                 "not in nodes yet",
             ),
         ],
     )?;
-    let done: Vec<_> = done(figures)
+    let done: Vec<_> = done(statistics)
         .into_iter()
         .filter(|row| row.1 != "0")
         .collect();
@@ -191,15 +194,15 @@ fn counted(count: u64, one: &str, more: &str) -> String {
     format!("{} {word}", show_count(count))
 }
 
-fn write_space(out: &mut impl Write, space_bytes: u64, figures: &Figures) -> io::Result<()> {
-    let segments = Segments::of(figures);
+fn write_space(out: &mut impl Write, space_bytes: u64, statistics: &Statistics) -> io::Result<()> {
+    let segments = Segments::of(statistics);
     let used = format!(
         "{} of {} segments of {} are used",
         show_count(segments.used.into()),
-        show_count(figures.space.segments.into()),
-        show_size(figures.space.segment_bytes.into())
+        show_count(statistics.space.segments.into()),
+        show_size(statistics.space.segment_bytes.into())
     );
-    let log_may_be = format!("at most {}", show_size(figures.log_bytes_max));
+    let log_may_be = format!("at most {}", show_size(statistics.log_bytes_max));
     write_group(
         out,
         "space",
@@ -219,25 +222,37 @@ fn write_space(out: &mut impl Write, space_bytes: u64, figures: &Figures) -> io:
                 show_size(segments.reserve_bytes),
                 "free segments",
             ),
-            ("log", show_size(figures.log_bytes), &log_may_be),
+            ("log", show_size(statistics.log_bytes), &log_may_be),
             ("whole", show_size(space_bytes), &used),
         ],
     )
 }
 
 /// Describes the maintenance done so far.
-fn done(figures: &Figures) -> Vec<(&'static str, String, &'static str)> {
-    let upkeep = figures.upkeep;
+fn done(statistics: &Statistics) -> Vec<(&'static str, String, &'static str)> {
+    let maintenance = statistics.maintenance;
     vec![
-        ("nodes read", show_count(figures.image_reads), ""),
-        ("leaves written back", show_count(upkeep.folds), ""),
-        ("rows in them", show_count(upkeep.folded_rows), ""),
-        ("patches written", show_count(upkeep.patches), ""),
-        ("leaves cut", show_count(upkeep.splits), ""),
-        ("leaves joined", show_count(upkeep.joins), ""),
-        ("long values written", show_count(upkeep.blobs), ""),
-        ("leaves logged again", show_count(upkeep.carried), ""),
-        ("segments cleaned", show_count(upkeep.cleaned_segments), ""),
-        ("checkpoints", show_count(upkeep.checkpoints), ""),
+        ("nodes read", show_count(statistics.image_reads), ""),
+        (
+            "leaves written back",
+            show_count(maintenance.consolidations),
+            "",
+        ),
+        (
+            "rows in them",
+            show_count(maintenance.consolidated_rows),
+            "",
+        ),
+        ("patches written", show_count(maintenance.patches), ""),
+        ("leaves cut", show_count(maintenance.splits), ""),
+        ("leaves joined", show_count(maintenance.joins), ""),
+        ("long values written", show_count(maintenance.blobs), ""),
+        ("leaves logged again", show_count(maintenance.relogged), ""),
+        (
+            "segments cleaned",
+            show_count(maintenance.cleaned_segments),
+            "",
+        ),
+        ("checkpoints", show_count(maintenance.checkpoints), ""),
     ]
 }

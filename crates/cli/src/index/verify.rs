@@ -69,7 +69,7 @@ fn to_json(path: &Path, verified: &Verified) -> Value {
     json!({
         "index": path.display().to_string(),
         "whole": verified.problems_found == 0,
-        "looked_at": {
+        "examined": {
             "inner_nodes": verified.inner_nodes,
             "leaves": verified.leaves,
             "patches": verified.patches,
@@ -77,7 +77,7 @@ fn to_json(path: &Path, verified: &Verified) -> Value {
             "blobs": verified.blobs,
             "live_bytes": verified.live_bytes,
             "log_frames": verified.log_frames,
-            "len_bytes": verified.len_bytes,
+            "length_bytes": verified.len_bytes,
         },
         "problems_found": verified.problems_found,
         "problems": problems.collect::<Vec<_>>(),

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use bimetal_block::layers::atomic::AtomicUnit;
-use bimetal_block::{BLOCK_BYTES, Device, FigureVisitor, Op};
+use bimetal_block::{BLOCK_BYTES, Device, Op, StatisticVisitor};
 use bimetal_rt::Rt;
 use bimetal_rt::real_time::MessageFile;
 
@@ -177,11 +177,11 @@ impl Mounted {
     }
 
     /// Reports the live counters of the file.
-    pub fn figures(&self, out: &mut dyn FigureVisitor) {
+    pub fn statistics(&self, out: &mut dyn StatisticVisitor) {
         let connection = self.connection.borrow();
         if let Some(connection) = connection.as_ref() {
             let part = self.path().display().to_string();
-            connection.counters.figures(&part, &Op::ALL, out);
+            connection.counters.statistics(&part, &Op::ALL, out);
         }
     }
 }

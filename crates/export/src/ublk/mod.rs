@@ -19,13 +19,13 @@ use std::path::Path;
 use std::rc::Rc;
 
 use bimetal_block::layers::atomic::AtomicUnit;
-use bimetal_block::{BLOCK_BYTES, Device, FigureVisitor, Geometry, Op};
+use bimetal_block::{BLOCK_BYTES, Device, Geometry, Op, StatisticVisitor};
 use bimetal_rt::Rt;
 
 use abi::{ANY_NUMBER, DeviceInfo, Parameters, QUEUE_DEPTH_MAX, SECTOR_BYTES};
 pub use control::AttachError;
 use control::{ControlFile, block_path, queue_path};
-use queue::Queue;
+use queue::UblkQueue;
 
 /// Maximum number of requests in flight. Each has a buffer for as long as the device exists: 16 MiB
 /// in total.
@@ -51,7 +51,7 @@ pub struct Attachment {
     control: ControlFile,
     number: u32,
     /// Queue of the device; `None` after the detach.
-    queue: RefCell<Option<Rc<Queue>>>,
+    queue: RefCell<Option<Rc<UblkQueue>>>,
 }
 
 impl Attachment {
@@ -129,13 +129,13 @@ impl Attachment {
     }
 
     /// Reports the live counters of the block device.
-    pub fn figures(&self, out: &mut dyn FigureVisitor) {
+    pub fn statistics(&self, out: &mut dyn StatisticVisitor) {
         let queue = self.queue.borrow();
         let Some(counters) = queue.as_ref().map(|queue| &queue.counters) else {
             return;
         };
         let ops = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
-        counters.figures(&self.path(), &ops, out);
+        counters.statistics(&self.path(), &ops, out);
     }
 }
 
@@ -157,12 +157,12 @@ async fn serve(
     number: u32,
     parameters: &Parameters,
     device: Rc<dyn Device>,
-) -> Result<Rc<Queue>, AttachError> {
+) -> Result<Rc<UblkQueue>, AttachError> {
     control.set_parameters(number, parameters).await?;
     let path = queue_path(number);
     let unit: Rc<dyn Device> = Rc::new(AtomicUnit::new(rt, device));
     let buffer_bytes = parameters.transfer_bytes_max as usize;
-    let queue = Queue::start(rt, Path::new(&path), unit, QUEUE_DEPTH, buffer_bytes);
+    let queue = UblkQueue::start(rt, Path::new(&path), unit, QUEUE_DEPTH, buffer_bytes);
     let queue = queue.map_err(|error| AttachError::File {
         path: path.into(),
         error,

@@ -30,7 +30,7 @@ const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 
 /// The queue of a device; see the module documentation.
-pub(super) struct Queue {
+pub(super) struct UblkQueue {
     rt: Rt,
     file: File,
     descriptors: DriverPages,
@@ -45,7 +45,7 @@ pub(super) struct Queue {
     changed: Event,
 }
 
-impl Queue {
+impl UblkQueue {
     /// Opens the file of a device and makes every tag fetch a request.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl Queue {
         device: Rc<dyn Device>,
         depth: u16,
         buffer_bytes: usize,
-    ) -> io::Result<Rc<Queue>> {
+    ) -> io::Result<Rc<UblkQueue>> {
         let options = OpenOptions {
             write: true,
             direct: false,
@@ -64,7 +64,7 @@ impl Queue {
         let file = File::open(rt, path, options)?;
         let bytes = (usize::from(depth) * DESCRIPTOR_BYTES).next_multiple_of(PAGE_BYTES);
         let descriptors = file.map_pages(0, bytes)?;
-        let queue = Rc::new(Queue {
+        let queue = Rc::new(UblkQueue {
             rt: rt.clone(),
             file,
             descriptors,
@@ -162,8 +162,8 @@ impl Queue {
         }
     }
 
-    async fn request(&self, place: Place, from: &Descriptor, buffer: &BufMut) -> Request {
-        let Place { op, offset, len } = place;
+    async fn request(&self, place: Access, from: &Descriptor, buffer: &BufMut) -> Request {
+        let Access { op, offset, len } = place;
         let flags = Flags {
             fua: from.fua,
             keep_allocated: from.keep_allocated,
@@ -186,7 +186,7 @@ impl Queue {
 
 /// The operation and byte range of a request that may be handed to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct Access {
     op: Op,
     offset: u64,
     len: u64,
@@ -194,18 +194,18 @@ struct Place {
 
 /// Returns the requested range if it lies on the device and its data fits in a buffer of
 /// `buffer_bytes` bytes.
-fn checked(descriptor: &Descriptor, size_bytes: u64, buffer_bytes: usize) -> Option<Place> {
+fn checked(descriptor: &Descriptor, size_bytes: u64, buffer_bytes: usize) -> Option<Access> {
     let op = descriptor.op?;
     if op == Op::Flush {
         // A flush has no range: the driver sets its sector to the highest number.
         let (offset, len) = (0, 0);
-        return Some(Place { op, offset, len });
+        return Some(Access { op, offset, len });
     }
     let len = u64::from(descriptor.sectors) * SECTOR_BYTES;
     let offset = descriptor.start_sector.checked_mul(SECTOR_BYTES)?;
     let fits = offset.checked_add(len)? <= size_bytes;
     let has_room = !matches!(op, Op::Read | Op::Write) || len <= buffer_bytes as u64;
-    (len > 0 && fits && has_room).then_some(Place { op, offset, len })
+    (len > 0 && fits && has_room).then_some(Access { op, offset, len })
 }
 
 fn unexpected(answer: usize) -> io::Error {
@@ -221,7 +221,7 @@ mod tests {
     const SIZE_BYTES: u64 = 1 << 20;
     const BUFFER_BYTES: usize = 8192;
 
-    fn asked(op: Option<Op>, start_sector: u64, sectors: u32) -> Option<Place> {
+    fn asked(op: Option<Op>, start_sector: u64, sectors: u32) -> Option<Access> {
         let descriptor = Descriptor {
             op,
             fua: false,
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_lies_on_the_device_is_taken() {
-        let place = |op, offset, len| Some(Place { op, offset, len });
+        let place = |op, offset, len| Some(Access { op, offset, len });
         let write = asked(Some(Op::Write), 3, 16);
         assert_eq!(write, place(Op::Write, 1536, 8192));
         let read = asked(Some(Op::Read), 2047, 1);

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::media::memory::MemoryDevice;
-use bimetal_block::{Device, Figure, Geometry, IoFuture, Request};
+use bimetal_block::{Device, Geometry, IoFuture, Request, Statistic};
 use bimetal_export::{ExportConfig, Server};
 use bimetal_rt::net::{Address, PipeOptions, Stream};
 use bimetal_rt::{Rt, VirtualOptions};
@@ -31,11 +31,11 @@ pub fn virtual_rt() -> Rt {
 }
 
 /// Returns a counter of the server's only export.
-pub fn figure(server: &Server, name: &str) -> u64 {
-    let mut figures = Vec::new();
-    server.figures(&mut figures);
-    match figures.iter().find(|(_, n, _)| n == name) {
-        Some((_, _, Figure::Counter(count))) => *count,
+pub fn statistic(server: &Server, name: &str) -> u64 {
+    let mut statistics = Vec::new();
+    server.statistics(&mut statistics);
+    match statistics.iter().find(|(_, n, _)| n == name) {
+        Some((_, _, Statistic::Counter(count))) => *count,
         other => panic!("{name}: {other:?}"),
     }
 }

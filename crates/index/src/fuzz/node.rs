@@ -3,8 +3,8 @@
 
 use super::Input;
 use crate::node::{
-    Builder, Delta, HEADER_BYTES, IMAGE_BYTES_MAX, Image, Kind, ROWS_MAX, Row, Rows, View, fold,
-    parse_blob, seal, view,
+    Builder, Delta, HEADER_BYTES, IMAGE_BYTES_MAX, Image, Kind, ROWS_MAX, Row, Rows, View,
+    consolidate, parse_blob, seal, view,
 };
 use crate::segments::Location;
 use crate::tree::inner::Inner;
@@ -149,7 +149,7 @@ fn write_anew(image: &Image) {
     let mut push = |row: Row<'_>| {
         rows.push((row.key.to_vec(), row.seq, row.kind, row.value.to_vec()));
     };
-    fold(Some(image), &Delta::new(), 0, &mut push, &mut |_| {});
+    consolidate(Some(image), &Delta::new(), 0, &mut push, &mut |_| {});
     let mut builder = Builder::new(false);
     image
         .range()

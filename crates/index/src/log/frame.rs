@@ -3,7 +3,7 @@
 use crate::batch::{Operation, Operations};
 use crate::error::Error;
 use crate::layout::{COUNTS_MAX, Geometry};
-use crate::rings::{Place, Ring};
+use crate::rings::{Ring, RingLocation};
 use crate::storage::{BLOCK_BYTES, round_up};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"blo5");
@@ -23,11 +23,11 @@ pub(crate) struct Header {
     pub payload_bytes: u32,
     pub opening: u32,
     pub generation: u64,
-    pub is_carried: bool,
+    pub is_relogged: bool,
     /// Position before which the log was not needed when the frame was written.
     pub tail: u64,
     /// Location of the frame's ring, whose length is `ring_blocks`.
-    pub place: Place,
+    pub place: RingLocation,
     pub ring_blocks: u64,
     /// Length of the header itself, in bytes.
     pub bytes: usize,
@@ -46,7 +46,7 @@ impl Header {
         header[40..44].copy_from_slice(&self.payload_bytes.to_le_bytes());
         header[44..48].copy_from_slice(&self.opening.to_le_bytes());
         header[48..56].copy_from_slice(&self.generation.to_le_bytes());
-        header[56] = u8::from(self.is_carried);
+        header[56] = u8::from(self.is_relogged);
         // If only the log is found, these fields describe the index that it belongs to.
         header[57] = geometry.segment_bytes.ilog2() as u8;
         header[58..62].copy_from_slice(&(geometry.log_blocks as u32).to_le_bytes());
@@ -85,9 +85,9 @@ impl Header {
             payload_bytes: number32(40)?,
             opening: number32(44)?,
             generation: number64(48)?,
-            is_carried: *block.get(56)? == 1,
+            is_relogged: *block.get(56)? == 1,
             tail: 0,
-            place: Place::Front,
+            place: RingLocation::Front,
             ring_blocks: number32(58)?.into(),
             bytes: OLD_HEADER_BYTES,
         };
@@ -95,7 +95,7 @@ impl Header {
             true => header,
             false => Header {
                 tail: number64(64)?,
-                place: Place::from_stored(number32(72)?),
+                place: RingLocation::from_stored(number32(72)?),
                 ring_blocks: number32(76)?.into(),
                 bytes: HEADER_BYTES,
                 ..header
@@ -146,7 +146,7 @@ impl Header {
     pub(crate) fn frame<'a>(&self, geometry: &Geometry, bytes: &'a [u8]) -> Frame<'a> {
         Frame {
             first_seq: self.first_seq,
-            is_carried: self.is_carried,
+            is_relogged: self.is_relogged,
             position: self.position,
             end: self.position + self.blocks(),
             durable_below: self.durable_below,
@@ -168,7 +168,7 @@ pub(crate) struct Frame<'a> {
     /// them.
     pub first_seq: u64,
     /// True if the frame has relogged records.
-    pub is_carried: bool,
+    pub is_relogged: bool,
     /// Position of the frame.
     pub position: u64,
     /// Position of the next frame.
@@ -215,7 +215,7 @@ impl<'a> Frame<'a> {
         &self,
         mut take: impl FnMut(u64, &'a [u8]) -> Result<(), Error>,
     ) -> Result<u64, Error> {
-        if self.is_carried {
+        if self.is_relogged {
             take(self.first_seq, self.operations)?;
             return Ok(self.first_seq);
         }

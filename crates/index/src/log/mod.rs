@@ -24,7 +24,7 @@ mod tests {
     use crate::batch::{END, Operation, push_operation};
     use crate::error::Error;
     use crate::layout::{Geometry, LOG_OFFSET, Superblock};
-    use crate::rings::{Place, Ring, Rings};
+    use crate::rings::{Ring, RingLocation, Rings};
     use crate::storage::memory::MemoryStorage;
     use crate::storage::{BLOCK_BYTES, Storage};
 
@@ -108,7 +108,7 @@ mod tests {
         log.append(8, &[], &[END]);
         log.append(9, &[batch(2, 1), batch(3, 1)].concat(), &[END]);
         log.write_out(&storage, false).unwrap();
-        log.carry(9, &batch(4, 1));
+        log.relog(9, &batch(4, 1));
         log.write_out(&storage, false).unwrap();
         log.append(10, &batch(5, 1), &[END]);
         log.append(11, &batch(6, 1), &[]);
@@ -256,7 +256,7 @@ mod tests {
         let storage = MemoryStorage::with_content(vec![0; len_bytes]);
         let longer = |from| Ring {
             from,
-            place: Place::Segments(2),
+            place: RingLocation::Segments(2),
             blocks: 128,
         };
         let mut log = Log::new(geometry, 1, rings(), 0, 0);
@@ -317,7 +317,7 @@ mod tests {
         let storage = MemoryStorage::with_content(vec![7; len_bytes]);
         let ring = Ring {
             from: 10,
-            place: Place::Segments(1),
+            place: RingLocation::Segments(1),
             blocks: 1024,
         };
         let mut log = Log::new(geometry, 1, Rings::of_one(ring), 10, 10);

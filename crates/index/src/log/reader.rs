@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
             return Ok(None);
         }
         let follows = |header: &Header, opening: u32| {
-            let is_numbered = header.first_seq > 0 || header.is_carried;
+            let is_numbered = header.first_seq > 0 || header.is_relogged;
             let is_of_this_lap = header.position == position || is_planted(Bug::TakesOlderLaps);
             is_of_this_lap && header.opening >= opening && is_numbered
         };

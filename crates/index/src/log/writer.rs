@@ -4,7 +4,7 @@ use super::frame::{HEADER_BYTES, Header};
 use crate::error::{At, Error};
 use crate::layout::{Geometry, LOG_OFFSET};
 use crate::planted::{Bug, is_planted};
-use crate::rings::{Place, Rings};
+use crate::rings::{RingLocation, Rings};
 use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up, sync};
 
 /// Number of bytes beyond which no further batch is added to a frame.
@@ -41,7 +41,7 @@ pub(crate) struct Log {
     first_seq: u64,
     /// Generation of the valid superblock.
     generation: u64,
-    is_carried: bool,
+    is_relogged: bool,
 }
 
 impl Log {
@@ -61,7 +61,7 @@ impl Log {
             filled: HEADER_BYTES,
             first_seq: 0,
             generation: 0,
-            is_carried: false,
+            is_relogged: false,
         }
     }
 
@@ -166,21 +166,21 @@ impl Log {
     pub(crate) fn append(&mut self, seq: u64, operations: &[u8], end: &[u8]) {
         if !self.has_pending() {
             self.first_seq = seq;
-            self.is_carried = false;
+            self.is_relogged = false;
         }
-        assert!(!self.is_carried, "batches and carried records are apart");
+        assert!(!self.is_relogged, "batches and carried records are apart");
         self.push(operations);
         self.push(end);
     }
 
     /// Relogs records that are in the log already and would be overwritten. `seq` is the sequence
     /// number of the last batch. All pending batches must have been written.
-    pub(crate) fn carry(&mut self, seq: u64, operations: &[u8]) {
+    pub(crate) fn relog(&mut self, seq: u64, operations: &[u8]) {
         if !self.has_pending() {
             self.first_seq = seq;
-            self.is_carried = true;
+            self.is_relogged = true;
         }
-        assert!(self.is_carried, "batches and carried records are apart");
+        assert!(self.is_relogged, "batches and carried records are apart");
         self.push(operations);
     }
 
@@ -209,7 +209,7 @@ impl Log {
                 payload_bytes: (self.filled - HEADER_BYTES) as u32,
                 opening: self.opening,
                 generation: self.generation,
-                is_carried: self.is_carried,
+                is_relogged: self.is_relogged,
                 tail: self.tail,
                 place: self.rings.current().place,
                 ring_blocks: self.ring_blocks(),
@@ -329,7 +329,7 @@ impl Log {
 /// blocks of the front were written when the index was created.
 fn first_unwritten(rings: &Rings, head: u64) -> u64 {
     match rings.current().place {
-        Place::Front => u64::MAX,
-        Place::Segments(_) => head,
+        RingLocation::Front => u64::MAX,
+        RingLocation::Segments(_) => head,
     }
 }

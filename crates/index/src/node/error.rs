@@ -31,7 +31,7 @@ pub enum ImageError {
     #[error(
         "the image was left by another filling of its segment: it names {found:08x}, not {expected:08x}"
     )]
-    Filling {
+    Generation {
         /// Generation tag that the image was sealed for.
         found: u32,
         /// Generation tag that the segment has.

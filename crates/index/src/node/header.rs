@@ -18,7 +18,7 @@ const HAS_RANGE: u8 = 4;
 const COVERED_FROM: usize = 4;
 const LENGTH_AT: usize = 12;
 const LOCATION_AT: usize = 16;
-const FILLING_AT: usize = 52;
+const GENERATION_AT: usize = 52;
 
 /// Place that an image is sealed for: its location, and the generation of the segment there.
 ///
@@ -29,7 +29,7 @@ pub struct Seal {
     /// Location of the image.
     pub location: u64,
     /// Tag of the segment's generation; 0 in images that were written before this field existed.
-    pub filling: u32,
+    pub generation: u32,
 }
 
 impl From<u64> for Seal {
@@ -37,7 +37,7 @@ impl From<u64> for Seal {
     fn from(location: u64) -> Seal {
         Seal {
             location,
-            filling: 0,
+            generation: 0,
         }
     }
 }
@@ -110,7 +110,7 @@ impl Header {
         put(11, &[seqs | kinds | range]);
         put(LENGTH_AT, &self.len_bytes.to_le_bytes());
         put(LOCATION_AT, &self.seal.location.to_le_bytes());
-        put(FILLING_AT, &self.seal.filling.to_le_bytes());
+        put(GENERATION_AT, &self.seal.generation.to_le_bytes());
         put(24, &self.lsn.to_le_bytes());
         put(32, &self.node.to_le_bytes());
         put(36, &self.rows.to_le_bytes());
@@ -156,7 +156,7 @@ impl Header {
             len_bytes: u32::from_le_bytes(array(bytes, LENGTH_AT)),
             seal: Seal {
                 location: u64::from_le_bytes(array(bytes, LOCATION_AT)),
-                filling: u32::from_le_bytes(array(bytes, FILLING_AT)),
+                generation: u32::from_le_bytes(array(bytes, GENERATION_AT)),
             },
             lsn: u64::from_le_bytes(array(bytes, 24)),
             node: u32::from_le_bytes(array(bytes, 32)),
@@ -227,10 +227,10 @@ impl Header {
                 expected: meant.location,
             });
         }
-        if header.seal.filling != meant.filling && !is_planted(Bug::BelievesLeftovers) {
-            return Err(ImageError::Filling {
-                found: header.seal.filling,
-                expected: meant.filling,
+        if header.seal.generation != meant.generation && !is_planted(Bug::BelievesLeftovers) {
+            return Err(ImageError::Generation {
+                found: header.seal.generation,
+                expected: meant.generation,
             });
         }
         Ok(header)
@@ -260,7 +260,7 @@ pub fn seal(bytes: &mut [u8], seal: impl Into<Seal>) {
     let len = u32::from_le_bytes(array(header, LENGTH_AT));
     assert_eq!(bytes.len(), len as usize, "this is one whole image");
     bytes[LOCATION_AT..LOCATION_AT + 8].copy_from_slice(&seal.location.to_le_bytes());
-    bytes[FILLING_AT..FILLING_AT + 4].copy_from_slice(&seal.filling.to_le_bytes());
+    bytes[GENERATION_AT..GENERATION_AT + 4].copy_from_slice(&seal.generation.to_le_bytes());
     let crc = crc32c::crc32c(&bytes[COVERED_FROM..]);
     bytes[..COVERED_FROM].copy_from_slice(&crc.to_le_bytes());
 }

@@ -2,7 +2,7 @@
 //!
 //! A node on flash is an immutable, packed *image*. The changes to a leaf since its image was
 //! written are kept in memory as a *delta*. A lookup searches the delta, then the image. A scan
-//! merges both ([`view`]). [`fold`] merges both into the rows of the next image when a leaf is
+//! merges both ([`view`]). [`consolidate`] merges both into the rows of the next image when a leaf is
 //! written again. The format of an image is in docs/format/index-node.md.
 //!
 //! Every row is a version: it has the sequence number ([`Seq`]) of the batch that wrote it. A
@@ -18,10 +18,10 @@ mod arena;
 mod blob;
 mod build;
 mod column;
+mod consolidate;
 mod delta;
 mod error;
 mod filter;
-mod fold;
 mod header;
 mod image;
 mod merge;
@@ -33,9 +33,9 @@ mod view;
 pub use blob::{Blob, blob_image, parse_blob};
 pub use build::Builder;
 pub(crate) use column::{Start, head};
+pub use consolidate::consolidate;
 pub use delta::{Delta, Found, RangeDeletion};
 pub use error::ImageError;
-pub use fold::fold;
 pub use header::{Seal, Sort, seal};
 pub use image::{Image, Peek, Value};
 pub use range::KeyRange;

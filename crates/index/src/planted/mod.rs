@@ -37,7 +37,7 @@ pub enum Bug {
     /// Versions that only a snapshot sees are dropped when their leaf is rewritten.
     PrunesSnapshots,
     /// Range deletions in the delta of a leaf are not relogged when the log needs space.
-    CarriesNoRanges,
+    RelogsNoRanges,
     /// A checkpoint does not list the range deletions that leaves may lack.
     ForgetsDeletions,
     /// A leaf is rewritten without the range deletions that it lacks.
@@ -65,7 +65,7 @@ pub enum Bug {
     PublishesUnwritten,
     /// A node or a part of a long value counts as unmoved if its location is the same, although its
     /// segment has a new generation.
-    OverlooksFillings,
+    OverlooksGenerations,
 }
 
 /// Returns false: a bug can be planted in tests only.

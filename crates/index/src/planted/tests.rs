@@ -1,7 +1,7 @@
 //! Tests that every planted bug is found, and by which scenario (`life`) of the tests.
 
 use super::Bug;
-use crate::UpkeepFigures;
+use crate::MaintenanceStatistics;
 use crate::world::past::{self, Part};
 use crate::world::{gate, lives, small_options};
 use std::cell::Cell;
@@ -36,7 +36,7 @@ fn assert_found(life: &dyn Fn(u64), bugs: &[(Bug, u64)]) {
 }
 
 fn crash(seed: u64) {
-    lives::crash(seed, small_options, &mut UpkeepFigures::default());
+    lives::crash(seed, small_options, &mut MaintenanceStatistics::default());
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn power_cuts_find_bugs_of_durability() {
             (Bug::TailTooLate, 30),
             (Bug::TakesOlderLaps, 30),
             (Bug::FreesEarly, 100),
-            (Bug::CarriesNoRanges, 160),
+            (Bug::RelogsNoRanges, 160),
             (Bug::ForgetsPatches, 200),
             (Bug::WritesWithoutDeletions, 100),
         ],

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// Place of an image and the node that it claims to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ImageLocation {
     /// Seal that the image must have.
     pub seal: Seal,
     /// Offset in bytes from the start of the storage.
@@ -21,7 +21,7 @@ pub(super) struct Place {
 /// An image of a leaf.
 #[derive(Clone, Debug)]
 pub(super) struct Leaf {
-    pub place: Place,
+    pub place: ImageLocation,
     pub range: KeyRange,
     pub is_whole: bool,
     /// Images from which this image was made.
@@ -53,7 +53,7 @@ impl Doubt {
 
 /// Beginning of the part of the log that is complete up to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WholeLog {
+pub(super) struct CompleteLog {
     /// Position in the log; 0 is the beginning of the index.
     pub from: u64,
     /// Sequence number of the first batch there.

@@ -2,7 +2,7 @@
 //! the order of the frames.
 
 use super::Rebuilt;
-use super::evidence::{WholeLog, read_what_can_be};
+use super::evidence::{CompleteLog, read_what_can_be};
 use crate::error::Error;
 use crate::layout::{Geometry, LOG_OFFSET, Superblock};
 use crate::log::{Frame, HEADER_BYTES, Header};
@@ -62,7 +62,7 @@ impl Found {
 pub(super) struct Frames {
     geometry: Geometry,
     all: Vec<Header>,
-    whole_from: u64,
+    complete_from: u64,
     /// Position before which no frame was needed any more, as far as known.
     needed_from: u64,
     /// True if `needed_from` comes from a superblock. Otherwise it comes from the last frame, and
@@ -109,7 +109,7 @@ impl Frames {
             geometry,
             all: Vec::new(),
             // Without any frame the log has nothing, not even its beginning.
-            whole_from: newest.map_or(u64::MAX, |_| first.min(needed)),
+            complete_from: newest.map_or(u64::MAX, |_| first.min(needed)),
             needed_from: needed,
             is_need_known: !superblocks.is_empty(),
             has_gap: false,
@@ -135,7 +135,7 @@ impl Frames {
             })
             .collect();
         let mut opening = 0;
-        let mut expected = self.whole_from;
+        let mut expected = self.complete_from;
         for (frame, durable) in all.iter().zip(durable.into_iter().rev()) {
             if frame.position < expected || frame.opening < opening {
                 continue;
@@ -151,7 +151,7 @@ impl Frames {
                     let what = format!("{missing} blocks of the log are damaged");
                     rebuilt.problem(what, frame.offset(&self.geometry));
                 }
-                self.whole_from = frame.position;
+                self.complete_from = frame.position;
             }
             opening = frame.opening;
             expected = frame.position + frame.blocks();
@@ -174,20 +174,24 @@ impl Frames {
     }
 
     /// Returns the position from which the log is complete.
-    pub(super) fn whole(&self) -> WholeLog {
+    pub(super) fn whole(&self) -> CompleteLog {
         let first = self
             .all
             .iter()
-            .find(|frame| frame.position >= self.whole_from);
+            .find(|frame| frame.position >= self.complete_from);
         let first_seq = match first {
             // The header of a frame of relogged records has the sequence number of the batch before
             // it.
-            Some(first) => first.first_seq + u64::from(first.is_carried),
+            Some(first) => first.first_seq + u64::from(first.is_relogged),
             None => Seq::MAX,
         };
-        WholeLog {
-            from: self.whole_from,
-            first_seq: if self.whole_from == 0 { 0 } else { first_seq },
+        CompleteLog {
+            from: self.complete_from,
+            first_seq: if self.complete_from == 0 {
+                0
+            } else {
+                first_seq
+            },
         }
     }
 
@@ -197,7 +201,7 @@ impl Frames {
     /// its place.
     pub(super) fn lacks_needed(&self) -> bool {
         match self.is_need_known {
-            true => self.whole_from > self.needed_from,
+            true => self.complete_from > self.needed_from,
             false => self.has_gap,
         }
     }
@@ -205,7 +209,7 @@ impl Frames {
     /// Notes that no part of the index was ever durable: if no frame is found, none ever existed.
     pub(super) fn begin_at_once(&mut self) {
         if self.all.is_empty() {
-            self.whole_from = 0;
+            self.complete_from = 0;
         }
     }
 

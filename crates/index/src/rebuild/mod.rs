@@ -26,7 +26,7 @@ use crate::tree::blob::Reference;
 use crate::tree::deletions::Deletion;
 use crate::verify::Problem;
 use crate::writer::Durability;
-use evidence::{Doubt, WholeLog};
+use evidence::{CompleteLog, Doubt};
 use log::{Found, Frames};
 use losses::Losses;
 use pieces::{Piece, Pieces, Source};
@@ -174,7 +174,7 @@ pub fn rebuild(
         batch: Batch::new(),
         batch_bytes: 0,
         lost_values: BTreeMap::new(),
-        is_log_whole: false,
+        is_log_complete: false,
         losses: Losses::default(),
         rebuilt,
     };
@@ -222,7 +222,7 @@ struct Building<'a> {
     /// lost: the log may have it.
     lost_values: BTreeMap<Vec<u8>, bool>,
     /// True once the log is complete from the current frame to its end.
-    is_log_whole: bool,
+    is_log_complete: bool,
     losses: Losses,
     rebuilt: Rebuilt,
 }
@@ -332,37 +332,37 @@ impl Building<'_> {
         let count = (self.survey.patches.len() + frames.count()) as u64;
         let mut done = 0;
         let mut patches = self.survey.patches.iter().peekable();
-        let mut deletions = VecDeque::from(self.carried_deletions(frames)?);
+        let mut deletions = VecDeque::from(self.relogged_deletions(frames)?);
         frames.each(self.from, &mut |frame| {
             // The log has the last change of each key that it names only if no later frame is
             // missing.
-            self.is_log_whole = frame.position >= frames.whole().from;
+            self.is_log_complete = frame.position >= frames.whole().from;
             done += 1;
             if done % 64 == 0 {
                 progress(RebuildStep::Changing, done, count);
             }
             let added = frame.each(|seq, operation| {
                 while let Some(patch) = patches.next_if(|patch| patch.place.lsn < seq) {
-                    self.delete_carried(&mut deletions, patch.place.lsn)?;
+                    self.delete_relogged(&mut deletions, patch.place.lsn)?;
                     self.add_patch(patch, frames.whole())?;
                     done += 1;
                 }
-                self.delete_carried(&mut deletions, seq)?;
+                self.delete_relogged(&mut deletions, seq)?;
                 self.add_operation(seq, operation)
             });
             added.map(|_| ())
         })?;
         for patch in patches {
-            self.delete_carried(&mut deletions, patch.place.lsn)?;
+            self.delete_relogged(&mut deletions, patch.place.lsn)?;
             self.add_patch(patch, frames.whole())?;
         }
-        self.delete_carried(&mut deletions, Seq::MAX)?;
+        self.delete_relogged(&mut deletions, Seq::MAX)?;
         self.write_batch()
     }
 
     /// Returns the relogged range deletions with the sequence numbers of their batches, in the
     /// order of these numbers.
-    fn carried_deletions(&self, frames: &Frames) -> Result<Vec<Deletion>, Error> {
+    fn relogged_deletions(&self, frames: &Frames) -> Result<Vec<Deletion>, Error> {
         let mut all: Vec<Deletion> = Vec::new();
         frames.each(self.from, &mut |frame| {
             let noted = frame.each(|_, operation| {
@@ -384,7 +384,7 @@ impl Building<'_> {
 
     /// Applies the relogged range deletions of batches up to `seq`. Values that cannot be read stay
     /// lost, because some may be newer than the deletion.
-    fn delete_carried(
+    fn delete_relogged(
         &mut self,
         deletions: &mut VecDeque<Deletion>,
         seq: Seq,
@@ -405,15 +405,15 @@ impl Building<'_> {
     /// the log, from a batch that the log does not have.
     fn is_superseded(&self, key: &[u8]) -> bool {
         let is_lost = matches!(self.pieces.of_key(key).source, Source::Lost(_));
-        is_lost && !self.is_log_whole
+        is_lost && !self.is_log_complete
     }
 
     /// Returns true if a change of a key in the log must be applied.
     fn is_wanted(&self, key: &[u8], seq: Seq) -> bool {
-        self.is_news(key, seq) || (self.is_log_whole && self.lost_values.contains_key(key))
+        self.is_news(key, seq) || (self.is_log_complete && self.lost_values.contains_key(key))
     }
 
-    fn add_patch(&mut self, patch: &survey::Patch, whole: WholeLog) -> Result<(), Error> {
+    fn add_patch(&mut self, patch: &survey::Patch, whole: CompleteLog) -> Result<(), Error> {
         let image = match patch.is_whole {
             true => self.survey.image(self.from, &patch.place),
             // The doubts tell whether the damaged patch is a loss.
@@ -457,7 +457,7 @@ impl Building<'_> {
     }
 
     /// Lists the doubted ranges in which changes may be missing.
-    fn lose_what_is_doubted(&mut self, doubts: &[Doubt], whole: WholeLog) {
+    fn lose_what_is_doubted(&mut self, doubts: &[Doubt], whole: CompleteLog) {
         let pieces = self.pieces;
         for Doubt { range, up_to } in doubts {
             for number in pieces.within(range) {
@@ -489,7 +489,7 @@ impl Building<'_> {
     /// Deletes a range in those pieces whose images do not include the deletion yet.
     fn delete_range(&mut self, seq: Seq, start: &[u8], end: Option<&[u8]>) -> Result<(), Error> {
         let is_in = |key: &[u8]| key >= start && end.is_none_or(|end| key < end);
-        if self.is_log_whole {
+        if self.is_log_complete {
             let in_range = self.lost_values.iter_mut().filter(|(key, _)| is_in(key));
             in_range.for_each(|(_, is_lost)| *is_lost = false);
         }
@@ -548,6 +548,6 @@ impl Building<'_> {
 
 /// Returns true if the log does not have all batches after a piece: some may exist only in an
 /// image.
-fn has_gap(piece: &Piece, whole: WholeLog) -> bool {
+fn has_gap(piece: &Piece, whole: CompleteLog) -> bool {
     piece.lsn + 1 < whole.first_seq
 }

@@ -1,7 +1,7 @@
 //! Selection of the right image for each key: the ranges of all leaf images that are still there,
 //! laid over each other, the newest on top.
 
-use super::evidence::{Leaf, WholeLog, WholePatches};
+use super::evidence::{CompleteLog, Leaf, WholePatches};
 use crate::footer::Base;
 use crate::node::{KeyRange, Seq};
 use std::cmp::Reverse;
@@ -35,7 +35,7 @@ pub(super) struct Pieces(Vec<Piece>);
 
 impl Pieces {
     /// Divides all keys into pieces by laying leaves over each other, the newest on top.
-    pub(super) fn of(leaves: &[Leaf], patches: &WholePatches, whole: WholeLog) -> Pieces {
+    pub(super) fn of(leaves: &[Leaf], patches: &WholePatches, whole: CompleteLog) -> Pieces {
         // Each border is a key, the leaf whose range it bounds, and whether the range begins there.
         let mut borders: Vec<(&[u8], usize, bool)> = Vec::with_capacity(leaves.len() * 2);
         for (index, leaf) in leaves.iter().enumerate() {
@@ -100,7 +100,7 @@ impl Pieces {
 
     /// Returns true if a lost image may have changed a key after a patch did. This is impossible if
     /// the patch is newer, or if the log has all batches after it.
-    pub(super) fn may_be_outdated(&self, key: &[u8], patch: Seq, whole: WholeLog) -> bool {
+    pub(super) fn may_be_outdated(&self, key: &[u8], patch: Seq, whole: CompleteLog) -> bool {
         match self.of_key(key).source {
             Source::Lost(lsn) => patch <= lsn && whole.first_seq > patch + 1,
             Source::Nothing | Source::Leaf(_) => false,
@@ -131,7 +131,7 @@ fn source_of(
     leaves: &[Leaf],
     over: &BTreeSet<(Reverse<Seq>, bool, usize)>,
     patches: &WholePatches,
-    whole: WholeLog,
+    whole: CompleteLog,
 ) -> (Source, Seq) {
     let mut damaged: Option<&Leaf> = None;
     let newest = over.first().map_or(Seq::MAX, |(Reverse(lsn), ..)| *lsn);
@@ -157,7 +157,7 @@ fn source_of(
 /// so if a checkpoint proves it, or if the log has all batches that are not in the leaf. It is also
 /// so if the log has all changes that the damaged leaf added to its bases, and the leaf is one of
 /// these bases, with its patches, or newer than all of them.
-fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: WholeLog) -> bool {
+fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: CompleteLog) -> bool {
     let (node, lsn) = (leaf.place.node, leaf.place.lsn);
     if leaf.is_proven || whole.first_seq <= lsn + 1 {
         return true;
@@ -192,11 +192,11 @@ fn patches_of(base: &Base, damaged: &Leaf, patches: &WholePatches) -> usize {
 mod tests {
     use super::*;
     use crate::node::Seal;
-    use crate::rebuild::evidence::Place;
+    use crate::rebuild::evidence::ImageLocation;
 
     fn leaf(from: &str, to: &str, lsn: Seq, is_whole: bool, logged_from: u64) -> Leaf {
         Leaf {
-            place: Place {
+            place: ImageLocation {
                 seal: Seal::default(),
                 offset: 0,
                 bytes: 64,
@@ -218,15 +218,15 @@ mod tests {
         }
     }
 
-    fn log_from(from: u64) -> WholeLog {
-        WholeLog {
+    fn log_from(from: u64) -> CompleteLog {
+        CompleteLog {
             from,
             first_seq: from * 10,
         }
     }
 
-    fn pieces(leaves: &[Leaf], whole_from: u64) -> Vec<(String, Source, Seq)> {
-        let pieces = Pieces::of(leaves, &WholePatches::new(), log_from(whole_from));
+    fn pieces(leaves: &[Leaf], complete_from: u64) -> Vec<(String, Source, Seq)> {
+        let pieces = Pieces::of(leaves, &WholePatches::new(), log_from(complete_from));
         let all = pieces.all().iter();
         all.map(|p| {
             let from = String::from_utf8(p.from.to_vec()).expect("text");
@@ -322,7 +322,7 @@ mod tests {
         assert!(is_outdated("d", 15) && is_outdated("d", 20));
         assert!(!is_outdated("d", 21), "over the image that is lost");
         assert!(!is_outdated("b", 15), "nothing is lost");
-        let longer = WholeLog {
+        let longer = CompleteLog {
             first_seq: 16,
             ..log
         };

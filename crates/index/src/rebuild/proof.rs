@@ -9,7 +9,7 @@
 //! superblock exists whose checkpoint could not be compared with the segments, an image must never
 //! be taken for the newest only because no newer one was found.
 
-use super::evidence::{Doubt, WholeLog};
+use super::evidence::{CompleteLog, Doubt};
 use super::survey::{Patch, Survey};
 use crate::layout::Superblock;
 use crate::node::{KeyRange, Seal, Seq};
@@ -24,7 +24,7 @@ pub(super) fn doubts(
     storage: &dyn Storage,
     superblocks: &[Superblock],
     survey: &mut Survey,
-    whole: WholeLog,
+    whole: CompleteLog,
     lacks_needed: bool,
 ) -> Vec<Doubt> {
     if lacks_needed {
@@ -41,7 +41,7 @@ pub(super) fn doubts(
 
 /// Returns the doubts if only segments are left: unreadable parts, and listed patches that are
 /// damaged.
-fn of_segments(survey: &Survey, whole: WholeLog) -> Vec<Doubt> {
+fn of_segments(survey: &Survey, whole: CompleteLog) -> Vec<Doubt> {
     let mut doubts = vec![Doubt::of_all(survey.missing_up_to)];
     let damaged = survey.patches.iter();
     let damaged = damaged.filter(|patch| !patch.is_whole && patch.logged_from < whole.from);
@@ -73,7 +73,7 @@ struct Named {
 
 impl Named {
     /// Returns `None` if the checkpoint is damaged, or the log does not have all later changes.
-    fn by(storage: &dyn Storage, superblock: &Superblock, whole: WholeLog) -> Option<Named> {
+    fn by(storage: &dyn Storage, superblock: &Superblock, whole: CompleteLog) -> Option<Named> {
         if superblock.log_tail < whole.from {
             return None;
         }
@@ -86,17 +86,17 @@ impl Named {
     }
 
     fn seal(&self, location: Location) -> Seal {
-        let name = self.stored.fillings.get(location.segment() as usize);
+        let name = self.stored.generations.get(location.segment() as usize);
         Seal {
             location: location.stored(),
-            filling: name.copied().unwrap_or_default(),
+            generation: name.copied().unwrap_or_default(),
         }
     }
 
     /// Returns the keys of named leaves that were not found, and of named leaves with a lost patch.
     /// A listed image that cannot be read counts as found: the pieces tell which of its keys are
     /// lost.
-    fn doubts(&self, survey: &mut Survey, whole: WholeLog) -> Vec<Doubt> {
+    fn doubts(&self, survey: &mut Survey, whole: CompleteLog) -> Vec<Doubt> {
         let leaves = survey.leaves.iter().enumerate();
         let leaves: BTreeMap<_, usize> = leaves
             .map(|(index, leaf)| (key_of(leaf.place.seal), index))
@@ -132,7 +132,7 @@ impl Named {
 }
 
 fn key_of(seal: Seal) -> (u64, u32) {
-    (seal.location, seal.filling)
+    (seal.location, seal.generation)
 }
 
 /// Returns the keys that are in none of the ranges.

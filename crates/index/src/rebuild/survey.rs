@@ -1,11 +1,11 @@
 //! Survey of every segment: the images in it, their key ranges, and whether they can be read.
 
-use super::evidence::{Leaf, Place, WholeLog, WholePatches, read_what_can_be};
+use super::evidence::{CompleteLog, ImageLocation, Leaf, WholePatches, read_what_can_be};
 use super::log::{Found, geometry_of_frame};
 use super::pieces::Pieces;
 use super::{RebuildProgress, RebuildStep, Rebuilt};
 use crate::error::{At, Error};
-use crate::footer::{About, Entry, Filling, HEAD_BYTES, Listed, NOT_LOGGED};
+use crate::footer::{About, Entry, Generation, HEAD_BYTES, Listed, NOT_LOGGED};
 use crate::geometry::MIN_SEGMENT_BYTES;
 use crate::layout::{Geometry, LOG_OFFSET, Superblock};
 use crate::node::{GRANULE_BYTES, Image, NodeId, Seal, Seq, Sort, parse_blob};
@@ -15,12 +15,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Number of log blocks that are searched for the identity of the index.
-const LOG_BLOCKS_LOOKED_AT: u64 = 1 << 16;
+const LOG_BLOCKS_EXAMINED: u64 = 1 << 16;
 
 /// A patch that was found or listed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patch {
-    pub place: Place,
+    pub place: ImageLocation,
     pub is_whole: bool,
     pub logged_from: u64,
 }
@@ -33,7 +33,7 @@ pub(super) struct Survey {
     pub patches: Vec<Patch>,
     /// Node and LSN of the readable patches.
     whole_patches: WholePatches,
-    blobs: BTreeMap<NodeId, Vec<Place>>,
+    blobs: BTreeMap<NodeId, Vec<ImageLocation>>,
     /// LSN up to which images with unknown key ranges may be missing; 0 if none are.
     pub missing_up_to: Seq,
 }
@@ -70,9 +70,9 @@ pub(super) fn geometry(
     let mut block = Aligned::zeroed(BLOCK_BYTES);
     let mut look = |offset: u64, found: &mut BTreeMap<u64, Geometry>| {
         read_what_can_be(storage, offset, &mut block);
-        let of_head = Filling::of_head(&block)
-            .filter(|filling| filling.geometry.segment_offset(filling.segment) == offset)
-            .map(|filling| filling.geometry);
+        let of_head = Generation::of_head(&block)
+            .filter(|generation| generation.geometry.segment_offset(generation.segment) == offset)
+            .map(|generation| generation.geometry);
         let geometry = of_head.or_else(|| geometry_of_frame(storage, &block, offset));
         if let Some(geometry) = geometry.filter(is_asked) {
             found.insert(geometry.id, geometry);
@@ -84,7 +84,7 @@ pub(super) fn geometry(
         look(offset, &mut found);
     }
     if found.is_empty() {
-        let log_end = (LOG_OFFSET + LOG_BLOCKS_LOOKED_AT * BLOCK_BYTES as u64).min(last + 1);
+        let log_end = (LOG_OFFSET + LOG_BLOCKS_EXAMINED * BLOCK_BYTES as u64).min(last + 1);
         for offset in (LOG_OFFSET..log_end).step_by(BLOCK_BYTES) {
             look(offset, &mut found);
         }
@@ -121,7 +121,7 @@ impl Content<'_> {
     fn seal(&self, at: usize, bytes: usize, name: u32) -> Seal {
         Seal {
             location: Location::new(self.segment, at, bytes).stored(),
-            filling: name,
+            generation: name,
         }
     }
 }
@@ -197,7 +197,7 @@ impl Survey {
         entry: Entry,
         rebuilt: &mut Rebuilt,
     ) {
-        let place = Place {
+        let place = ImageLocation {
             seal,
             offset: content.offset() + entry.at as u64,
             bytes: entry.bytes,
@@ -212,7 +212,7 @@ impl Survey {
         self.add(place, entry.about, is_whole, rebuilt);
     }
 
-    fn add(&mut self, place: Place, about: About, is_whole: bool, rebuilt: &mut Rebuilt) {
+    fn add(&mut self, place: ImageLocation, about: About, is_whole: bool, rebuilt: &mut Rebuilt) {
         match about {
             About::Leaf {
                 range,
@@ -281,7 +281,7 @@ impl Survey {
         let bytes = content.bytes.get(range.clone())?;
         let peek = Image::peek(bytes)?;
         let bytes = bytes.get(..peek.len_bytes)?;
-        let place = Place {
+        let place = ImageLocation {
             seal: content.seal(range.start, peek.len_bytes, name),
             offset: content.offset() + range.start as u64,
             bytes: peek.len_bytes,
@@ -328,7 +328,7 @@ impl Survey {
     }
 
     /// Reads an image of a node again.
-    pub(super) fn image(&self, storage: &dyn Storage, place: &Place) -> Option<Image> {
+    pub(super) fn image(&self, storage: &dyn Storage, place: &ImageLocation) -> Option<Image> {
         image_in(place, &read_place(storage, place).ok()?)
     }
 
@@ -347,12 +347,12 @@ impl Survey {
     }
 
     /// Returns the pieces of all keys.
-    pub(super) fn pieces(&self, whole: WholeLog) -> Pieces {
+    pub(super) fn pieces(&self, whole: CompleteLog) -> Pieces {
         Pieces::of(&self.leaves, &self.whole_patches, whole)
     }
 }
 
-fn read_place(storage: &dyn Storage, place: &Place) -> Result<Vec<u8>, Error> {
+fn read_place(storage: &dyn Storage, place: &ImageLocation) -> Result<Vec<u8>, Error> {
     let first = place.offset / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
     let skip = (place.offset - first) as usize;
     let mut blocks = Aligned::zeroed(round_up(skip + place.bytes));
@@ -363,13 +363,13 @@ fn read_place(storage: &dyn Storage, place: &Place) -> Result<Vec<u8>, Error> {
 }
 
 /// Returns the image of a leaf or a patch, if it is the one that was listed.
-fn image_in(place: &Place, bytes: &[u8]) -> Option<Image> {
+fn image_in(place: &ImageLocation, bytes: &[u8]) -> Option<Image> {
     let image = Image::parse(bytes, place.seal).ok()?;
     let is_it = (image.node(), image.lsn(), image.level()) == (place.node, place.lsn, 0);
     is_it.then_some(image)
 }
 
-fn blob_in<'a>(place: &Place, bytes: &'a [u8]) -> Option<&'a [u8]> {
+fn blob_in<'a>(place: &ImageLocation, bytes: &'a [u8]) -> Option<&'a [u8]> {
     let blob = parse_blob(bytes, place.seal).ok()?;
     (blob.node == place.node).then_some(blob.content)
 }

@@ -8,10 +8,10 @@
 
 mod place;
 
-pub(crate) use place::{Fillings, Location, Spot};
+pub(crate) use place::{Generations, Location, Spot};
 
 use crate::error::{At, Error};
-use crate::footer::{About, Entry, Filling, HEAD_BYTES, footer_bytes, name_of};
+use crate::footer::{About, Entry, Generation, HEAD_BYTES, footer_bytes, name_of};
 use crate::layout::Geometry;
 use crate::node::{NodeId, Seq, seal};
 use crate::planted::{Bug, is_planted};
@@ -58,7 +58,7 @@ impl Class {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SegmentState {
     /// It may be written.
     Free,
     /// It has no live content, but a checkpoint may name it.
@@ -75,7 +75,7 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 struct Segment {
-    state: State,
+    state: SegmentState,
     live_bytes: u32,
     /// Class of the stream that filled it last.
     class: Class,
@@ -110,7 +110,7 @@ struct Stream {
     /// End of the last footer, or of the segment head.
     listed_to: usize,
     /// Number of the segment's generation.
-    filling: u64,
+    generation: u64,
 }
 
 impl Stream {
@@ -134,8 +134,8 @@ pub(crate) struct Segments {
     streams: [Stream; Class::ALL.len()],
     live_bytes: u64,
     /// Images that have reached the storage since the last call of
-    /// [`take_landed`](Self::take_landed).
-    landed: Vec<(NodeId, Location)>,
+    /// [`take_flushed`](Self::take_flushed).
+    flushed: Vec<(NodeId, Location)>,
     written_bytes: u64,
     /// Number of segments that streams have begun to fill.
     begun: u64,
@@ -144,15 +144,15 @@ pub(crate) struct Segments {
     /// True if segments have heads and footers.
     has_footers: bool,
     /// Number of the next segment generation.
-    next_filling: u64,
-    fillings: Arc<Fillings>,
+    next_generation: u64,
+    generations: Arc<Generations>,
     /// Number of segments at the time when the storage could not grow.
     refused_at: Option<usize>,
 }
 
 /// Statistics of the segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpaceFigures {
+pub struct SpaceStatistics {
     /// Number of segments.
     pub segments: u32,
     /// Segments that may be written.
@@ -171,13 +171,13 @@ pub struct SpaceFigures {
 
 impl Segments {
     /// Creates the table of a storage with all segments free; [`take_up`](Self::take_up) marks the
-    /// used ones. `opening` is an incarnation that has filled no segment yet; `fillings` are the
+    /// used ones. `opening` is an incarnation that has filled no segment yet; `generations` are the
     /// segment generations found on the storage.
     pub(crate) fn new(
         geometry: Geometry,
         segments: u32,
         opening: u32,
-        fillings: Arc<Fillings>,
+        generations: Arc<Generations>,
     ) -> Segments {
         let stream = |_| Stream {
             segment: None,
@@ -188,10 +188,10 @@ impl Segments {
             unlisted: Vec::new(),
             unlisted_bytes: 0,
             listed_to: 0,
-            filling: 0,
+            generation: 0,
         };
         let free = Segment {
-            state: State::Free,
+            state: SegmentState::Free,
             live_bytes: 0,
             class: Class::Cold,
             filled_as: 0,
@@ -204,13 +204,13 @@ impl Segments {
             log: 0,
             streams: Class::ALL.map(stream),
             live_bytes: 0,
-            landed: Vec::new(),
+            flushed: Vec::new(),
             written_bytes: 0,
             begun: 0,
             write_bytes: WRITE_BYTES,
             has_footers: true,
-            next_filling: u64::from(opening) << 32,
-            fillings,
+            next_generation: u64::from(opening) << 32,
+            generations,
             refused_at: None,
         }
     }
@@ -221,12 +221,12 @@ impl Segments {
     pub(crate) fn take_up(&mut self, location: Location) -> bool {
         let segment = self.all[location.segment() as usize];
         let room = self.geometry.segment_bytes - segment.live_bytes;
-        if matches!(segment.state, State::Checkpoint | State::Log)
+        if matches!(segment.state, SegmentState::Checkpoint | SegmentState::Log)
             || location.bytes() > room as usize
         {
             return false;
         }
-        self.set_state(location.segment(), State::Written);
+        self.set_state(location.segment(), SegmentState::Written);
         self.add_live(location);
         true
     }
@@ -234,9 +234,9 @@ impl Segments {
     /// Marks a segment as holding the valid checkpoint. Returns false if the segment is not free.
     #[must_use]
     pub(crate) fn take_up_checkpoint(&mut self, segment: u32) -> bool {
-        let is_free = self.all.get(segment as usize).map(|s| s.state) == Some(State::Free);
+        let is_free = self.all.get(segment as usize).map(|s| s.state) == Some(SegmentState::Free);
         if is_free {
-            self.set_state(segment, State::Checkpoint);
+            self.set_state(segment, SegmentState::Checkpoint);
         }
         is_free
     }
@@ -246,11 +246,11 @@ impl Segments {
     pub(crate) fn take_up_log(&mut self, segments: Range<u32>) -> bool {
         let is_free = |segment: u32| {
             let segment = self.all.get(segment as usize);
-            segment.map(|segment| segment.state) == Some(State::Free)
+            segment.map(|segment| segment.state) == Some(SegmentState::Free)
         };
         let are_free = segments.end as usize <= self.all.len() && segments.clone().all(is_free);
         if are_free {
-            segments.for_each(|segment| self.set_state(segment, State::Log));
+            segments.for_each(|segment| self.set_state(segment, SegmentState::Log));
         }
         are_free
     }
@@ -279,7 +279,7 @@ impl Segments {
             }
         };
         (first..first + count as usize)
-            .for_each(|segment| self.set_state(segment as u32, State::Log));
+            .for_each(|segment| self.set_state(segment as u32, SegmentState::Log));
         Ok(first as u32)
     }
 
@@ -288,7 +288,7 @@ impl Segments {
         let mut run = 0;
         for (number, segment) in self.all.iter().enumerate() {
             run = match segment.state {
-                State::Free => run + 1,
+                SegmentState::Free => run + 1,
                 _ => 0,
             };
             if run == count {
@@ -299,22 +299,22 @@ impl Segments {
     }
 
     /// Frees segments that the log has left and that no superblock names any more.
-    pub(crate) fn give_back_log(&mut self, segments: Range<u32>) {
+    pub(crate) fn release_log(&mut self, segments: Range<u32>) {
         for segment in segments {
             let state = self.all[segment as usize].state;
-            assert!(state == State::Log, "the log was in it");
-            self.set_state(segment, State::Free);
+            assert!(state == SegmentState::Log, "the log was in it");
+            self.set_state(segment, SegmentState::Free);
         }
     }
 
-    fn set_state(&mut self, segment: u32, state: State) {
+    fn set_state(&mut self, segment: u32, state: SegmentState) {
         let before = std::mem::replace(&mut self.all[segment as usize].state, state);
-        self.free -= usize::from(before == State::Free);
-        self.free += usize::from(state == State::Free);
-        self.emptied -= usize::from(before == State::Emptied);
-        self.emptied += usize::from(state == State::Emptied);
-        self.log -= usize::from(before == State::Log);
-        self.log += usize::from(state == State::Log);
+        self.free -= usize::from(before == SegmentState::Free);
+        self.free += usize::from(state == SegmentState::Free);
+        self.emptied -= usize::from(before == SegmentState::Emptied);
+        self.emptied += usize::from(state == SegmentState::Emptied);
+        self.log -= usize::from(before == SegmentState::Log);
+        self.log += usize::from(state == SegmentState::Log);
     }
 
     fn add_live(&mut self, location: Location) {
@@ -333,12 +333,12 @@ impl Segments {
         assert!(segment.live_bytes >= bytes, "released once");
         segment.live_bytes -= bytes;
         self.live_bytes -= u64::from(bytes);
-        if segment.live_bytes == 0 && segment.state == State::Written {
+        if segment.live_bytes == 0 && segment.state == SegmentState::Written {
             let is_early = is_planted(Bug::FreesEarly);
             let state = if is_early {
-                State::Free
+                SegmentState::Free
             } else {
-                State::Emptied
+                SegmentState::Emptied
             };
             self.set_state(location.segment(), state);
         }
@@ -360,8 +360,8 @@ impl Segments {
     }
 
     /// Returns the statistics; this visits all segments.
-    pub(crate) fn figures(&self) -> SpaceFigures {
-        SpaceFigures {
+    pub(crate) fn statistics(&self) -> SpaceStatistics {
+        SpaceStatistics {
             segments: self.all.len() as u32,
             free_segments: self.free as u32,
             used_segments: Class::ALL
@@ -398,7 +398,7 @@ impl Segments {
     }
 
     fn of(&self, class: Class) -> impl Iterator<Item = &Segment> {
-        let holds_nodes = |state| matches!(state, State::Open | State::Written);
+        let holds_nodes = |state| matches!(state, SegmentState::Open | SegmentState::Written);
         let all = self.all.iter();
         all.filter(move |segment| segment.class == class && holds_nodes(segment.state))
     }
@@ -432,7 +432,7 @@ impl Segments {
     /// Returns the segments without live content, to be freed once no checkpoint names them.
     pub(crate) fn emptied(&self) -> Vec<u32> {
         let states = self.all.iter().enumerate();
-        let emptied = states.filter(|(_, segment)| segment.state == State::Emptied);
+        let emptied = states.filter(|(_, segment)| segment.state == SegmentState::Emptied);
         emptied.map(|(number, _)| number as u32).collect()
     }
 
@@ -440,10 +440,11 @@ impl Segments {
     pub(crate) fn free(&mut self, segment: u32) {
         let state = self.all[segment as usize].state;
         assert!(
-            matches!(state, State::Emptied | State::Checkpoint) || is_planted(Bug::FreesEarly),
+            matches!(state, SegmentState::Emptied | SegmentState::Checkpoint)
+                || is_planted(Bug::FreesEarly),
             "nothing of it is in use"
         );
-        self.set_state(segment, State::Free);
+        self.set_state(segment, SegmentState::Free);
     }
 
     /// Returns the written segment with the fewest live bytes, and that number; only of one class
@@ -451,7 +452,8 @@ impl Segments {
     pub(crate) fn cleanest(&self, class: Option<Class>) -> Option<(u32, u32)> {
         let written = self.all.iter().enumerate();
         let written = written.filter(|(_, segment)| {
-            segment.state == State::Written && class.is_none_or(|class| segment.class == class)
+            segment.state == SegmentState::Written
+                && class.is_none_or(|class| segment.class == class)
         });
         let least = written.min_by_key(|(_, segment)| segment.live_bytes)?;
         Some((least.0 as u32, least.1.live_bytes))
@@ -461,8 +463,9 @@ impl Segments {
     /// live. Considers only segments that were among the first `begun` to be filled.
     pub(crate) fn worth_moving(&self, begun: u64) -> Option<u32> {
         let written = self.all.iter().enumerate();
-        let written = written
-            .filter(|(_, segment)| segment.state == State::Written && segment.filled_as <= begun);
+        let written = written.filter(|(_, segment)| {
+            segment.state == SegmentState::Written && segment.filled_as <= begun
+        });
         let (number, segment) = written.min_by_key(|(_, segment)| segment.live_bytes)?;
         let is_sparse = segment.live_bytes < self.geometry.segment_bytes / 10 * 9;
         is_sparse.then_some(number as u32)
@@ -476,8 +479,14 @@ impl Segments {
 
     /// Returns the last written segment, if there is room before it.
     pub(crate) fn last_to_move(&self) -> Option<u32> {
-        let last = self.all.iter().rposition(|s| s.state == State::Written)?;
-        let first_free = self.all.iter().position(|s| s.state == State::Free)?;
+        let last = self
+            .all
+            .iter()
+            .rposition(|s| s.state == SegmentState::Written)?;
+        let first_free = self
+            .all
+            .iter()
+            .position(|s| s.state == SegmentState::Free)?;
         // The content of the last segment needs a segment, and perhaps a part of a second.
         (first_free < last && self.free > 2).then_some(last as u32)
     }
@@ -489,9 +498,9 @@ impl Segments {
             if let Some(segment) = self.streams[class as usize].segment.take() {
                 let is_empty = self.all[segment as usize].live_bytes == 0;
                 let state = if is_empty {
-                    State::Emptied
+                    SegmentState::Emptied
                 } else {
-                    State::Written
+                    SegmentState::Written
                 };
                 self.set_state(segment, state);
             }
@@ -502,11 +511,16 @@ impl Segments {
     /// Allocates the lowest free segment, so that the end of the storage becomes free. Grows the
     /// storage first if at most `spare` segments are free, which are reserved for work that frees
     /// space.
-    fn take(&mut self, storage: &dyn Storage, state: State, spare: usize) -> Result<u32, Error> {
+    fn take(
+        &mut self,
+        storage: &dyn Storage,
+        state: SegmentState,
+        spare: usize,
+    ) -> Result<u32, Error> {
         if self.free <= spare {
             self.grow(storage)?;
         }
-        let free = self.all.iter().position(|s| s.state == State::Free);
+        let free = self.all.iter().position(|s| s.state == SegmentState::Free);
         let segment = free.expect("one is counted as free") as u32;
         self.set_state(segment, state);
         Ok(segment)
@@ -533,7 +547,7 @@ impl Segments {
             },
         })?;
         let free = Segment {
-            state: State::Free,
+            state: SegmentState::Free,
             live_bytes: 0,
             class: Class::Cold,
             filled_as: 0,
@@ -581,7 +595,7 @@ impl Segments {
 
     /// Returns the number of free segments at the end of the storage.
     fn end_free(&self) -> usize {
-        let used = self.all.iter().rposition(|s| s.state != State::Free);
+        let used = self.all.iter().rposition(|s| s.state != SegmentState::Free);
         self.all.len() - used.map_or(0, |last| last + 1)
     }
 
@@ -609,7 +623,7 @@ impl Segments {
     }
 
     /// Appends an image to the stream of its class, and returns the location that the image will
-    /// have. The image is only in memory until [`take_landed`](Self::take_landed) returns it.
+    /// have. The image is only in memory until [`take_flushed`](Self::take_flushed) returns it.
     /// Without `may_write`, images stay in the buffer if they can.
     pub(crate) fn append(
         &mut self,
@@ -631,7 +645,7 @@ impl Segments {
         let stream = &mut self.streams[class as usize];
         let segment = stream.segment.expect("a stream has a segment now");
         let location = Location::new(segment, stream.filled, bytes.len());
-        seal(bytes, self.fillings.seal_of(location));
+        seal(bytes, self.generations.seal_of(location));
         let end = stream.filled + bytes.len();
         stream.buffer[stream.filled..end].copy_from_slice(bytes);
         if has_footers && about != About::Inner {
@@ -662,12 +676,12 @@ impl Segments {
         let Some(segment) = stream.segment.filter(|_| !stream.unlisted.is_empty()) else {
             return;
         };
-        let filling = Filling {
+        let generation = Generation {
             geometry: self.geometry,
             segment,
-            number: stream.filling,
+            number: stream.generation,
         };
-        let footer = filling.footer(&stream.unlisted, stream.filled, stream.listed_to);
+        let footer = generation.footer(&stream.unlisted, stream.filled, stream.listed_to);
         let end = stream.filled + footer.len();
         stream.buffer[stream.filled..end].copy_from_slice(&footer);
         (stream.filled, stream.listed_to) = (end, end);
@@ -682,7 +696,7 @@ impl Segments {
             Class::Hot | Class::Cold | Class::Patch => SPARE_SEGMENTS,
             Class::Survivor | Class::Inner => 0,
         };
-        let next = self.take(storage, State::Open, spare)?;
+        let next = self.take(storage, SegmentState::Open, spare)?;
         self.all[next as usize].class = class;
         self.begun += 1;
         self.all[next as usize].filled_as = self.begun;
@@ -691,25 +705,25 @@ impl Segments {
         let ended = stream.segment.replace(next);
         stream.buffer.reserve(room);
         (stream.filled, stream.written) = (0, 0);
-        stream.filling = self.next_filling;
-        self.next_filling += 1;
-        self.fillings
-            .set(next, name_of(self.geometry.id, stream.filling));
+        stream.generation = self.next_generation;
+        self.next_generation += 1;
+        self.generations
+            .set(next, name_of(self.geometry.id, stream.generation));
         if self.has_footers {
-            let filling = Filling {
+            let generation = Generation {
                 geometry: self.geometry,
                 segment: next,
-                number: stream.filling,
+                number: stream.generation,
             };
-            stream.buffer[..HEAD_BYTES].copy_from_slice(&filling.head());
+            stream.buffer[..HEAD_BYTES].copy_from_slice(&generation.head());
             (stream.filled, stream.listed_to) = (HEAD_BYTES, HEAD_BYTES);
         }
         if let Some(ended) = ended {
             let is_empty = self.all[ended as usize].live_bytes == 0;
             let state = if is_empty {
-                State::Emptied
+                SegmentState::Emptied
             } else {
-                State::Written
+                SegmentState::Written
             };
             self.set_state(ended, state);
         }
@@ -746,25 +760,25 @@ impl Segments {
         storage.write(offset, data).at("writing nodes", offset)?;
         self.written_bytes += data.len() as u64;
         stream.written = end;
-        let landed = &mut self.landed;
+        let flushed = &mut self.flushed;
         stream.waiting.retain(|(node, location)| {
-            let has_landed = location.at() + location.bytes() <= end;
-            if has_landed {
-                landed.push((*node, *location));
+            let is_flushed = location.at() + location.bytes() <= end;
+            if is_flushed {
+                flushed.push((*node, *location));
             }
-            !has_landed
+            !is_flushed
         });
         Ok(())
     }
 
     /// Returns the generation tags of all segments.
     pub(crate) fn names(&self) -> Vec<u32> {
-        self.fillings.all(self.all.len())
+        self.generations.all(self.all.len())
     }
 
     /// Returns the images that have reached the storage since the last call.
-    pub(crate) fn take_landed(&mut self) -> Vec<(NodeId, Location)> {
-        std::mem::take(&mut self.landed)
+    pub(crate) fn take_flushed(&mut self) -> Vec<(NodeId, Location)> {
+        std::mem::take(&mut self.flushed)
     }
 
     /// Allocates segments for a checkpoint of `bytes` bytes.
@@ -776,7 +790,7 @@ impl Segments {
         let count = bytes.div_ceil(self.geometry.segment_bytes as usize);
         let mut taken = Vec::with_capacity(count);
         for _ in 0..count {
-            match self.take(storage, State::Checkpoint, 0) {
+            match self.take(storage, SegmentState::Checkpoint, 0) {
                 Ok(segment) => taken.push(segment),
                 Err(error) => {
                     taken.into_iter().for_each(|segment| self.free(segment));

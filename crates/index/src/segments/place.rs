@@ -68,7 +68,7 @@ impl Location {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub location: Location,
-    filling: u32,
+    generation: u32,
 }
 
 impl Spot {
@@ -76,26 +76,27 @@ impl Spot {
     pub(crate) fn seal(self) -> Seal {
         Seal {
             location: self.location.stored(),
-            filling: self.filling,
+            generation: self.generation,
         }
     }
 }
 
 impl PartialEq for Spot {
     fn eq(&self, other: &Spot) -> bool {
-        let is_same_filling = self.filling == other.filling || is_planted(Bug::OverlooksFillings);
-        self.location == other.location && is_same_filling
+        let is_same_generation =
+            self.generation == other.generation || is_planted(Bug::OverlooksGenerations);
+        self.location == other.location && is_same_generation
     }
 }
 
 /// Generation tag of each segment, as its images carry it; 0 if they were written without one.
 #[derive(Debug)]
-pub(crate) struct Fillings(RwLock<Vec<u32>>);
+pub(crate) struct Generations(RwLock<Vec<u32>>);
 
-impl Fillings {
+impl Generations {
     /// Creates the table from the tags of the segments in order.
-    pub(crate) fn new(names: Vec<u32>) -> Fillings {
-        Fillings(RwLock::new(names))
+    pub(crate) fn new(names: Vec<u32>) -> Generations {
+        Generations(RwLock::new(names))
     }
 
     /// Returns the spot of an image that is at this location now. A reader calls this while it
@@ -105,7 +106,7 @@ impl Fillings {
         let names = self.0.read();
         Spot {
             location,
-            filling: names
+            generation: names
                 .get(location.segment() as usize)
                 .copied()
                 .unwrap_or_default(),

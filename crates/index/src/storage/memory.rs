@@ -70,12 +70,12 @@ pub struct Faults {
 /// A disk in memory.
 #[derive(Debug, Default)]
 pub struct MemoryStorage {
-    state: Mutex<State>,
+    state: Mutex<DiskState>,
 }
 
 /// Counters of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct StorageCounters {
     /// Number of all calls.
     pub operations: u64,
     /// Number of reads.
@@ -109,7 +109,7 @@ pub struct Hit {
 type Sectors = BTreeMap<usize, Vec<[u8; SECTOR_BYTES]>>;
 
 #[derive(Debug, Default)]
-struct State {
+struct DiskState {
     durable: Vec<u8>,
     current: Vec<u8>,
     /// Versions of each sector since it was last durable, oldest first. Reads return the last one.
@@ -118,7 +118,7 @@ struct State {
     doubtful: Sectors,
     /// Lengths at the last sync and after it, without the current length.
     lengths: Vec<usize>,
-    counts: Counts,
+    counts: StorageCounters,
     faults: Faults,
     hits: Vec<Hit>,
     is_off: bool,
@@ -137,10 +137,10 @@ impl MemoryStorage {
     /// Creates a disk with this content, all of it durable.
     pub fn with_content(content: Vec<u8>) -> MemoryStorage {
         MemoryStorage {
-            state: Mutex::new(State {
+            state: Mutex::new(DiskState {
                 durable: content.clone(),
                 current: content,
-                ..State::default()
+                ..DiskState::default()
             }),
         }
     }
@@ -182,7 +182,7 @@ impl MemoryStorage {
         if let Some(byte) = state.current.get_mut(offset as usize) {
             *byte ^= mask;
         }
-        let State {
+        let DiskState {
             unsynced, doubtful, ..
         } = &mut *state;
         let versions = [unsynced, doubtful].map(|sectors| sectors.get_mut(&sector));
@@ -198,7 +198,7 @@ impl MemoryStorage {
     }
 
     /// Returns the counters.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> StorageCounters {
         self.state.lock().counts
     }
 
@@ -267,7 +267,7 @@ fn mixed(number: u64, sector: usize) -> u64 {
     z ^ (z >> 31)
 }
 
-impl State {
+impl DiskState {
     fn begin(&mut self, call: Call) -> Fate {
         let number = self.counts.operations;
         self.counts.operations += 1;

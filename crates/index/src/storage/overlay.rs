@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct Overlay<S> {
     below: S,
-    state: RwLock<State>,
+    state: RwLock<OverlayState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct OverlayState {
     blocks: BTreeMap<u64, Box<[u8]>>,
     len_bytes: u64,
 }
@@ -25,7 +25,7 @@ impl<S: Storage> Overlay<S> {
         let len_bytes = below.len_bytes();
         Overlay {
             below,
-            state: RwLock::new(State {
+            state: RwLock::new(OverlayState {
                 blocks: BTreeMap::new(),
                 len_bytes,
             }),

@@ -63,7 +63,7 @@ impl Tree {
                 let is_absent = matches!(node.content, Content::Absent);
                 let is_read = is_absent && !node.location.is_nowhere() && node.delta.is_none();
                 is_read.then(|| {
-                    let spot = self.fillings.spot(node.location);
+                    let spot = self.generations.spot(node.location);
                     (self.offset(node.location), spot, id)
                 })
             })
@@ -108,7 +108,7 @@ impl Tree {
             let slot = self.slots.get(*id);
             let mut node = slot.node.write();
             let is_there =
-                !node.location.is_nowhere() && self.fillings.spot(node.location) == *spot;
+                !node.location.is_nowhere() && self.generations.spot(node.location) == *spot;
             let is_absent = matches!(node.content, Content::Absent);
             if is_there && is_absent && matches!(content, Content::Inner(_)) {
                 self.memory.put_content(*id, slot, &mut node, content);

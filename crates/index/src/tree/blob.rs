@@ -99,7 +99,7 @@ impl Tree {
         let spot = || {
             let node = self.slots.get(blob).node.read();
             let is_gone = node.location.is_nowhere() || is_used_again(&node);
-            (!is_gone).then(|| self.fillings.spot(node.location))
+            (!is_gone).then(|| self.generations.spot(node.location))
         };
         if !self.has(blob) {
             return Ok(None);

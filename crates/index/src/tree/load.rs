@@ -12,7 +12,7 @@ use super::slots::{Content, Node, Slot};
 use crate::error::{At, Error};
 use crate::node::{Image, NodeId, ROWS_MAX, Seq};
 use crate::planted::{Bug, is_planted};
-use crate::segments::{Fillings, Location, Spot};
+use crate::segments::{Generations, Location, Spot};
 use crate::storage::{Aligned, BLOCK_BYTES};
 use crate::sync::atomic::Ordering;
 use std::collections::BTreeSet;
@@ -26,13 +26,13 @@ impl Tree {
     /// it may be evicted before the next access if memory is short.
     pub(super) fn load(&self, id: NodeId, slot: &Slot) -> Result<Option<Loaded>, Error> {
         for _ in 0..ATTEMPTS_MAX {
-            let Some(places) = Places::of(&slot.node.read(), &self.fillings) else {
+            let Some(places) = Places::of(&slot.node.read(), &self.generations) else {
                 return Ok(None);
             };
             let read = self.read_whole(id, &places);
             let mut node = slot.node.write();
             // If the node has moved, the bytes read may be anything.
-            let is_there = Places::of(&node, &self.fillings).as_ref() == Some(&places);
+            let is_there = Places::of(&node, &self.generations).as_ref() == Some(&places);
             if is_there || is_planted(Bug::BelievesOldReads) {
                 let (content, drops_blobs) = read?;
                 self.memory
@@ -70,7 +70,7 @@ impl Tree {
         places: &Places,
         freed: &mut dyn FnMut(&[u8]),
     ) -> Result<Image, Error> {
-        let read = |spot: &Spot| match placed(&places.unlanded, spot.location) {
+        let read = |spot: &Spot| match placed(&places.unflushed, spot.location) {
             Some(image) => Ok(image.clone()),
             None => self.read_piece(id, *spot),
         };
@@ -94,10 +94,10 @@ impl Tree {
             if node.patches().is_empty() {
                 return Ok(None);
             }
-            Places::at(&node, &self.fillings)
+            Places::at(&node, &self.generations)
         };
         for spot in places.patches.iter().chain([&places.image]) {
-            let image = match placed(&places.unlanded, spot.location) {
+            let image = match placed(&places.unflushed, spot.location) {
                 Some(image) => image.clone(),
                 None => self.read_piece(id, *spot)?,
             };
@@ -118,7 +118,7 @@ impl Tree {
             let node = self.slots.get(id).node.read();
             let drops = node.patched.as_ref().is_some_and(|p| p.drops_blobs);
             if drops {
-                Places::at(&node, &self.fillings)
+                Places::at(&node, &self.generations)
             } else {
                 return Ok(dropped);
             }
@@ -232,7 +232,7 @@ impl Tree {
                 let mut places = node.patches().iter().map(|patch| patch.location);
                 let is_named = node.location == spot.location
                     || places.any(|location| location == spot.location);
-                if is_named && self.fillings.spot(spot.location) == spot {
+                if is_named && self.generations.spot(spot.location) == spot {
                     return Err(error);
                 }
             }
@@ -243,16 +243,16 @@ impl Tree {
 
 /// Images of a leaf that one reader has read, for its next attempt.
 pub(super) struct AtHand<'a> {
-    fillings: &'a Fillings,
+    generations: &'a Generations,
     pub whole: Option<Loaded>,
     pieces: Vec<(Spot, Image)>,
 }
 
 impl<'a> AtHand<'a> {
     /// Creates an empty set.
-    pub fn new(fillings: &'a Fillings) -> AtHand<'a> {
+    pub fn new(generations: &'a Generations) -> AtHand<'a> {
         AtHand {
-            fillings,
+            generations,
             whole: None,
             pieces: Vec::new(),
         }
@@ -261,7 +261,7 @@ impl<'a> AtHand<'a> {
     /// Returns the image or patch at `location`, which the current node names; otherwise the spot
     /// to read it from.
     pub fn piece(&self, location: Location) -> Result<&Image, Spot> {
-        let spot = self.fillings.spot(location);
+        let spot = self.generations.spot(location);
         let mut pieces = self.pieces.iter();
         let found = pieces.find(|(at, _)| *at == spot);
         found.map(|(_, image)| image).ok_or(spot)
@@ -280,7 +280,7 @@ impl<'a> AtHand<'a> {
             Some(Loaded {
                 places,
                 content: Content::Leaf(image),
-            }) if *places == Places::at(node, self.fillings) => Some(Some(image)),
+            }) if *places == Places::at(node, self.generations) => Some(Some(image)),
             _ => None,
         }
     }
@@ -297,34 +297,36 @@ pub(super) struct Loaded {
 pub(super) struct Places {
     image: Spot,
     patches: Vec<Spot>,
-    unlanded: Vec<Placed>,
-    folded_at: Seq,
+    unflushed: Vec<Placed>,
+    consolidated_at: Seq,
 }
 
 impl PartialEq for Places {
     fn eq(&self, other: &Places) -> bool {
-        // `unlanded` is not compared: when an image reaches the storage, its content does not
+        // `unflushed` is not compared: when an image reaches the storage, its content does not
         // change.
-        (self.image, self.folded_at) == (other.image, other.folded_at)
+        (self.image, self.consolidated_at) == (other.image, other.consolidated_at)
             && self.patches == other.patches
     }
 }
 
 impl Places {
     /// Returns the locations, or `None` if there is nothing to read.
-    fn of(node: &Node, fillings: &Fillings) -> Option<Places> {
+    fn of(node: &Node, generations: &Generations) -> Option<Places> {
         let is_read = !matches!(node.content, Content::Absent) || node.location.is_nowhere();
-        (!is_read).then(|| Places::at(node, fillings))
+        (!is_read).then(|| Places::at(node, generations))
     }
 
     /// Returns the locations; the caller holds the lock of the node.
-    fn at(node: &Node, fillings: &Fillings) -> Places {
+    fn at(node: &Node, generations: &Generations) -> Places {
         let patches = node.patches().iter();
         Places {
-            image: fillings.spot(node.location),
-            patches: patches.map(|patch| fillings.spot(patch.location)).collect(),
-            unlanded: node.unlanded().to_vec(),
-            folded_at: node.folded_at,
+            image: generations.spot(node.location),
+            patches: patches
+                .map(|patch| generations.spot(patch.location))
+                .collect(),
+            unflushed: node.unflushed().to_vec(),
+            consolidated_at: node.consolidated_at,
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::layout::Geometry;
 use crate::node::{Delta, Found, Image, Kind, NodeId, Rows, Seq, View, view};
 use crate::planted::{Bug, is_planted};
-use crate::segments::{Fillings, Spot};
+use crate::segments::{Generations, Spot};
 use crate::storage::Storage;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use deletions::{Deletions, Seen};
@@ -42,7 +42,7 @@ pub(crate) struct Tree {
     pub storage: Arc<dyn Storage>,
     pub geometry: Geometry,
     pub slots: Slots,
-    pub fillings: Arc<Fillings>,
+    pub generations: Arc<Generations>,
     root: AtomicU32,
     /// Upper bound of the node ids: all are below it.
     nodes: AtomicU32,
@@ -80,13 +80,13 @@ impl Tree {
         storage: Arc<dyn Storage>,
         geometry: Geometry,
         memory: Memory,
-        fillings: Fillings,
+        generations: Generations,
     ) -> Tree {
         Tree {
             storage,
             geometry,
             slots: Slots::default(),
-            fillings: Arc::new(fillings),
+            generations: Arc::new(generations),
             root: AtomicU32::new(0),
             nodes: AtomicU32::new(0),
             structure: AtomicU64::new(0),
@@ -240,7 +240,7 @@ impl Tree {
     /// Descends to a leaf, and calls `look` with it.
     pub(crate) fn at_leaf<T>(
         &self,
-        place: Place<'_>,
+        place: LeafQuery<'_>,
         mut look: impl FnMut(NodeId, &Slot, &Node) -> T,
     ) -> Result<T, Error> {
         loop {
@@ -260,7 +260,7 @@ impl Tree {
     /// with every inner node and the index of the child taken.
     fn descend(
         &self,
-        place: Place<'_>,
+        place: LeafQuery<'_>,
         version: u64,
         step: &mut dyn FnMut(&Inner, usize),
     ) -> Result<Option<NodeId>, Error> {
@@ -320,7 +320,7 @@ impl Tree {
     /// Returns the leaf of `key`. Only the writer calls this.
     pub(crate) fn leaf_of(&self, key: &[u8]) -> Result<NodeId, Error> {
         let version = self.settled()?;
-        let leaf = self.descend(Place::Of(key), version, &mut |_, _| {})?;
+        let leaf = self.descend(LeafQuery::Of(key), version, &mut |_, _| {})?;
         Ok(leaf.expect("only the one that changes changes the structure"))
     }
 
@@ -375,9 +375,9 @@ impl Tree {
         reader: AsOf,
         out: &mut Vec<u8>,
     ) -> Result<Option<bool>, Error> {
-        let mut at_hand = AtHand::new(&self.fillings);
+        let mut at_hand = AtHand::new(&self.generations);
         for _ in 0..ATTEMPTS_MAX {
-            let (id, answer) = self.at_leaf(Place::Of(key), |id, slot, node| {
+            let (id, answer) = self.at_leaf(LeafQuery::Of(key), |id, slot, node| {
                 slot.touch();
                 let answer = match self.is_kept(node, reader.seq()) {
                     true => {
@@ -410,9 +410,9 @@ impl Tree {
     /// Returns true if a batch after `since` has changed `key`; `None` if that is not known any
     /// more. A key that was absent at `since` and is absent now may have existed in between.
     pub(crate) fn has_changed(&self, key: &[u8], since: Seq) -> Result<Option<bool>, Error> {
-        let mut at_hand = AtHand::new(&self.fillings);
+        let mut at_hand = AtHand::new(&self.generations);
         loop {
-            let looked = self.at_leaf(Place::Of(key), |id, _, node| {
+            let looked = self.at_leaf(LeafQuery::Of(key), |id, _, node| {
                 let is_kept = self.is_kept(node, since);
                 let deleted = self.deletions.seen_at(Seq::MAX).of_key(key);
                 let newest = newest_in(node, key, deleted, &at_hand).ok_or(id)?;
@@ -428,7 +428,7 @@ impl Tree {
     /// Appends to `out` the rows of a scan that a reader sees in one leaf, and returns where the
     /// scan continues.
     pub(crate) fn scan_leaf(&self, scan: &LeafScan<'_>, out: &mut Rows) -> Result<Next, Error> {
-        let mut at_hand = AtHand::new(&self.fillings);
+        let mut at_hand = AtHand::new(&self.generations);
         loop {
             let version = self.settled()?;
             let mut edge = None;
@@ -511,7 +511,7 @@ impl AsOf {
 
 /// Designation of a leaf.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place<'a> {
+pub(crate) enum LeafQuery<'a> {
     /// The leaf that this key belongs to.
     Of(&'a [u8]),
     /// The leaf that the greatest possible key below this one belongs to.
@@ -520,34 +520,34 @@ pub(crate) enum Place<'a> {
     Last,
 }
 
-impl Place<'_> {
+impl LeafQuery<'_> {
     fn index(&self, inner: &Inner) -> usize {
         match self {
-            Place::Of(key) => inner.find(key),
-            Place::Before(key) => {
+            LeafQuery::Of(key) => inner.find(key),
+            LeafQuery::Before(key) => {
                 let index = inner.find(key);
                 // The first separator is never compared.
                 let is_at = index > 0 && inner.separator(index) == *key;
                 index - usize::from(is_at)
             }
-            Place::Last => inner.len() - 1,
+            LeafQuery::Last => inner.len() - 1,
         }
     }
 
     /// Returns true if the edge of the leaf of this place is in the direction of the scan.
     fn goes_on(&self, edge: &[u8], is_reverse: bool) -> bool {
         match self {
-            Place::Of(key) if is_reverse => edge <= *key,
-            Place::Of(key) => edge > *key,
-            Place::Before(key) => edge < *key,
-            Place::Last => true,
+            LeafQuery::Of(key) if is_reverse => edge <= *key,
+            LeafQuery::Of(key) => edge > *key,
+            LeafQuery::Before(key) => edge < *key,
+            LeafQuery::Last => true,
         }
     }
 }
 
 /// Request of a scan to one leaf.
 pub(crate) struct LeafScan<'a> {
-    pub place: Place<'a>,
+    pub place: LeafQuery<'a>,
     pub view: View<'a>,
 }
 
@@ -574,7 +574,7 @@ fn look_up(
     at_hand: &AtHand<'_>,
     out: &mut Vec<u8>,
 ) -> Answer {
-    if matches!(reader, AsOf::Passing(seq) if seq < node.folded_at) {
+    if matches!(reader, AsOf::Passing(seq) if seq < node.consolidated_at) {
         return Answer::TooOld;
     }
     let seq = reader.seq();
@@ -616,7 +616,7 @@ fn look_in_pieces(
     out: &mut Vec<u8>,
 ) -> Answer {
     for location in node.places_of(asked.key) {
-        let image = match placed(node.unlanded(), location) {
+        let image = match placed(node.unflushed(), location) {
             Some(image) => image,
             None => match at_hand.piece(location) {
                 Ok(image) => image,

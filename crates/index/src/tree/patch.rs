@@ -6,7 +6,7 @@
 //! another. Content in memory is always the whole leaf, image and patches merged. It must never be
 //! made from an image without the patches over it.
 
-use crate::node::{Builder, Delta, Image, Row, Seq, fold, seal};
+use crate::node::{Builder, Delta, Image, Row, Seq, consolidate, seal};
 use crate::segments::Location;
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ pub(crate) struct Patched {
     /// Patches, the oldest first.
     pub patches: Vec<Patch>,
     /// Images of this leaf that have not reached the storage.
-    pub unlanded: Vec<Placed>,
+    pub unflushed: Vec<Placed>,
     /// True if merging image and patches leaves blobs that no row refers to any more. Only writing
     /// the leaf anew frees them.
     pub drops_blobs: bool,
@@ -83,8 +83,8 @@ impl Patched {
         let patches: usize = self.patches.iter().map(Patch::memory_bytes).sum();
         let spare_patches = self.patches.capacity() - self.patches.len();
         let patches = patches + spare_patches * size_of::<Patch>();
-        let images = self.unlanded.iter().map(|(_, image)| image.memory_bytes());
-        let places = self.unlanded.capacity() * size_of::<Placed>();
+        let images = self.unflushed.iter().map(|(_, image)| image.memory_bytes());
+        let places = self.unflushed.capacity() * size_of::<Placed>();
         size_of::<Patched>() + patches + places + images.sum::<usize>()
     }
 }
@@ -149,7 +149,7 @@ impl Changes<'_> {
     ) -> Image {
         builder.clear();
         let mut push = |row: Row<'_>| builder.push(row);
-        fold(Some(image), self.delta, self.oldest, &mut push, freed);
+        consolidate(Some(image), self.delta, self.oldest, &mut push, freed);
         // Rows that packed well alone, keys with a long prefix for instance, need not pack well
         // with others.
         let mut bytes = builder.finish_for_memory(image.node(), self.lsn, image.interval());

@@ -40,7 +40,7 @@ pub(crate) struct Node {
     /// Sequence number from which on the image answers readers correctly.
     pub floor: Seq,
     /// Sequence number at which the node was last written back.
-    pub folded_at: Seq,
+    pub consolidated_at: Seq,
     /// Location of the image; `NOWHERE` for a leaf without one, which is empty.
     pub location: Location,
     /// First log position of the changes in the delta.
@@ -73,8 +73,8 @@ impl Node {
     }
 
     /// Returns the images of a leaf with patches that have not reached the storage.
-    pub(crate) fn unlanded(&self) -> &[Placed] {
-        self.patched.as_deref().map_or(&[], |p| &p.unlanded)
+    pub(crate) fn unflushed(&self) -> &[Placed] {
+        self.patched.as_deref().map_or(&[], |p| &p.unflushed)
     }
 
     /// Returns the memory of content and patches, in bytes.

@@ -43,7 +43,7 @@ pub(crate) struct Stored {
     pub root: NodeId,
     pub locations: Vec<Location>,
     /// Generation of each segment, as its images name it; empty in a checkpoint of version 2.
-    pub fillings: Vec<u32>,
+    pub generations: Vec<u32>,
     /// Patches of the leaves that have any, the oldest first.
     pub patches: BTreeMap<NodeId, Vec<Patch>>,
     /// Range deletions that some leaves may not have applied yet.
@@ -63,7 +63,7 @@ pub(super) enum Detail {
 struct NewCheckpoint<'a> {
     root: NodeId,
     locations: &'a [Location],
-    fillings: &'a [u32],
+    generations: &'a [u32],
     /// Patches of leaves in ascending order, encoded by [`push_patches`].
     patches: &'a [u8],
     /// Range deletions, encoded by [`push_deletion`].
@@ -74,21 +74,21 @@ impl NewCheckpoint<'_> {
     /// Returns the encoded checkpoint in whole blocks, and its number of bytes without padding.
     fn encode(&self) -> (Aligned, usize) {
         let places_end = HEAD_BYTES + self.locations.len() * 8;
-        let fillings_end = places_end + fillings_bytes(self.fillings.len());
-        let patches_end = fillings_end + self.patches.len();
+        let generations_end = places_end + generations_bytes(self.generations.len());
+        let patches_end = generations_end + self.patches.len();
         let used = patches_end + self.deletions.len();
         let mut bytes = Aligned::zeroed(round_up(used));
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&self.root.to_le_bytes());
         bytes[12..16].copy_from_slice(&(self.locations.len() as u32).to_le_bytes());
         bytes[16..24].copy_from_slice(&(self.patches.len() as u64).to_le_bytes());
-        bytes[24..28].copy_from_slice(&(self.fillings.len() as u32).to_le_bytes());
+        bytes[24..28].copy_from_slice(&(self.generations.len() as u32).to_le_bytes());
         bytes[28..32].copy_from_slice(&(self.deletions.len() as u32).to_le_bytes());
-        bytes[fillings_end..patches_end].copy_from_slice(self.patches);
+        bytes[generations_end..patches_end].copy_from_slice(self.patches);
         bytes[patches_end..used].copy_from_slice(self.deletions);
-        let names = bytes[places_end..fillings_end].chunks_exact_mut(4);
-        for (name, filling) in names.zip(self.fillings) {
-            name.copy_from_slice(&filling.to_le_bytes());
+        let names = bytes[places_end..generations_end].chunks_exact_mut(4);
+        for (name, generation) in names.zip(self.generations) {
+            name.copy_from_slice(&generation.to_le_bytes());
         }
         let places = bytes[HEAD_BYTES..places_end].chunks_exact_mut(8);
         for (place, location) in places.zip(self.locations) {
@@ -106,26 +106,26 @@ impl Stored {
         let number =
             |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap_or_default());
         let count = number(12) as usize;
-        let fillings_count = if is_old { 0 } else { number(24) as usize };
+        let generations_count = if is_old { 0 } else { number(24) as usize };
         let (places, rest) = rest.split_at_checked(count.checked_mul(8)?)?;
         // This field is zero up to version 5.
         let deletions_len = if is_old { 0 } else { number(28) as usize };
-        let (fillings, rest) = rest.split_at_checked(fillings_bytes(fillings_count))?;
+        let (generations, rest) = rest.split_at_checked(generations_bytes(generations_count))?;
         let (patches, deletions) = rest.split_at_checked(rest.len().checked_sub(deletions_len)?)?;
         let patches_len = u64::from_le_bytes(head[16..24].try_into().unwrap_or_default());
         let is_known = is_old || head[..8] == MAGIC;
         if !is_known || patches.len() as u64 != patches_len {
             return None;
         }
-        let names = fillings.chunks_exact(4).take(fillings_count);
-        let fillings: Vec<u32> = names
+        let names = generations.chunks_exact(4).take(generations_count);
+        let generations: Vec<u32> = names
             .map(|name| u32::from_le_bytes(name.try_into().unwrap_or_default()))
             .collect();
         // Locations are in segments that existed when the checkpoint was taken.
         let segments = if is_old {
             segments
         } else {
-            segments.min(fillings_count as u32)
+            segments.min(generations_count as u32)
         };
         let places = places.chunks_exact(8);
         let locations = places.map(|place| {
@@ -135,7 +135,7 @@ impl Stored {
         let stored = Stored {
             root: number(8),
             locations: locations.collect::<Option<_>>()?,
-            fillings,
+            generations,
             patches: decode_patches(patches, geometry, segments)?,
             deletions: decode_deletions(deletions)?,
         };
@@ -154,7 +154,7 @@ impl Stored {
             return Ok(Stored {
                 root: 0,
                 locations: vec![Location::NOWHERE],
-                fillings: Vec::new(),
+                generations: Vec::new(),
                 patches: BTreeMap::new(),
                 deletions: Vec::new(),
             });
@@ -202,7 +202,7 @@ impl Writer {
 
     /// Returns the approximate bytes of a checkpoint with locations only.
     pub(super) fn checkpoint_bytes(&self) -> usize {
-        let names_bytes = fillings_bytes(self.segments.count());
+        let names_bytes = generations_bytes(self.segments.count());
         let patches_bytes = self.nodes.patched().len() * PATCH_BYTES * 2;
         self.nodes.locations().len() * 8 + names_bytes + patches_bytes
     }
@@ -223,7 +223,7 @@ impl Writer {
         if !is_planted(Bug::NamesUnwritten) {
             self.segments.flush_all(&*storage)?;
         }
-        self.give_memory_back();
+        self.release_memory();
         // Deletions that no leaf can lack any more are dropped first, and not listed.
         let needed_from = self.needed_from();
         let mut deletions = Vec::new();
@@ -234,7 +234,7 @@ impl Writer {
         let new = NewCheckpoint {
             root: self.tree.root(),
             locations: self.nodes.locations(),
-            fillings: &self.segments.names(),
+            generations: &self.segments.names(),
             patches: &self.encoded_patches(detail),
             deletions: &deletions,
         };
@@ -269,7 +269,7 @@ impl Writer {
         let is_leaf = !self.nodes.is_changed(root);
         let is_nowhere = self.nodes.location(root).is_nowhere();
         match is_leaf && is_nowhere && self.options.paper.is_none() {
-            true => self.fold_leaf(root),
+            true => self.consolidate_leaf(root),
             false => Ok(()),
         }
     }
@@ -316,10 +316,10 @@ impl Writer {
         let storage = self.storage();
         let left = self.log.settle(&*storage, &checkpoint)?;
         for segments in left.log {
-            self.segments.give_back_log(segments);
+            self.segments.release_log(segments);
         }
         if left.is_elsewhere {
-            self.figures.log_rings += 1;
+            self.statistics.log_rings += 1;
             self.log.mark(&*storage)?;
         }
         self.checkpointer.settle(checkpoint.leaves_written);
@@ -327,8 +327,8 @@ impl Writer {
             self.segments.free(segment);
             self.cleaner.stop(segment);
         }
-        self.figures.checkpoints += 1;
-        self.figures.checkpoint_bytes += checkpoint.used_bytes;
+        self.statistics.checkpoints += 1;
+        self.statistics.checkpoint_bytes += checkpoint.used_bytes;
         let spare = self.spare_segments() * 2;
         self.segments.shrink(&*storage, spare)
     }
@@ -347,7 +347,7 @@ impl Writer {
 }
 
 /// Returns the bytes of `count` segment generations in a checkpoint.
-fn fillings_bytes(count: usize) -> usize {
+fn generations_bytes(count: usize) -> usize {
     (count * 4).next_multiple_of(8)
 }
 
@@ -464,9 +464,9 @@ pub(crate) fn take_up(
 ) -> Result<crate::segments::Segments, Error> {
     let geometry = superblock.geometry;
     let count = geometry.segments(tree.storage.len_bytes());
-    let fillings = Arc::clone(&tree.fillings);
+    let generations = Arc::clone(&tree.generations);
     let opening = superblock.opening + 1;
-    let mut segments = crate::segments::Segments::new(geometry, count, opening, fillings);
+    let mut segments = crate::segments::Segments::new(geometry, count, opening, generations);
     let crowded = |segment: u32| Error::Damaged {
         what: format!("the checkpoint, which names too much in segment {segment}"),
         offset: geometry.segment_offset(segment),

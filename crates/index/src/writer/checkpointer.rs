@@ -5,7 +5,7 @@
 //! completed before all its pieces are written. An image written after the checkpoint was taken
 //! must never be treated as part of it.
 
-use super::unsettled::{Origin, Unsettled};
+use super::unsettled::{LeafSources, Unsettled};
 use crate::error::{At, Error};
 use crate::footer::Base;
 use crate::layout::Geometry;
@@ -158,12 +158,12 @@ impl Checkpointer {
     }
 
     /// Returns the origin of images made from `bases` now, traced back as far as known.
-    pub(super) fn trace(&self, bases: &[Base], logged_from: u64) -> Origin {
+    pub(super) fn trace(&self, bases: &[Base], logged_from: u64) -> LeafSources {
         self.unsettled.trace(bases, logged_from)
     }
 
     /// Notes that a leaf was written, with its origin.
-    pub(super) fn note_leaf(&mut self, leaf: NodeId, origin: Origin) {
+    pub(super) fn note_leaf(&mut self, leaf: NodeId, origin: LeafSources) {
         self.unsettled.note(leaf, origin);
     }
 }

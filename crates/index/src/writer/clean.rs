@@ -4,7 +4,7 @@
 
 use super::Writer;
 use super::cleaner::Cleaning;
-use super::fold::range_of;
+use super::consolidate::range_of;
 use super::patch::PATCHES_MAX;
 use crate::error::{At, Error};
 use crate::footer::About;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 const PIECE_BYTES: usize = 64 << 10;
 /// Factor by which the bytes of a leaf that is written anew count, because this is more work than
 /// moving it.
-const FOLD_WORK: usize = 4;
+const CONSOLIDATION_WORK: usize = 4;
 /// Number of patches from which a leaf not in memory is read and written anew, rather than its
 /// image moved.
 const PATCHES_WORTH_READING: usize = 2;
@@ -56,8 +56,8 @@ impl Writer {
             };
             if self.is_worth_folding(&peek) {
                 cleaning.pass(peek.len_bytes);
-                end = end.saturating_sub(peek.len_bytes * (FOLD_WORK - 1));
-                self.fold_leaf(peek.node)?;
+                end = end.saturating_sub(peek.len_bytes * (CONSOLIDATION_WORK - 1));
+                self.consolidate_leaf(peek.node)?;
                 continue;
             }
             let image = cleaning.rest()[..peek.len_bytes].to_vec();
@@ -69,7 +69,7 @@ impl Writer {
             self.move_image(&peek, location, image, about, stream)?;
         }
         let is_done = self.cleaner.give_back(cleaning);
-        self.figures.cleaned_segments += u64::from(is_done);
+        self.statistics.cleaned_segments += u64::from(is_done);
         Ok(true)
     }
 
@@ -79,7 +79,7 @@ impl Writer {
         self.cleaner.begin(cleaning);
         while self.cleaner.is_under_way() {
             self.clean_piece()?;
-            self.give_memory_back();
+            self.release_memory();
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ impl Writer {
             }
             Sort::Node => {}
         }
-        let Ok(image) = Image::parse(image, self.tree.fillings.seal_of(from)) else {
+        let Ok(image) = Image::parse(image, self.tree.generations.seal_of(from)) else {
             return Ok(About::Inner);
         };
         let range = match image.range() {
@@ -163,7 +163,7 @@ impl Writer {
             what: format!("node {id}: {what}"),
             offset: self.tree.offset(from),
         };
-        let meant = self.tree.fillings.seal_of(from);
+        let meant = self.tree.generations.seal_of(from);
         if peek.sort == Sort::Blob {
             parse_blob(&bytes, meant).map_err(|error| damaged(error.to_string()))?;
             return self.move_bytes(peek, bytes, Content::Absent, about, stream);
@@ -214,8 +214,8 @@ impl Writer {
         stream: Class,
     ) -> Result<(), Error> {
         let to = self.append(stream, peek.node, peek.lsn, &mut bytes, about)?;
-        self.figures.moved_bytes += bytes.len() as u64;
-        let image = Image::parse(&bytes, self.tree.fillings.seal_of(to));
+        self.statistics.moved_bytes += bytes.len() as u64;
+        let image = Image::parse(&bytes, self.tree.generations.seal_of(to));
         let image = image.expect("an image that was sealed for its place can be read");
         self.move_patched(peek.node, from, to, image);
         Ok(())
@@ -233,7 +233,7 @@ impl Writer {
     ) -> Result<(), Error> {
         let (storage, id) = (self.storage(), peek.node);
         let location = self.append(stream, id, peek.lsn, &mut bytes, about)?;
-        self.figures.moved_bytes += bytes.len() as u64;
+        self.statistics.moved_bytes += bytes.len() as u64;
         let is_blob = matches!(content, Content::Absent);
         if is_blob {
             self.log_before_images()?;

@@ -188,7 +188,7 @@ mod tests {
             len_bytes: 64,
             seal: Seal {
                 location: 0,
-                filling: 0,
+                generation: 0,
             },
             sort: Sort::Patch,
             level: 0,

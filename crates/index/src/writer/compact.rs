@@ -4,7 +4,7 @@
 //! any step.
 
 use super::Writer;
-use super::upkeep::LEAVES_IN_STEP;
+use super::maintenance::LEAVES_IN_STEP;
 use crate::error::Error;
 
 /// Progress of a compaction.
@@ -39,10 +39,12 @@ impl Writer {
                 true => Compacting::Deletions(left.saturating_sub(LEAVES_IN_STEP)),
                 false => Compacting::Leaves(self.nodes().saturating_mul(2)),
             },
-            Compacting::Leaves(left) => match self.fold_more(left, Writer::write_one_anew)? {
-                Some(left) => Compacting::Leaves(left),
-                None => Compacting::Log(self.shorten_log()?),
-            },
+            Compacting::Leaves(left) => {
+                match self.consolidate_more(left, Writer::write_one_anew)? {
+                    Some(left) => Compacting::Leaves(left),
+                    None => Compacting::Log(self.shorten_log()?),
+                }
+            }
             Compacting::Log(target) => match self.free_some_log(target)? {
                 true => Compacting::Log(target),
                 false => self.end_log()?,
@@ -56,11 +58,11 @@ impl Writer {
 
     /// Writes a leaf anew that has changes or patches. Returns false if there is none.
     fn write_one_anew(&mut self) -> Result<bool, Error> {
-        if self.fold_oldest()? {
+        if self.consolidate_oldest()? {
             return Ok(true);
         }
         match self.nodes.first_patched() {
-            Some(id) => self.fold_leaf(id).map(|()| true),
+            Some(id) => self.consolidate_leaf(id).map(|()| true),
             None => Ok(false),
         }
     }

@@ -191,11 +191,11 @@ impl Writer {
         if self.deletions.is_done() {
             // Every leaf has applied them, but some leaves only in the log: once these leaves are
             // written, no deletion is needed any more.
-            self.fold_oldest()?;
+            self.consolidate_oldest()?;
             self.needed_from();
         }
         // Maintenance makes further leaves apply them.
-        self.keep_house(1, 0)
+        self.maintain(1, 0)
     }
 
     /// Makes `leaves` leaves apply deletions that they lack. Returns false if no leaf lacks any.
@@ -217,9 +217,9 @@ impl Writer {
             .find_map(|waiting| waiting.next.clone());
         let Some(key) = next else { return Ok(()) };
         let (path, id) = self.tree.path(&key)?;
-        let range = super::fold::range_of(&path, &[id]);
+        let range = super::consolidate::range_of(&path, &[id]);
         self.take_in(id, &range)?;
-        self.figures.taken_in += 1;
+        self.statistics.taken_in += 1;
         for waiting in &mut self.deletions.0 {
             let Some(next) = waiting.next.take() else {
                 continue;
@@ -242,7 +242,7 @@ impl Writer {
         if self.deletions.is_done() || is_planted(Bug::WritesWithoutDeletions) {
             return Ok(());
         }
-        self.take_in(id, &super::fold::range_of(path, &[id]))
+        self.take_in(id, &super::consolidate::range_of(path, &[id]))
     }
 
     /// Makes a leaf apply all deletions that it lacks; finds its path first.
@@ -264,21 +264,21 @@ impl Writer {
             else {
                 continue;
             };
-            let (is_old, folded_at) = (
+            let (is_old, consolidated_at) = (
                 waiting.is_old,
-                self.tree.slots.get(id).node.read().folded_at,
+                self.tree.slots.get(id).node.read().consolidated_at,
             );
             // The leaf applied the deletion when it was written, and later changes are newer. The
             // latter is not so for a deletion of an earlier incarnation: the replay may have added
             // older changes since.
-            if folded_at >= deletion.seq && !is_old {
+            if consolidated_at >= deletion.seq && !is_old {
                 continue;
             }
-            let lsn = match is_old && folded_at < deletion.seq {
+            let lsn = match is_old && consolidated_at < deletion.seq {
                 true => self.tree.leaf_image(id)?.map_or(0, |image| image.lsn()),
                 // The image is of this incarnation, or it is of an earlier one and older than the
                 // deletion.
-                false => folded_at,
+                false => consolidated_at,
             };
             let has_changes = self.tree.slots.get(id).node.read().delta.is_some();
             if lsn < deletion.seq || has_changes {
@@ -293,7 +293,7 @@ impl Writer {
     /// Relogs at the head of the log the deletions that leaves lack and that the log has before
     /// `target`, up to a frame of them. They keep the sequence numbers of their batches. Only a
     /// rebuild needs them, which has no checkpoint. Returns false if there is none.
-    pub(super) fn carry_deletions(&mut self, target: u64) -> Result<bool, Error> {
+    pub(super) fn relog_deletions(&mut self, target: u64) -> Result<bool, Error> {
         let is_due = |w: &Waiting| w.next.is_some() && w.logged_at < target;
         if !self.deletions.0.iter().any(is_due) {
             return Ok(false);

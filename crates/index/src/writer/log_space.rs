@@ -3,25 +3,25 @@
 //!
 //! An index begins with a short log. When that is nearly full, the log moves to a longer ring, up
 //! to its maximum length. Only then are changes written back, or relogged
-//! ([`carry`](super::carry)), to free the log. When the log is not needed, or the index is
+//! ([`relog`](super::relog)), to free the log. When the log is not needed, or the index is
 //! compacted, it returns to the front of the storage. A batch must never be refused as long as
 //! writing leaves back can make room for it.
 
 use super::Writer;
 use super::checkpoint::Detail;
+use super::maintenance::LEAVES_IN_STEP;
 use super::unless_full;
-use super::upkeep::LEAVES_IN_STEP;
 use crate::error::{At, Error};
-use crate::rings::{Place, segments_for};
+use crate::rings::{RingLocation, segments_for};
 use crate::storage::{BLOCK_BYTES, sync};
 
 impl Writer {
     /// Moves the log to a ring of `blocks` blocks at `place`.
-    fn go_on_in(&mut self, place: Place, blocks: u64) -> Result<(), Error> {
+    fn go_on_in(&mut self, place: RingLocation, blocks: u64) -> Result<(), Error> {
         for segments in self.log.go_on_in(&*self.tree.storage, place, blocks)? {
-            self.segments.give_back_log(segments);
+            self.segments.release_log(segments);
         }
-        self.figures.log_rings += 1;
+        self.statistics.log_rings += 1;
         Ok(())
     }
 
@@ -46,7 +46,7 @@ impl Writer {
                 // durable end.
                 let synced = sync(&*storage);
                 synced.at("making the storage longer", 0)?;
-                self.go_on_in(Place::Segments(first), blocks)?;
+                self.go_on_in(RingLocation::Segments(first), blocks)?;
                 Ok(true)
             }
             Err(Error::Full { .. }) => {
@@ -61,9 +61,9 @@ impl Writer {
     /// previous rings are freed when nothing before that position is needed.
     pub(super) fn shorten_log(&mut self) -> Result<u64, Error> {
         let places = self.log.rings().all().iter();
-        let uses_front = places.clone().any(|ring| ring.place == Place::Front);
+        let uses_front = places.clone().any(|ring| ring.place == RingLocation::Front);
         if !uses_front {
-            self.go_on_in(Place::Front, self.tree.geometry.front_blocks)?;
+            self.go_on_in(RingLocation::Front, self.tree.geometry.front_blocks)?;
         }
         Ok(self.log.rings().current().from)
     }
@@ -84,8 +84,8 @@ impl Writer {
     /// Returns the number of leaves written or relogged since the index was opened, plus those that
     /// applied deletions in their turn.
     pub(super) fn leaves_freed(&self) -> u64 {
-        let figures = &self.figures;
-        figures.folds + figures.patches + figures.carried + figures.taken_in
+        let statistics = &self.statistics;
+        statistics.consolidations + statistics.patches + statistics.relogged + statistics.taken_in
     }
 
     /// Continues the checkpoint in progress, or frees enough of the log to take one.

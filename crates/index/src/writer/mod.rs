@@ -2,7 +2,7 @@
 //!
 //! One thread at a time holds the writer; no background thread exists, so maintenance proceeds in
 //! step with the batches that cause it. A batch goes to the log, then to the deltas of its leaves,
-//! then readers see it. Everything else ([`upkeep`]) only moves existing content: deltas into
+//! then readers see it. Everything else ([`maintenance`]) only moves existing content: deltas into
 //! images, images out of nearly empty segments, and the tail of the log. The writer must never show
 //! readers a change that is not in the log, and never let a checkpoint name an image that is not on
 //! the storage.
@@ -13,29 +13,29 @@
 //! [cleaning](Cleaner). The writer itself does the work that needs several owners: no owner reaches
 //! into another.
 
-mod carry;
 mod checkpoint;
 mod checkpointer;
 mod classes;
 mod clean;
 mod cleaner;
 mod compact;
+mod consolidate;
 mod deletions;
 mod dirty;
-mod fold;
 mod log_space;
+mod maintenance;
 mod nodes;
 mod open_log;
 mod paper;
 pub(crate) mod patch;
+mod relog;
 mod room;
 mod structure;
 mod unsettled;
-mod upkeep;
 
 pub(crate) use checkpoint::{Stored, begins_checkpoint, take_up};
 pub(crate) use compact::Compacting;
-pub(crate) use upkeep::WritingBack;
+pub(crate) use maintenance::WritingBack;
 
 use crate::batch::{Operation, Operations};
 use crate::error::Error;
@@ -52,9 +52,9 @@ use crate::tree::deletions::Deletion;
 use checkpointer::Checkpointer;
 use classes::Classes;
 use cleaner::Cleaner;
+use consolidate::Scratch;
 use deletions::WaitingDeletions;
 use dirty::DirtyLeaves;
-use fold::Scratch;
 use nodes::NodeTable;
 use open_log::OpenLog;
 use std::sync::Arc;
@@ -76,11 +76,11 @@ pub enum Durability {
 
 /// Counters of maintenance work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UpkeepFigures {
+pub struct MaintenanceStatistics {
     /// Leaves written back as whole new images.
-    pub folds: u64,
+    pub consolidations: u64,
     /// Rows in the leaves written back.
-    pub folded_rows: u64,
+    pub consolidated_rows: u64,
     /// Leaves of which only the changes were written, as a patch.
     pub patches: u64,
     /// Leaves that were split into several.
@@ -93,7 +93,7 @@ pub struct UpkeepFigures {
     /// concerned too many leaves for the commit to wait.
     pub taken_in: u64,
     /// Leaves whose changes were relogged, because the log wrapped around.
-    pub carried: u64,
+    pub relogged: u64,
     /// Bytes of images that cleaning moved.
     pub moved_bytes: u64,
     /// Segments cleaned.
@@ -140,7 +140,7 @@ pub(crate) struct Writer {
     /// Rows of the leaves being written anew.
     scratch: Scratch,
     /// Counters of the maintenance done.
-    pub figures: UpkeepFigures,
+    pub statistics: MaintenanceStatistics,
 }
 
 impl Writer {
@@ -174,7 +174,7 @@ impl Writer {
             classes,
             builder: Builder::new(false),
             scratch: Scratch::default(),
-            figures: UpkeepFigures::default(),
+            statistics: MaintenanceStatistics::default(),
         }
     }
 
@@ -203,7 +203,7 @@ impl Writer {
 
     /// Appends a batch to the log, in which [`begin_group`](Self::begin_group) has made room. The
     /// batch is neither durable nor visible yet.
-    pub(crate) fn enlog(&mut self, operations: &[u8]) -> Result<Seq, Error> {
+    pub(crate) fn append_to_log(&mut self, operations: &[u8]) -> Result<Seq, Error> {
         self.log.append(&*self.tree.storage, operations)
     }
 
@@ -312,7 +312,7 @@ impl Writer {
             end: end.map(Into::into),
         };
         let had_few_leaves = self.log.is_before_checkpoint(seq) && !self.deletions.has(&deletion);
-        match frame.is_carried || had_few_leaves {
+        match frame.is_relogged || had_few_leaves {
             true => self.delete_at_once(&deletion, frame.position),
             false => self.delete_range(seq, (start, end), frame.position),
         }
@@ -327,25 +327,25 @@ impl Writer {
     /// Keeps memory within its bound while the log is replayed. If the storage has no space to
     /// write leaves back, the changes take more memory: a full disk must not prevent reading and
     /// deleting.
-    pub(crate) fn keep_house_in_replay(&mut self) -> Result<(), Error> {
+    pub(crate) fn maintain_in_replay(&mut self) -> Result<(), Error> {
         if self.options.paper.is_none() {
             self.dirty.lend(self.options.memory_bytes / 4 * 3);
         }
         self.dirty.order_by_log(&self.tree.slots);
-        self.give_memory_back();
-        unless_full(self.fold_beyond_budget())
+        self.release_memory();
+        unless_full(self.consolidate_beyond_budget())
     }
 
     /// Ends the replay of the log. Changes may take more than the buffer at this point, because all
     /// changes since the last checkpoint are in memory again. The groups of batches to come write
     /// them back, so that opening need not wait for it.
     pub(crate) fn end_replay(&mut self) -> Result<(), Error> {
-        self.keep_house_in_replay()?;
+        self.maintain_in_replay()?;
         self.dirty.lend(match self.options.paper {
             Some(_) => 0,
             None => self.tree.memory.delta_bytes(),
         });
-        self.give_memory_back();
+        self.release_memory();
         self.tree.memory.give_up_kept(&self.tree.slots);
         self.show_deletions();
         Ok(())
@@ -461,20 +461,20 @@ impl Writer {
     }
 
     /// Evicts nodes that can be read again, until memory is within its bound. Code that writes many
-    /// nodes calls `give_memory_back` on the way: otherwise each of these nodes stays in memory
+    /// nodes calls `release_memory` on the way: otherwise each of these nodes stays in memory
     /// until the next batch ends.
-    pub(crate) fn give_memory_back(&mut self) {
-        self.unpin_landed();
+    pub(crate) fn release_memory(&mut self) {
+        self.unpin_flushed();
         self.tree.memory.evict(&self.tree.slots);
     }
 
     /// Unpins nodes whose images have reached the storage: such nodes can be read again.
-    fn unpin_landed(&mut self) {
-        for (id, location) in self.segments.take_landed() {
+    fn unpin_flushed(&mut self) {
+        for (id, location) in self.segments.take_flushed() {
             if self.nodes.is_changed(id) {
                 continue;
             }
-            self.patch_landed(id, location);
+            self.patch_flushed(id, location);
             let mut node = self.tree.slots.get(id).node.write();
             if node.location == location {
                 node.is_pinned = false;

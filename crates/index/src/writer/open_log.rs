@@ -15,7 +15,7 @@ use crate::layout::Superblock;
 use crate::log::Log;
 use crate::node::Seq;
 use crate::planted::{Bug, is_planted};
-use crate::rings::{Place, Ring, Rings};
+use crate::rings::{Ring, RingLocation, Rings};
 use crate::storage::Storage;
 use std::ops::Range;
 
@@ -156,14 +156,14 @@ impl OpenLog {
     /// Relogs records at the head of the log, and writes them. All waiting batches must have been
     /// written.
     pub(super) fn log_again(&mut self, storage: &dyn Storage, records: &[u8]) -> Result<(), Error> {
-        self.log.carry(self.seq, records);
+        self.log.relog(self.seq, records);
         self.log.write_out(storage, false)
     }
 
     /// Writes a frame that only says how far the log has come. Earlier frames that said so may be
     /// gone, and a rebuild must not take images for newer than the log ever was.
     pub(super) fn mark(&mut self, storage: &dyn Storage) -> Result<(), Error> {
-        self.log.carry(self.seq, &[END]);
+        self.log.relog(self.seq, &[END]);
         self.log.write_out(storage, true)
     }
 
@@ -207,7 +207,7 @@ impl OpenLog {
     fn rings_after(&self, tail: u64) -> Rings {
         let needed = self.log.rings().needed_from(tail);
         let is_unneeded = self.is_taken_up() && tail == self.log.head() && self.log.is_durable();
-        match is_unneeded && needed.current().place != Place::Front {
+        match is_unneeded && needed.current().place != RingLocation::Front {
             true => Rings::of_one(Ring::front(&self.superblock.geometry, tail)),
             false => needed,
         }
@@ -259,7 +259,7 @@ impl OpenLog {
     pub(super) fn go_on_in(
         &mut self,
         storage: &dyn Storage,
-        place: Place,
+        place: RingLocation,
         blocks: u64,
     ) -> Result<Vec<Range<u32>>, Error> {
         assert!(self.is_taken_up(), "what is replayed stays where it is");
@@ -318,7 +318,7 @@ mod tests {
     fn front(from: u64) -> Ring {
         Ring {
             from,
-            place: Place::Front,
+            place: RingLocation::Front,
             blocks: 240,
         }
     }
@@ -327,7 +327,7 @@ mod tests {
     fn in_segment_1(from: u64) -> Ring {
         Ring {
             from,
-            place: Place::Segments(1),
+            place: RingLocation::Segments(1),
             blocks: 256,
         }
     }
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn both_superblocks_name_a_ring_before_the_log_goes_on_in_it() {
         let (storage, mut log) = with_a_batch();
-        let gone_on = log.go_on_in(&storage, Place::Segments(1), 256);
+        let gone_on = log.go_on_in(&storage, RingLocation::Segments(1), 256);
         assert_eq!(gone_on, Ok(Vec::new()));
         let named = superblocks(&storage);
         assert_eq!((named[0].generation, named[1].generation), (4, 3));
@@ -393,20 +393,20 @@ mod tests {
     #[test]
     fn a_ring_that_was_never_written_to_is_left_for_the_next() {
         let (storage, mut log) = with_a_batch();
-        let first = log.go_on_in(&storage, Place::Segments(1), 256);
+        let first = log.go_on_in(&storage, RingLocation::Segments(1), 256);
         assert_eq!(first, Ok(Vec::new()));
-        let second = log.go_on_in(&storage, Place::Segments(2), 256);
+        let second = log.go_on_in(&storage, RingLocation::Segments(2), 256);
         assert_eq!(second, Ok(std::iter::once(1..2).collect()));
         for superblock in &superblocks(&storage) {
             let places: Vec<_> = superblock.rings.all().iter().map(|r| r.place).collect();
-            assert_eq!(places, [Place::Front, Place::Segments(2)]);
+            assert_eq!(places, [RingLocation::Front, RingLocation::Segments(2)]);
         }
     }
 
     #[test]
     fn segments_of_the_log_are_left_when_no_superblock_names_them() {
         let (storage, mut log) = with_a_batch();
-        let gone_on = log.go_on_in(&storage, Place::Segments(1), 256);
+        let gone_on = log.go_on_in(&storage, RingLocation::Segments(1), 256);
         assert_eq!(gone_on, Ok(Vec::new()));
         // The log is not needed any more, so it returns to the front ring.
         let left = log.settle(&storage, &checkpoint(3, 1, 1));

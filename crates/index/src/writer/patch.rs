@@ -50,17 +50,19 @@ impl Writer {
             return Ok(false);
         };
         self.collect_patch(id);
-        let (interval, folded_at, logged_from) = {
+        let (interval, consolidated_at, logged_from) = {
             let node = self.tree.slots.get(id).node.read();
-            (node.interval, node.folded_at, node.logged_at)
+            (node.interval, node.consolidated_at, node.logged_at)
         };
-        let interval = self.classes.observe(interval, folded_at, self.log.seq());
+        let interval = self
+            .classes
+            .observe(interval, consolidated_at, self.log.seq());
         let mut bytes = self.builder.finish_patch(id, self.log.seq(), interval);
         let about = About::Patch { logged_from };
         let location = self.append(Class::Patch, id, self.log.seq(), &mut bytes, about)?;
-        let image = Image::parse(&bytes, self.tree.fillings.seal_of(location));
+        let image = Image::parse(&bytes, self.tree.generations.seal_of(location));
         let image = image.expect("an image that was just made can be read");
-        self.figures.patches += 1;
+        self.statistics.patches += 1;
         let written = Written {
             image,
             location,
@@ -149,13 +151,13 @@ impl Writer {
         // There is one such list for each leaf, and most have one or two patches.
         patched.patches.reserve_exact(1);
         patched.patches.push(patch);
-        patched.unlanded.reserve_exact(1);
-        patched.unlanded.push((location, image));
+        patched.unflushed.reserve_exact(1);
+        patched.unflushed.push((location, image));
         memory.change_content(before, node.content_bytes());
         let delta = node.delta.take();
         memory.change_delta(delta.map_or(0, |delta| delta.memory_bytes()), 0);
         node.floor = node.floor.max(oldest);
-        node.folded_at = self.log.seq();
+        node.consolidated_at = self.log.seq();
         node.interval = interval;
     }
 
@@ -182,8 +184,8 @@ impl Writer {
         if let Some(patch) = patched.patches.iter_mut().find(|p| p.location == from) {
             patch.location = to;
         }
-        patched.unlanded.retain(|(at, _)| *at != from);
-        patched.unlanded.push((to, image));
+        patched.unflushed.retain(|(at, _)| *at != from);
+        patched.unflushed.push((to, image));
         memory.change_content(before, node.content_bytes());
         drop(node);
         if is_image {
@@ -194,16 +196,16 @@ impl Writer {
     }
 
     /// Drops the memory copy of an image of a leaf with patches, which has reached the storage.
-    pub(super) fn patch_landed(&self, id: NodeId, location: Location) {
+    pub(super) fn patch_flushed(&self, id: NodeId, location: Location) {
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();
         let before = node.content_bytes();
         if let Some(patched) = &mut node.patched {
-            patched.unlanded.retain(|(at, _)| *at != location);
-            if patched.unlanded.is_empty() {
+            patched.unflushed.retain(|(at, _)| *at != location);
+            if patched.unflushed.is_empty() {
                 // The list is replaced rather than cleared: otherwise its allocation would stay for
                 // every leaf with patches.
-                patched.unlanded = Vec::new();
+                patched.unflushed = Vec::new();
             }
             memory.change_content(before, node.content_bytes());
         }

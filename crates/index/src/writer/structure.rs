@@ -7,7 +7,7 @@
 //! content.
 
 use super::Writer;
-use super::fold::Written;
+use super::consolidate::Written;
 use crate::node::{NodeId, Seq};
 use crate::tree::Path;
 use crate::tree::inner::{CHILD_BYTES, Child, Inner};
@@ -144,11 +144,13 @@ impl Writer {
         floor: Seq,
     ) {
         let like = leaves[0];
-        let (interval, folded_at) = {
+        let (interval, consolidated_at) = {
             let node = self.tree.slots.get(like).node.read();
-            (node.interval, node.folded_at)
+            (node.interval, node.consolidated_at)
         };
-        let interval = self.classes.observe(interval, folded_at, self.log.seq());
+        let interval = self
+            .classes
+            .observe(interval, consolidated_at, self.log.seq());
         let ids: Vec<NodeId> = written.iter().map(|image| image.id).collect();
         let tree = Arc::clone(&self.tree);
         let is_simple = change.inners.is_empty() && change.root.is_none();
@@ -193,7 +195,7 @@ impl Writer {
                 Node {
                     location,
                     floor,
-                    folded_at: self.log.seq(),
+                    consolidated_at: self.log.seq(),
                     interval,
                     is_pinned: true,
                     ..Node::default()

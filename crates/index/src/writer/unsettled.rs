@@ -17,15 +17,15 @@ pub(super) const BASES_MAX: usize = 64;
 
 /// Images that a leaf was made from.
 #[derive(Clone, Debug)]
-pub(super) struct Origin {
+pub(super) struct LeafSources {
     pub bases: Vec<Base>,
     /// Log position from which the log has all changes in the leaf that its bases lack.
     pub logged_from: u64,
 }
 
-impl Origin {
+impl LeafSources {
     /// Adds the bases of `other`, from which a base was itself made.
-    fn reach_back(&mut self, other: &Origin) {
+    fn reach_back(&mut self, other: &LeafSources) {
         for base in &other.bases {
             if self.bases.len() < BASES_MAX && !self.bases.contains(base) {
                 self.bases.push(*base);
@@ -38,15 +38,15 @@ impl Origin {
 /// Origins of recent leaves, in the order in which the leaves were written.
 #[derive(Debug, Default)]
 pub(super) struct Unsettled {
-    origins: BTreeMap<NodeId, (u64, Origin)>,
+    origins: BTreeMap<NodeId, (u64, LeafSources)>,
     order: VecDeque<(u64, NodeId)>,
     written: u64,
 }
 
 impl Unsettled {
     /// Returns the origin of images made from `bases` now, traced back as far as known.
-    pub(super) fn trace(&self, bases: &[Base], logged_from: u64) -> Origin {
-        let mut origin = Origin {
+    pub(super) fn trace(&self, bases: &[Base], logged_from: u64) -> LeafSources {
+        let mut origin = LeafSources {
             bases: bases.to_vec(),
             logged_from,
         };
@@ -59,7 +59,7 @@ impl Unsettled {
     }
 
     /// Notes that a leaf was written, with its origin.
-    pub(super) fn note(&mut self, leaf: NodeId, origin: Origin) {
+    pub(super) fn note(&mut self, leaf: NodeId, origin: LeafSources) {
         self.written += 1;
         self.origins.insert(leaf, (self.written, origin));
         self.order.push_back((self.written, leaf));

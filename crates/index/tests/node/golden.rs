@@ -362,18 +362,18 @@ fn an_image_of_another_filling_is_refused() {
     let mut page = bytes(LEAF);
     let meant = Seal {
         location: 0x1000,
-        filling: 0x0807_0605,
+        generation: 0x0807_0605,
     };
     seal(&mut page, meant);
     assert_eq!(page[52..56], [5, 6, 7, 8]);
     assert!(Image::parse(&page, meant).is_ok());
     for expected in [0, 0x0807_0604] {
         let other = Seal {
-            filling: expected,
+            generation: expected,
             ..meant
         };
-        let refused = ImageError::Filling {
-            found: meant.filling,
+        let refused = ImageError::Generation {
+            found: meant.generation,
             expected,
         };
         let parsed = Image::parse(&page, other).map(|_| ());

@@ -3,7 +3,7 @@
 
 use super::model::{Versions, contents, image, key};
 use bimetal_index::node::{
-    Builder, Delta, Found, Image, Kind, Row, Rows, Seq, View, fold, seal, view,
+    Builder, Delta, Found, Image, Kind, Row, Rows, Seq, View, consolidate, seal, view,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -200,8 +200,8 @@ impl History {
     }
 
     /// Returns the versions that a fold keeps.
-    fn folded(&self, oldest: Seq) -> Versions {
-        let mut folded = Versions::new();
+    fn consolidated(&self, oldest: Seq) -> Versions {
+        let mut consolidated = Versions::new();
         for key in &self.keys {
             let mut versions = self.versions(key);
             let above = versions
@@ -219,10 +219,10 @@ impl History {
                 versions.pop();
             }
             for (seq, kind, value) in versions {
-                folded.insert((key.clone(), Reverse(seq)), (kind, value));
+                consolidated.insert((key.clone(), Reverse(seq)), (kind, value));
             }
         }
-        folded
+        consolidated
     }
 }
 
@@ -313,7 +313,7 @@ proptest! {
         let oldest = history.prune_at() + later;
         let mut builder = Builder::new(false);
         let mut freed = Vec::new();
-        fold(
+        consolidate(
             Some(&base),
             &history.delta(),
             oldest,
@@ -322,14 +322,14 @@ proptest! {
         );
         let mut bytes = builder.finish(0, 0, 0, 0);
         seal(&mut bytes, 0);
-        let folded = contents(&Image::parse(&bytes, 0).expect("sealed for it"));
-        prop_assert_eq!(&folded, &history.folded(oldest));
+        let consolidated = contents(&Image::parse(&bytes, 0).expect("sealed for it"));
+        prop_assert_eq!(&consolidated, &history.consolidated(oldest));
         // Every reference is either kept or freed.
         let blobs = |versions: &Versions| {
             let blobs = versions.values().filter(|(kind, _)| *kind == Kind::Blob);
             blobs.map(|(_, value)| value.clone()).collect::<Vec<_>>()
         };
-        freed.extend(blobs(&folded));
+        freed.extend(blobs(&consolidated));
         freed.sort();
         let mut before = blobs(&history.base);
         before.sort();
@@ -454,7 +454,7 @@ fn a_batch_is_applied_in_its_order() {
 fn a_fold_of_nothing_is_nothing() {
     let mut rows = 0;
     let mut count = |_: Row<'_>| rows += 1;
-    fold(None, &Delta::new(), 0, &mut count, &mut |_| ());
+    consolidate(None, &Delta::new(), 0, &mut count, &mut |_| ());
     assert_eq!(rows, 0);
 }
 

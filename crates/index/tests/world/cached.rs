@@ -17,11 +17,11 @@ pub struct Cached {
     cache: Disk,
     /// Content that survives a power cut.
     pub disk: Disk,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<CachedState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct CachedState {
     /// Offsets of the blocks that the next sync saves.
     dirty: BTreeSet<u64>,
     sync_fails: bool,
@@ -43,9 +43,9 @@ impl Cached {
         Cached {
             cache: copied(&self.cache),
             disk: copied(&self.disk),
-            state: Arc::new(Mutex::new(State {
+            state: Arc::new(Mutex::new(CachedState {
                 dirty: state.dirty.clone(),
-                ..State::default()
+                ..CachedState::default()
             })),
         }
     }

@@ -11,11 +11,11 @@ use std::thread::yield_now;
 #[derive(Clone, Default)]
 pub struct Gate {
     pub disk: Disk,
-    state: Arc<(Mutex<State>, Condvar)>,
+    state: Arc<(Mutex<GateState>, Condvar)>,
 }
 
 #[derive(Default)]
-struct State {
+struct GateState {
     is_shut: bool,
     held_up: usize,
 }

@@ -6,7 +6,7 @@ use super::cached::Cached;
 use super::mishap::{Mishap, Mishaps};
 use super::{Change, Disk, Draw, Map, Shape, World, check_scan, collect, small_options};
 use bimetal_index::storage::memory::{Faults, MemoryStorage};
-use bimetal_index::{Db, Durability, Error, Options, Snapshot, UpkeepFigures};
+use bimetal_index::{Db, Durability, Error, MaintenanceStatistics, Options, Snapshot};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub fn cut(disk: &Disk, draw: &mut Draw) -> Disk {
 }
 
 /// Runs lives that end with a power cut; the openings after it may be cut as well.
-pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepFigures) {
+pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut MaintenanceStatistics) {
     let mut draw = Draw::new(seed);
     let options = options(&mut draw);
     let shape = Shape::draw(&mut draw);
@@ -66,7 +66,7 @@ pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepF
             ..Faults::default()
         });
         write_some(&mut world, &shape, &mut draw, 300);
-        add_up(reached, &world.db.figures().upkeep);
+        add_up(reached, &world.db.statistics().maintenance);
         let mut disk = cut(&world.disk, &mut draw);
         // Opening writes too, and may be cut like any other operation.
         for _ in 0..draw.below(3) {
@@ -97,16 +97,16 @@ pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut UpkeepF
     }
 }
 
-fn add_up(sum: &mut UpkeepFigures, figures: &UpkeepFigures) {
-    sum.folds += figures.folds;
-    sum.patches += figures.patches;
-    sum.splits += figures.splits;
-    sum.joins += figures.joins;
-    sum.blobs += figures.blobs;
-    sum.carried += figures.carried;
-    sum.cleaned_segments += figures.cleaned_segments;
-    sum.checkpoints += figures.checkpoints;
-    sum.log_rings += figures.log_rings;
+fn add_up(sum: &mut MaintenanceStatistics, statistics: &MaintenanceStatistics) {
+    sum.consolidations += statistics.consolidations;
+    sum.patches += statistics.patches;
+    sum.splits += statistics.splits;
+    sum.joins += statistics.joins;
+    sum.blobs += statistics.blobs;
+    sum.relogged += statistics.relogged;
+    sum.cleaned_segments += statistics.cleaned_segments;
+    sum.checkpoints += statistics.checkpoints;
+    sum.log_rings += statistics.log_rings;
 }
 
 /// Runs a life in which one change fails and a power cut ends it. Writing must end with the failure
@@ -443,7 +443,7 @@ pub fn long_deletions(seed: u64, records: u64, at_stop: &mut dyn FnMut(&World)) 
             _ => {}
         }
         at_stop(&world);
-        taken_in += world.db.figures().upkeep.taken_in;
+        taken_in += world.db.statistics().maintenance.taken_in;
         let disk = world.disk.clone();
         world.reopen(disk).expect("it opens");
     }

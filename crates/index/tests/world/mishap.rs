@@ -23,7 +23,7 @@ pub enum Mishap {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MishapState {
     changes: u64,
     planned: Option<(u64, Mishap)>,
     has_happened: bool,
@@ -33,15 +33,15 @@ struct State {
 #[derive(Clone, Debug)]
 pub struct Mishaps {
     disk: Disk,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MishapState>>,
 }
 
 impl Mishaps {
     /// Makes the change with this number, counted from now on, fail.
     pub fn at(disk: Disk, number: u64, mishap: Mishap) -> Mishaps {
-        let state = State {
+        let state = MishapState {
             planned: Some((number, mishap)),
-            ..State::default()
+            ..MishapState::default()
         };
         Mishaps {
             disk,

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use bimetal_block::IoError;
 use bimetal_block::device::Device;
-use bimetal_block::layers::queue::Queue;
+use bimetal_block::layers::queue::QueueLayer;
 use bimetal_block::request::{Flags, Op, Origin, Request};
 use bimetal_rt::sync::{Event, Permit, Semaphore};
 use bimetal_rt::{Buf, Instant, Payload, Rt};
@@ -26,7 +26,7 @@ pub(crate) const WRITE_BIOS_MAX: u64 = 4096;
 
 /// The path from the file layer to the device; see the module.
 pub(crate) struct Disk {
-    queue: Rc<Queue>,
+    queue: Rc<QueueLayer>,
     zeroes: Buf,
     writes: Rc<Semaphore>,
     bios: Cell<u64>,
@@ -47,7 +47,7 @@ pub(crate) struct DiskCounts {
 }
 
 impl Disk {
-    pub(crate) fn new(rt: &Rt, queue: Rc<Queue>) -> Disk {
+    pub(crate) fn new(rt: &Rt, queue: Rc<QueueLayer>) -> Disk {
         Disk {
             queue,
             zeroes: rt.pool().zeroed(1 << 20),

@@ -125,7 +125,7 @@ impl Numbers {
 }
 
 /// Layout of a file system; see the module.
-pub(crate) struct Layout {
+pub(crate) struct FileSystemLayout {
     kind: FileSystemKind,
     space: Space,
     /// Allocator of the inodes of each group.
@@ -141,9 +141,9 @@ pub(crate) struct Layout {
     journal: std::ops::Range<u32>,
 }
 
-impl Layout {
+impl FileSystemLayout {
     /// Creates an empty file system of `blocks` blocks.
-    pub(crate) fn new(kind: FileSystemKind, blocks: u32) -> Layout {
+    pub(crate) fn new(kind: FileSystemKind, blocks: u32) -> FileSystemLayout {
         let mut space = Space::new(blocks);
         let groups = blocks.div_ceil(GROUP_BLOCKS);
         let journal = match kind {
@@ -171,7 +171,7 @@ impl Layout {
             (Some(first), Some(last)) => *first..last + 1,
             _ => 0..0,
         };
-        Layout {
+        FileSystemLayout {
             kind,
             space,
             inodes: (0..groups).map(|_| Numbers::default()).collect(),
@@ -588,7 +588,7 @@ mod tests {
     #[test]
     fn blocks_are_given_once_and_come_back() {
         for (_, kind) in FileSystemKind::ALL {
-            let mut layout = Layout::new(kind, 100_000);
+            let mut layout = FileSystemLayout::new(kind, 100_000);
             let mut touches = Vec::new();
             let directory = layout.make_directory(&mut touches).unwrap();
             let before = layout.space.free_blocks();
@@ -635,7 +635,7 @@ mod tests {
     /// The file has 12 pages, an indirect block, 1,024 pages, and another indirect block.
     #[test]
     fn indirect_blocks_lie_between_the_pages_that_they_name() {
-        let mut layout = Layout::new(FileSystemKind::Ext2, 100_000);
+        let mut layout = FileSystemLayout::new(FileSystemKind::Ext2, 100_000);
         let mut touches = Vec::new();
         let directory = layout.make_directory(&mut touches).unwrap();
         let file = layout.create(directory, &mut touches).unwrap();

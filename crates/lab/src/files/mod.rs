@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::IoError;
-use bimetal_block::layers::queue::Queue;
+use bimetal_block::layers::queue::QueueLayer;
 use bimetal_policy::read_ahead::ReadAhead;
 use bimetal_policy::write_back::{WriteBack, WriteBackParameters, WriteMode};
 use bimetal_rt::Rt;
@@ -31,7 +31,7 @@ use bimetal_rt::sync::Event;
 use crate::latency::Latencies;
 use disk::Disk;
 use journal::Journal;
-use layout::Layout;
+use layout::FileSystemLayout;
 use pages::{METADATA, PageCache, PageState};
 use touch::{Full, Touch};
 
@@ -158,7 +158,7 @@ struct Inner {
     config: FilesConfig,
     disk: Disk,
     cache: RefCell<PageCache>,
-    layout: RefCell<Layout>,
+    layout: RefCell<FileSystemLayout>,
     write_back: RefCell<WriteBack>,
     journal: Option<RefCell<Journal>>,
     /// Notified when pages have been read or written, and when a commit begins or ends.
@@ -171,9 +171,9 @@ struct Inner {
 
 impl Files {
     /// Creates an empty file system on the device below `queue`. Nothing else may use the device.
-    pub fn new(rt: &Rt, queue: Rc<Queue>, config: FilesConfig) -> Files {
+    pub fn new(rt: &Rt, queue: Rc<QueueLayer>, config: FilesConfig) -> Files {
         let disk = Disk::new(rt, queue);
-        let layout = Layout::new(config.kind, disk.blocks());
+        let layout = FileSystemLayout::new(config.kind, disk.blocks());
         let ring = layout.journal();
         let journal = match config.kind {
             FileSystemKind::Ext2 => None,

@@ -35,7 +35,7 @@ pub(crate) enum PageState {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct PageFrame {
     file: FileId,
     page: u32,
     state: PageState,
@@ -58,7 +58,7 @@ struct FilePages {
 
 /// Page cache; see the module.
 pub(crate) struct PageCache {
-    places: Vec<Place>,
+    places: Vec<PageFrame>,
     free: Vec<u32>,
     links: Links,
     /// Clean pages, the most recently used one at the front.
@@ -73,7 +73,7 @@ pub(crate) struct PageCache {
 impl PageCache {
     /// Creates a cache with `pages` free slots.
     pub(crate) fn new(pages: u32) -> PageCache {
-        let nothing = Place {
+        let nothing = PageFrame {
             file: METADATA,
             page: 0,
             state: PageState::Clean,
@@ -149,7 +149,7 @@ impl PageCache {
         let Some(place) = self.take_place() else {
             return false;
         };
-        self.places[place as usize] = Place {
+        self.places[place as usize] = PageFrame {
             file,
             page,
             state,
@@ -173,7 +173,7 @@ impl PageCache {
             return Some(place);
         }
         let place = self.clean.pop_back(&mut self.links)?;
-        let Place { file, page, .. } = self.places[place as usize];
+        let PageFrame { file, page, .. } = self.places[place as usize];
         let of = self.file_mut(file);
         of.places.remove(&page);
         if of.places.is_empty() {
@@ -376,7 +376,7 @@ impl PageCache {
     /// Drops every clean page, as between two phases of a benchmark.
     pub(crate) fn drop_clean(&mut self) {
         while let Some(place) = self.clean.pop_back(&mut self.links) {
-            let Place { file, page, .. } = self.places[place as usize];
+            let PageFrame { file, page, .. } = self.places[place as usize];
             self.free.push(place);
             let of = self.file_mut(file);
             of.places.remove(&page);

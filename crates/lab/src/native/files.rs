@@ -66,7 +66,7 @@ pub(super) struct OpenFile {
 }
 
 /// Parameters of a layer.
-pub(super) struct Place {
+pub(super) struct LayerParameters {
     /// The root of the mounted file system.
     pub root: PathBuf,
     /// The device, for loads without a file system.
@@ -80,7 +80,7 @@ pub(super) struct Place {
 }
 
 impl RealFiles {
-    pub(super) fn new(rt: &Rt, place: Place) -> io::Result<RealFiles> {
+    pub(super) fn new(rt: &Rt, place: LayerParameters) -> io::Result<RealFiles> {
         let mut bytes = vec![0; CALL_BYTES_MAX as usize];
         Rng::labelled(place.seed, "content").fill(&mut bytes);
         let programs = match place.has_many_programs {

@@ -14,7 +14,7 @@ use rustix::mount::MountFlags;
 
 use super::counters::{Counted, Counters};
 use super::disk::Disk;
-use super::files::{Place, RawDevice, RealFiles};
+use super::files::{LayerParameters, RawDevice, RealFiles};
 use super::journal::{Change, Journal};
 use super::loops::Loop;
 use super::memory::{DIRTY_PART, Groups};
@@ -400,7 +400,7 @@ fn on_device(
     };
     let raw = open().map_err(|source: io::Error| io_error(path, source))?;
     settled(device, settings, &[device.bdi()], written, machine)?;
-    let place = Place {
+    let place = LayerParameters {
         root: PathBuf::new(),
         device: Some(raw),
         has_many_programs: false,
@@ -444,7 +444,7 @@ fn on_file_system(
     }
     machine.mount_options = Some(options);
     let rt = runtime(settings, seed)?;
-    let place = Place {
+    let place = LayerParameters {
         root: mounted.root().to_owned(),
         device: None,
         has_many_programs: matches!(settings.workload, Resolved::Clients(_)),
@@ -460,7 +460,7 @@ fn on_file_system(
 
 fn measure(
     rt: &Rt,
-    place: Place,
+    place: LayerParameters,
     device: &Device,
     settings: &Settings,
     seed: u64,

@@ -6,7 +6,7 @@
 //! block LRU with the compensation of BPLRU, Kim and Ahn, FAST 2008 (a cluster written from its
 //! first to its last page in sequence moves to the old end). This code does not know dirtiness.
 
-use super::{Access, PageId, Place};
+use super::{Access, PageAddress, PageId};
 use crate::lists::{Links, List, NONE, grow};
 
 /// The choice of the victim cluster.
@@ -113,7 +113,7 @@ impl Clusters {
         }
     }
 
-    pub(super) fn place(&mut self, page: PageId, place: Place) {
+    pub(super) fn place(&mut self, page: PageId, place: PageAddress) {
         let cluster = place.block * self.clusters_per_block + place.offset / self.size;
         self.homes[page as usize] = (cluster, place.offset % self.size);
         let empty = Cluster {

@@ -79,7 +79,7 @@ pub enum Outcome {
 
 /// The location of a page on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PageAddress {
     /// Dense number of the page's erase block.
     pub block: u32,
     /// Offset of the page in its block, in pages.
@@ -196,7 +196,7 @@ pub trait Replacement: Send {
     fn reserve(&mut self, ids: usize);
 
     /// Makes `page` known before its first access. `place` matters to policies with erase blocks.
-    fn introduce(&mut self, page: PageId, place: Place);
+    fn introduce(&mut self, page: PageId, place: PageAddress);
 
     /// Accesses an introduced page, and appends the pages evicted for it to `out`.
     fn access(&mut self, page: PageId, access: Access, out: &mut Evictions) -> Outcome;

@@ -20,7 +20,7 @@ use super::lirs::Lirs;
 use super::lrfu::Lrfu;
 use super::lru_k::LruK;
 use super::order::Order;
-use super::queues::{Queue, Sieve, Use};
+use super::queues::{Sieve, SingleList, Use};
 use super::recently_evicted::RecentlyEvicted;
 use super::s3_fifo::S3Fifo;
 use super::segmented::Segmented;
@@ -433,9 +433,9 @@ fn page_policy(page: Page, capacity: usize, as_tables: bool) -> Box<dyn Replacem
         Box::new(Paged::new(capacity, order))
     }
     match page {
-        Page::Fifo => whole(capacity, Queue::new(Use::Nothing, capacity)),
-        Page::Lru => whole(capacity, Queue::new(Use::Refreshes, capacity)),
-        Page::Clock => whole(capacity, Queue::new(Use::Spares, capacity)),
+        Page::Fifo => whole(capacity, SingleList::new(Use::Nothing, capacity)),
+        Page::Lru => whole(capacity, SingleList::new(Use::Refreshes, capacity)),
+        Page::Clock => whole(capacity, SingleList::new(Use::Spares, capacity)),
         Page::Sieve => whole(capacity, Sieve::new(capacity)),
         Page::Slru => whole(capacity, Segmented::new(&[1; 4], capacity)),
         Page::TwoQ => whole(capacity, TwoQ::new(capacity)),
@@ -455,9 +455,9 @@ fn page_policy(page: Page, capacity: usize, as_tables: bool) -> Box<dyn Replacem
 /// Builds a page policy as the read side of a pair.
 fn order(page: Page, capacity: usize) -> Box<dyn Order> {
     match page {
-        Page::Fifo => Box::new(Queue::new(Use::Nothing, capacity)),
-        Page::Lru => Box::new(Queue::new(Use::Refreshes, capacity)),
-        Page::Clock => Box::new(Queue::new(Use::Spares, capacity)),
+        Page::Fifo => Box::new(SingleList::new(Use::Nothing, capacity)),
+        Page::Lru => Box::new(SingleList::new(Use::Refreshes, capacity)),
+        Page::Clock => Box::new(SingleList::new(Use::Spares, capacity)),
         Page::Sieve => Box::new(Sieve::new(capacity)),
         Page::Slru => Box::new(Segmented::new(&[1; 4], capacity)),
         Page::TwoQ => Box::new(TwoQ::new(capacity)),

@@ -23,7 +23,7 @@ pub(super) trait Order: Send {
     fn remembers(&self, page: PageId) -> bool;
 
     /// Sets the location of a page, for orders that consider erase blocks.
-    fn place(&mut self, _page: PageId, _place: super::Place) {}
+    fn place(&mut self, _page: PageId, _place: super::PageAddress) {}
 
     /// Records a use of a held page.
     fn hit(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>);
@@ -65,7 +65,7 @@ impl Order for Box<dyn Order> {
     fn remembers(&self, page: PageId) -> bool {
         (**self).remembers(page)
     }
-    fn place(&mut self, page: PageId, place: super::Place) {
+    fn place(&mut self, page: PageId, place: super::PageAddress) {
         (**self).place(page, place);
     }
     fn hit(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>) {

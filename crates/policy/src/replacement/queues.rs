@@ -7,7 +7,7 @@ use super::dirty::Dirty;
 use super::order::Order;
 use crate::lists::{Links, List, NONE, grow};
 
-/// The effect of a use on a page of a [`Queue`].
+/// The effect of a use on a page of a [`SingleList`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// No effect (FIFO).
@@ -24,7 +24,7 @@ const USED: u8 = 2;
 
 /// FIFO, LRU and CLOCK.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct SingleList {
     on_use: Use,
     capacity: usize,
     links: Links,
@@ -32,9 +32,9 @@ pub(super) struct Queue {
     state: Vec<u8>,
 }
 
-impl Queue {
-    pub(super) fn new(on_use: Use, capacity: usize) -> Queue {
-        Queue {
+impl SingleList {
+    pub(super) fn new(on_use: Use, capacity: usize) -> SingleList {
+        SingleList {
             on_use,
             capacity,
             links: Links::default(),
@@ -44,7 +44,7 @@ impl Queue {
     }
 }
 
-impl Order for Queue {
+impl Order for SingleList {
     fn reserve(&mut self, ids: usize) {
         self.links.reserve(ids);
         grow(&mut self.state, ids, ABSENT);

@@ -7,7 +7,7 @@
 use super::dirty::Dirty;
 use super::order::Order;
 use super::victim_blocks::VictimBlocks;
-use super::{PageId, Place};
+use super::{PageAddress, PageId};
 use crate::lists::{Links, List, grow};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl Order for RecentlyEvicted {
         self.holds(page)
     }
 
-    fn place(&mut self, page: PageId, place: Place) {
+    fn place(&mut self, page: PageId, place: PageAddress) {
         self.blocks.place(page, place);
     }
 

@@ -24,7 +24,7 @@ const MOVES_ON: u8 = 2;
 const CHANCES_MAX: u8 = 3;
 
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct S3FifoState {
     place: Where,
     uses: u8,
 }
@@ -36,7 +36,7 @@ pub(super) struct S3Fifo {
     small_max: usize,
     ghost_max: usize,
     links: Links,
-    state: Vec<State>,
+    state: Vec<S3FifoState>,
     small: List,
     main: List,
     ghost: List,
@@ -61,7 +61,7 @@ impl S3Fifo {
     }
 
     fn put(&mut self, page: PageId, place: Where, uses: u8) {
-        self.state[page as usize] = State { place, uses };
+        self.state[page as usize] = S3FifoState { place, uses };
         match place {
             Where::Nowhere => {}
             Where::Small => self.small.push_front(&mut self.links, page),
@@ -109,7 +109,7 @@ impl S3Fifo {
 impl Order for S3Fifo {
     fn reserve(&mut self, ids: usize) {
         self.links.reserve(ids);
-        let nowhere = State {
+        let nowhere = S3FifoState {
             place: Where::Nowhere,
             uses: 0,
         };
@@ -163,7 +163,7 @@ impl Order for S3Fifo {
             self.ghost.remove(&mut self.links, page);
         }
         self.small.push_back(&mut self.links, page);
-        self.state[page as usize] = State {
+        self.state[page as usize] = S3FifoState {
             place: Where::Small,
             uses: 0,
         };

@@ -6,7 +6,7 @@
 use super::clusters::Clusters;
 use super::dirty::Dirty;
 use super::order::Order;
-use super::{Access, Evictions, Occupancy, Outcome, PageId, Place, Replacement};
+use super::{Access, Evictions, Occupancy, Outcome, PageAddress, PageId, Replacement};
 
 /// One buffer of single pages.
 pub(super) struct Paged<O> {
@@ -46,7 +46,7 @@ impl<O: Order> Replacement for Paged<O> {
         self.dirty.reserve(ids);
     }
 
-    fn introduce(&mut self, page: PageId, place: Place) {
+    fn introduce(&mut self, page: PageId, place: PageAddress) {
         self.reserve(page as usize + 1);
         self.order.place(page, place);
     }
@@ -149,7 +149,7 @@ impl Replacement for Clustered {
         self.dirty.reserve(ids);
     }
 
-    fn introduce(&mut self, page: PageId, place: Place) {
+    fn introduce(&mut self, page: PageId, place: PageAddress) {
         self.reserve(page as usize + 1);
         self.clusters.place(page, place);
     }

@@ -2,7 +2,7 @@
 //!
 //! This module only keeps lists; the policy over it is [`super::recently_evicted`].
 
-use super::{PageId, Place};
+use super::{PageAddress, PageId};
 use crate::lists::{Links, List, NONE, grow};
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ impl VictimBlocks {
         self.page_links.reserve(ids);
     }
 
-    pub(super) fn place(&mut self, page: PageId, place: Place) {
+    pub(super) fn place(&mut self, page: PageId, place: PageAddress) {
         self.block_of[page as usize] = place.block;
         let blocks = place.block as usize + 1;
         // The largest offset bounds the number of pages of a block.

@@ -1,17 +1,17 @@
 //! The queue in front of a device: it decides which requests are merged, which one is issued next,
 //! and when waiting is better.
 //!
-//! A [`Queue`] takes bios, merges them into requests, holds them back while it is plugged, and
+//! A [`RequestQueue`] takes bios, merges them into requests, holds them back while it is plugged, and
 //! issues requests to the device in the order that a [`Scheduler`] decides. The same objects run in
 //! a live stack and in virtual time, so the contract is narrow:
 //!
-//! - **The caller owns tags.** A bio is known by a tag below the bound given to [`Queue::new`]; the
+//! - **The caller owns tags.** A bio is known by a tag below the bound given to [`RequestQueue::new`]; the
 //!   request that it starts has the same tag. A tag is free again when the request that contains
 //!   its bio has completed. So the number of tags bounds every list here, arrays have their size
 //!   from the start, and adding a request allocates nothing once the sorted arrays have grown. A
 //!   tag out of bounds or in use is a bug of the caller, and panics.
 //! - **Time is an argument.** Every call gets the time in nanoseconds since any fixed start, never
-//!   less than the time of the previous call. If a decision is deferred, [`Queue::wake_at_ns`]
+//!   less than the time of the previous call. If a decision is deferred, [`RequestQueue::wake_at_ns`]
 //!   returns until when; the caller asks again then, and after every bio and completion.
 //! - **The caller handles flushes.** A flush waits until the queue is empty; no request overtakes
 //!   it here.
@@ -49,7 +49,7 @@ pub use flash::{Flash, FlashParameters};
 pub use kyber::{Kyber, KyberParameters};
 pub use mq_deadline::{MqDeadline, MqDeadlineParameters};
 pub use noop::Noop;
-pub use queue::{Added, Counts, DirectionCounts, Plugging, Queue, QueueParameters};
+pub use queue::{Added, DirectionCounters, Plugging, QueueCounters, QueueParameters, RequestQueue};
 pub use requests::{Bio, Bios, Direction, Priority, Request, Requests};
 
 /// A bio's number, assigned by the caller, and the number of the request that it starts.

@@ -3,7 +3,7 @@
 //! Source: `block/blk-core.c`, `block/blk-merge.c` and `block/elevator.c` of Linux 2.6.26
 //! (`__make_request`, `elv_merge`, `attempt_merge`, `blk_plug_device`).
 
-use super::requests::State;
+use super::requests::RequestState;
 use super::sorted::Sorted;
 use super::{Bio, Bios, Direction, DispatchList, MS_NS, Request, Requests, Scheduler, Tag, Task};
 
@@ -13,7 +13,7 @@ pub enum Plugging {
     /// Never.
     Off,
     /// The first request into an empty queue plugs it. The queue is unplugged when `requests`
-    /// requests wait, after `delay_ns`, by a bio marked `sync`, and by [`Queue::unplug`].
+    /// requests wait, after `delay_ns`, by a bio marked `sync`, and by [`RequestQueue::unplug`].
     Device {
         /// Number of waiting requests that unplugs the queue.
         requests: usize,
@@ -57,7 +57,7 @@ pub enum Added {
 
 /// Counters of a queue in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DirectionCounts {
+pub struct DirectionCounters {
     /// Bios added, without the rests of split ones.
     pub bios: u64,
     /// Rests of split bios.
@@ -74,7 +74,7 @@ pub struct DirectionCounts {
     pub completed: u64,
 }
 
-impl DirectionCounts {
+impl DirectionCounters {
     /// Returns the number of merges of all three kinds.
     pub fn merges(&self) -> u64 {
         self.back_merges + self.front_merges + self.request_merges
@@ -89,15 +89,15 @@ impl DirectionCounts {
 
 /// Counters of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct QueueCounters {
     /// Counters of reads.
-    pub reads: DirectionCounts,
+    pub reads: DirectionCounters,
     /// Counters of writes.
-    pub writes: DirectionCounts,
+    pub writes: DirectionCounters,
 }
 
-impl Counts {
-    fn of(&mut self, direction: Direction) -> &mut DirectionCounts {
+impl QueueCounters {
+    fn of(&mut self, direction: Direction) -> &mut DirectionCounters {
         match direction {
             Direction::Read => &mut self.reads,
             Direction::Write => &mut self.writes,
@@ -112,7 +112,7 @@ impl Counts {
 
 /// A scheduler with the request layer in front of it. The contract is at the head of
 /// [the module](super).
-pub struct Queue {
+pub struct RequestQueue {
     scheduler: Box<dyn Scheduler>,
     parameters: QueueParameters,
     requests: Requests,
@@ -124,13 +124,17 @@ pub struct Queue {
     last_merge: Option<Tag>,
     /// The time until which the device is kept idle.
     plugged_until_ns: Option<u64>,
-    counts: Counts,
+    counts: QueueCounters,
 }
 
-impl Queue {
+impl RequestQueue {
     /// Creates a queue for bios with tags below `tags`, over a scheduler built for the same number.
-    pub fn new(scheduler: Box<dyn Scheduler>, tags: usize, parameters: QueueParameters) -> Queue {
-        Queue {
+    pub fn new(
+        scheduler: Box<dyn Scheduler>,
+        tags: usize,
+        parameters: QueueParameters,
+    ) -> RequestQueue {
+        RequestQueue {
             scheduler,
             parameters,
             requests: Requests::new(tags),
@@ -138,7 +142,7 @@ impl Queue {
             ends: [Sorted::with_capacity(tags), Sorted::with_capacity(tags)],
             last_merge: None,
             plugged_until_ns: None,
-            counts: Counts::default(),
+            counts: QueueCounters::default(),
         }
     }
 
@@ -196,7 +200,8 @@ impl Queue {
     /// # Panics
     /// If the request is not with the device.
     pub fn complete(&mut self, tag: Tag, now_ns: u64, out: &mut Vec<Tag>) {
-        self.requests.step(tag, State::Issued, State::Merged);
+        self.requests
+            .step(tag, RequestState::Issued, RequestState::Merged);
         self.counts.of(self.requests[tag].bio.direction).completed += 1;
         self.scheduler.completed(tag, &self.requests, now_ns);
         self.requests.free(tag, out);
@@ -230,7 +235,7 @@ impl Queue {
     }
 
     /// Returns the counters.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> QueueCounters {
         self.counts
     }
 
@@ -260,13 +265,15 @@ impl Queue {
     fn note_listed(&mut self) {
         assert!(!self.list.is_empty(), "a dispatch of nothing");
         while let Some(tag) = self.list.take_new() {
-            self.requests.step(tag, State::Waiting, State::Listed);
+            self.requests
+                .step(tag, RequestState::Waiting, RequestState::Listed);
             self.forget_end(tag);
         }
     }
 
     fn issue(&mut self, tag: Tag) {
-        self.requests.step(tag, State::Listed, State::Issued);
+        self.requests
+            .step(tag, RequestState::Listed, RequestState::Issued);
         let direction = self.requests[tag].bio.direction;
         let counts = self.counts.of(direction);
         counts.issued += 1;
@@ -317,7 +324,7 @@ impl Queue {
 
     fn may_merge(&self, into: Tag, bio: &Bio) -> bool {
         let request = &self.requests[into];
-        request.state == State::Waiting
+        request.state == RequestState::Waiting
             && !request.complete
             && request.bio.direction == bio.direction
             && self.scheduler.may_merge(into, bio, &self.requests)

@@ -105,7 +105,7 @@ impl Bio {
 
 /// The state of a tag and its bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum RequestState {
     /// The tag is not in use.
     Free,
     /// The bio started a request that waits in the scheduler.
@@ -129,7 +129,7 @@ pub struct Request {
     /// The first and the last of its bios in order of sector.
     first: Tag,
     last: Tag,
-    pub(super) state: State,
+    pub(super) state: RequestState,
     /// True when no bio and no request may be merged with it any more, because a merge would have
     /// been too large.
     pub(super) complete: bool,
@@ -151,7 +151,7 @@ impl Requests {
             arrived_ns: 0,
             first: NONE,
             last: NONE,
-            state: State::Free,
+            state: RequestState::Free,
             complete: false,
         };
         Requests {
@@ -176,9 +176,9 @@ impl Requests {
     /// Stores a bio under a free tag. It has no request yet.
     pub(super) fn take(&mut self, tag: Tag, bio: Bio) {
         let slot = &mut self.slots[tag as usize];
-        assert_eq!(slot.state, State::Free, "tag {tag} is in use");
+        assert_eq!(slot.state, RequestState::Free, "tag {tag} is in use");
         slot.bio = bio;
-        slot.state = State::Merged;
+        slot.state = RequestState::Merged;
         self.next[tag as usize] = NONE;
     }
 
@@ -187,7 +187,7 @@ impl Requests {
         let slot = &mut self.slots[tag as usize];
         (slot.first, slot.last) = (tag, tag);
         slot.arrived_ns = now_ns;
-        slot.state = State::Waiting;
+        slot.state = RequestState::Waiting;
         slot.complete = false;
     }
 
@@ -220,11 +220,11 @@ impl Requests {
         slot.last = other.last;
         slot.bio.sectors += other.bio.sectors;
         slot.arrived_ns = slot.arrived_ns.min(other.arrived_ns);
-        self.slots[absorbed as usize].state = State::Merged;
+        self.slots[absorbed as usize].state = RequestState::Merged;
     }
 
     /// Moves the request `tag` from one state to the next.
-    pub(super) fn step(&mut self, tag: Tag, from: State, to: State) {
+    pub(super) fn step(&mut self, tag: Tag, from: RequestState, to: RequestState) {
         let slot = &mut self.slots[tag as usize];
         assert_eq!(slot.state, from, "tag {tag} is not there");
         slot.state = to;
@@ -240,7 +240,7 @@ impl Requests {
         let from = out.len();
         out.extend(self.bios(tag));
         for bio in &out[from..] {
-            self.slots[*bio as usize].state = State::Free;
+            self.slots[*bio as usize].state = RequestState::Free;
         }
     }
 }

@@ -222,7 +222,7 @@ impl End {
     }
 
     /// Processes one message that the device has received.
-    fn look(&mut self) -> Result<bool, String> {
+    fn probe(&mut self) -> Result<bool, String> {
         let Some((slot, message)) = self.completed.pop_front() else {
             return Ok(false);
         };
@@ -271,7 +271,7 @@ fn run(shape: Shape, schedule: &[u8], extra: i32) -> Result<(), String> {
             0 | 1 => one.send(),
             2 | 3 => one.receive(other)?,
             4 => one.acknowledge(),
-            5 => one.look()?,
+            5 => one.probe()?,
             // Reads of 1 to 6001 bytes: parts of messages, and whole ones.
             _ => one.read(1 + usize::from(action >> 4) * 400),
         })

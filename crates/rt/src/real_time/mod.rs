@@ -196,7 +196,7 @@ impl RealTime {
         let budget = spin.budget(began, self.moved_bytes.get());
         if let Some(budget) = budget {
             let end = began + budget;
-            if spin::look(self, deadline.map_or(end, |deadline| end.min(deadline))) {
+            if spin::probe(self, deadline.map_or(end, |deadline| end.min(deadline))) {
                 spin.found();
                 return self.spin.set(spin);
             }

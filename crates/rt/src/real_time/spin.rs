@@ -99,7 +99,7 @@ pub(super) trait Watched {
 /// The kernel's report of pending work is only a hint: work that is added while earlier work is
 /// being done is done along with it, and the flag stays set until there is work again. So the time
 /// is checked whatever the flag says.
-pub(super) fn look(watched: &impl Watched, end: Instant) -> bool {
+pub(super) fn probe(watched: &impl Watched, end: Instant) -> bool {
     while !watched.has_completed() {
         if watched.now() >= end {
             return false;
@@ -145,15 +145,15 @@ mod tests {
 
     #[test]
     fn a_stale_word_of_work_does_not_keep_it_looking() {
-        let looked = |completes_at_ns| {
+        let probed = |completes_at_ns| {
             let ring = Ring {
                 now_ns: Cell::new(0),
                 completes_at_ns,
             };
-            (look(&ring, Instant::from_ns(100)), ring.now_ns.get())
+            (probe(&ring, Instant::from_ns(100)), ring.now_ns.get())
         };
-        assert_eq!(looked(u64::MAX), (false, 100));
-        assert_eq!(looked(50), (true, 50));
+        assert_eq!(probed(u64::MAX), (false, 100));
+        assert_eq!(probed(50), (true, 50));
     }
 
     const US: Duration = Duration::from_micros(1);
@@ -192,21 +192,21 @@ mod tests {
     #[test]
     fn short_waits_are_slept_through_where_that_gets_more_done() {
         let mut spin = after(&[30; 8]);
-        let (mut now, mut done, mut looked) = (Instant::from_ns(0), 0, 0);
+        let (mut now, mut done, mut probed) = (Instant::from_ns(0), 0, 0);
         for _ in 0..100_000 {
-            let looks = spin.budget(now, done).is_some();
-            if looks {
+            let probes = spin.budget(now, done).is_some();
+            if probes {
                 spin.found();
             } else {
                 spin.slept(10 * US, false);
             }
-            looked += u32::from(looks);
-            done += if looks { 1 } else { 2 };
+            probed += u32::from(probes);
+            done += if probes { 1 } else { 2 };
             now += 10 * US;
         }
         // The second contains polling before the first trial, and for half of that and of seven
         // more trials.
-        assert!((2_000..10_000).contains(&looked), "{looked}");
+        assert!((2_000..10_000).contains(&probed), "{probed}");
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl WaitQueue {
     /// When a task leaves the queue, with a value or because its future was dropped, the next one
     /// is woken.
     pub async fn in_turn<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
-        let mut place = Place {
+        let mut place = Waiter {
             queue: self,
             number: 0,
             arrival: None,
@@ -55,7 +55,7 @@ impl WaitQueue {
     /// Waits under a number until `condition` holds, which is checked at once and after every
     /// wake-up of that number.
     pub async fn at(&self, number: u64, mut condition: impl FnMut() -> bool) {
-        let mut place = Place {
+        let mut place = Waiter {
             queue: self,
             number,
             arrival: None,
@@ -105,7 +105,7 @@ impl WaitQueue {
 }
 
 /// The entry of one waiting task; removed from the queue when dropped.
-struct Place<'q> {
+struct Waiter<'q> {
     queue: &'q WaitQueue,
     number: u64,
     /// `None` until the task has waited once.
@@ -113,7 +113,7 @@ struct Place<'q> {
     wakes_next: bool,
 }
 
-impl Place<'_> {
+impl Waiter<'_> {
     fn is_first(&self) -> bool {
         let waiting = self.queue.waiting.borrow();
         let first = waiting.first_key_value();
@@ -135,7 +135,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let Some(arrival) = self.arrival else { return };
         let mut waiting = self.queue.waiting.borrow_mut();
@@ -210,13 +210,13 @@ mod tests {
     fn a_wake_up_reaches_those_whom_it_names() {
         let rt = shuffled(1);
         let queue = Rc::new(WaitQueue::new());
-        let (looks, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0u64)));
+        let (probes, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0u64)));
         let group = TaskGroup::new(&rt);
         for number in 0..100 {
-            let (queue, looks, done) = (queue.clone(), looks.clone(), done.clone());
+            let (queue, probes, done) = (queue.clone(), probes.clone(), done.clone());
             group.spawn(async move {
                 let condition = || {
-                    looks.set(looks.get() + 1);
+                    probes.set(probes.get() + 1);
                     done.get() > number
                 };
                 queue.at(number, condition).await;
@@ -224,19 +224,19 @@ mod tests {
         }
         rt.block_on(async {
             rt.sleep(Duration::from_nanos(1)).await;
-            assert_eq!((looks.get(), queue.len()), (100, 100));
+            assert_eq!((probes.get(), queue.len()), (100, 100));
             done.set(1);
             queue.wake_at(0);
             rt.sleep(Duration::from_nanos(1)).await;
-            assert_eq!((looks.get(), queue.len()), (101, 99));
+            assert_eq!((probes.get(), queue.len()), (101, 99));
             done.set(10);
             queue.wake_through(9);
             rt.sleep(Duration::from_nanos(1)).await;
-            assert_eq!((looks.get(), queue.len()), (110, 90));
+            assert_eq!((probes.get(), queue.len()), (110, 90));
             done.set(100);
             queue.wake_through(u64::MAX);
             group.join().await;
         });
-        assert_eq!(looks.get(), 200);
+        assert_eq!(probes.get(), 200);
     }
 }

@@ -4,7 +4,7 @@
 //! address. So neighbours stay neighbours, and the device is full, which is the hard case for an
 //! FTL.
 
-use bimetal_policy::replacement::Place;
+use bimetal_policy::replacement::PageAddress;
 
 /// Positions of the pages of a trace.
 #[derive(Clone, Debug)]
@@ -77,9 +77,9 @@ impl Geometry {
     }
 
     /// Returns the erase block and the offset of a page of the trace.
-    pub fn place(&self, page: u32) -> Place {
+    pub fn place(&self, page: u32) -> PageAddress {
         let lpn = self.lpn(page);
-        Place {
+        PageAddress {
             block: lpn / self.pages_per_block,
             offset: lpn % self.pages_per_block,
         }

@@ -125,8 +125,8 @@ pub fn compare(
 
 /// Returns the median of each value.
 fn medians(outcomes: &[Outcome]) -> Outcome {
-    let median = |figure: fn(&Outcome) -> f64| {
-        let mut values: Vec<f64> = outcomes.iter().map(figure).collect();
+    let median = |statistic: fn(&Outcome) -> f64| {
+        let mut values: Vec<f64> = outcomes.iter().map(statistic).collect();
         values.sort_unstable_by(f64::total_cmp);
         values[values.len() / 2]
     };

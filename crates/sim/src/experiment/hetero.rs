@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::device::{Device, Figure, FigureVisitor};
+use bimetal_block::device::{Device, Statistic, StatisticVisitor};
 use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
@@ -241,19 +241,19 @@ fn log_rounds(mirror: &Mirror) -> f64 {
         written_bytes: Vec<f64>,
         bytes: Vec<f64>,
     }
-    impl FigureVisitor for Logs {
-        fn figure(&mut self, _part: &str, name: &str, value: Figure) {
+    impl StatisticVisitor for Logs {
+        fn statistic(&mut self, _part: &str, name: &str, value: Statistic) {
             match (name, value) {
-                ("log_written_bytes", Figure::Counter(value)) => {
+                ("log_written_bytes", Statistic::Counter(value)) => {
                     self.written_bytes.push(value as f64);
                 }
-                ("log_bytes", Figure::Gauge(value)) => self.bytes.push(value),
+                ("log_bytes", Statistic::Gauge(value)) => self.bytes.push(value),
                 _ => {}
             }
         }
     }
     let mut logs = Logs::default();
-    mirror.figures(&mut logs);
+    mirror.statistics(&mut logs);
     let rounds = logs.written_bytes.iter().zip(&logs.bytes);
     let least = rounds.map(|(written, all)| written / all).reduce(f64::min);
     least.unwrap_or(0.0)
@@ -303,7 +303,7 @@ fn build(
             name: name.to_owned(),
             device,
             data_offset: 0,
-            stale: false,
+            out_of_sync: false,
         });
     let mirror = Mirror::new(rt, &config, sides.collect(), VOLUME_BYTES);
     Ok((Rc::new(mirror.clone()), Some(mirror)))

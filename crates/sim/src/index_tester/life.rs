@@ -171,7 +171,7 @@ impl<'w, 'a> Program<'w, 'a> {
             true => Ok(()),
             false => Err(format!(
                 "{used} bytes of memory are used, {} of them for changes; {bound} may be",
-                self.db.figures().delta_bytes
+                self.db.statistics().delta_bytes
             )),
         }
     }
@@ -225,8 +225,8 @@ impl<'w, 'a> Program<'w, 'a> {
                 world.reach("stopped cleanly");
             }
         }
-        let figures = db.figures();
-        world.note_upkeep(&figures.upkeep);
+        let statistics = db.statistics();
+        world.note_maintenance(&statistics.maintenance);
         let log = LogPlaces {
             front_end: db.segments_offset(),
             ranges: db.log_ranges(),

@@ -165,8 +165,8 @@ fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
 
 /// Opens the index again: the comparison has read every leaf, but most programs that open an index
 /// have read none.
-fn open_unread(world: &mut World<'_>, looked_at: Db) -> Checked<Db> {
-    drop(looked_at);
+fn open_unread(world: &mut World<'_>, examined: Db) -> Checked<Db> {
+    drop(examined);
     let opened = Db::open(world.disk.clone(), &world.scenario.options);
     opened.map_err(|error| format!("it does not open a second time: {error}"))
 }

@@ -5,8 +5,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bimetal_index::model::{Change, Draw, History, Map, NUMBER_KEY, rows_within};
-use bimetal_index::storage::memory::{Counts, Faults, MemoryStorage};
-use bimetal_index::{Durability, Error, Scan, ScanBounds, UpkeepFigures};
+use bimetal_index::storage::memory::{Faults, MemoryStorage, StorageCounters};
+use bimetal_index::{Durability, Error, MaintenanceStatistics, Scan, ScanBounds};
 
 use super::report::{Finding, Report, Trace};
 use super::scenario::{Life, Scenario};
@@ -27,7 +27,7 @@ pub struct World<'a> {
     /// Trace of all events.
     pub trace: Trace,
     /// Counters of the disk at the beginning of the life.
-    pub(super) at_start: Counts,
+    pub(super) at_start: StorageCounters,
     /// Whether the index has reported, or must report from now on, that it is read-only.
     pub(super) is_read_only: bool,
     /// Whether the disk is full, so that it cannot grow.
@@ -38,7 +38,7 @@ pub struct World<'a> {
     pub(super) operations: BTreeMap<String, u64>,
     reached: BTreeMap<String, u64>,
     /// Counters of disks that were replaced.
-    earlier: Counts,
+    earlier: StorageCounters,
 }
 
 /// A range of keys with owned bounds.
@@ -60,13 +60,13 @@ impl<'a> World<'a> {
             disk: Arc::new(MemoryStorage::new()),
             history: History::new(),
             trace: Trace::new(verbose),
-            at_start: Counts::default(),
+            at_start: StorageCounters::default(),
             is_read_only: false,
             is_full: false,
             was_full: false,
             operations: BTreeMap::new(),
             reached: BTreeMap::new(),
-            earlier: Counts::default(),
+            earlier: StorageCounters::default(),
         }
     }
 
@@ -293,17 +293,17 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn note_upkeep(&mut self, figures: &UpkeepFigures) {
+    pub(super) fn note_maintenance(&mut self, statistics: &MaintenanceStatistics) {
         for (state, times) in [
-            ("leaf folded", figures.folds),
-            ("leaf patched", figures.patches),
-            ("leaf split", figures.splits),
-            ("leaves joined", figures.joins),
-            ("value out of line", figures.blobs),
-            ("changes carried", figures.carried),
-            ("segment cleaned", figures.cleaned_segments),
-            ("checkpoint", figures.checkpoints),
-            ("log in another ring", figures.log_rings),
+            ("leaf folded", statistics.consolidations),
+            ("leaf patched", statistics.patches),
+            ("leaf split", statistics.splits),
+            ("leaves joined", statistics.joins),
+            ("value out of line", statistics.blobs),
+            ("changes carried", statistics.relogged),
+            ("segment cleaned", statistics.cleaned_segments),
+            ("checkpoint", statistics.checkpoints),
+            ("log in another ring", statistics.log_rings),
         ] {
             self.reach_times(state, times);
         }

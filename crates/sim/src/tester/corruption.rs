@@ -10,19 +10,19 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bimetal_block::BLOCK_BYTES;
-use bimetal_block::layers::stripe::Layout;
+use bimetal_block::layers::stripe::StripeLayout;
 
 use super::platter::Platter;
 use super::stack::{Platters, ends_of};
 use super::volume::{Volume, ZEROES};
 
-/// Layout of a side on its disks.
+/// StripeLayout of a side on its disks.
 #[derive(Clone)]
 pub struct SideMap {
     /// Disks of the side.
     pub platters: Platters,
     /// Stripe over the disks, if there is one.
-    pub stripe: Option<Layout>,
+    pub stripe: Option<StripeLayout>,
     /// Offset on the side at which the volume starts, in bytes.
     pub data_offset: u64,
 }

@@ -50,7 +50,7 @@ use bimetal_rt::{Buf, Payload, Rng, Rt};
 
 use super::boundaries::Boundaries;
 use super::corruption::Rule;
-use super::platter::{Platter, until_quiet};
+use super::platter::{Platter, until_idle};
 use super::report::Findings;
 use super::switch::{Astray, Switch, class_of};
 
@@ -88,7 +88,7 @@ struct Queued {
 
 /// Position of a disk: its side, and its number in the side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct DiskPosition {
     /// The side.
     pub side: usize,
     /// The disk of the side.
@@ -99,7 +99,7 @@ pub struct Place {
 pub struct Disk {
     rt: Rt,
     name: String,
-    place: Place,
+    place: DiskPosition,
     geometry: Geometry,
     platter: Rc<RefCell<Platter>>,
     /// Copy of the platter on which a dead program continues, as if nothing were wrong.
@@ -139,7 +139,7 @@ impl Disk {
     /// Creates a disk over a platter.
     pub fn new(
         rt: &Rt,
-        place: Place,
+        place: DiskPosition,
         platter: Rc<RefCell<Platter>>,
         latency: Latency,
         seed: u64,
@@ -170,7 +170,7 @@ impl Disk {
     }
 
     /// Returns the position of the disk.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> DiskPosition {
         self.place
     }
 
@@ -256,7 +256,7 @@ impl Disk {
 
     async fn run(&self, request: Request) -> IoResult {
         if self.around.fenced {
-            until_quiet(&self.platter).await;
+            until_idle(&self.platter).await;
         }
         let writing = self.start_writing(&request);
         self.switch.requests.set(self.switch.requests.get() + 1);
@@ -390,7 +390,7 @@ impl Disk {
         if !self.switch.wants_astray(Astray::MisdirectedRead) {
             return None;
         }
-        let Place { side, disk } = self.place;
+        let DiskPosition { side, disk } = self.place;
         let may = |index| self.around.rule.may_misread(side, disk, index);
         let elsewhere = self.elsewhere(request)?;
         if !blocks_of(request.offset, request.len).all(may) {
@@ -406,7 +406,7 @@ impl Disk {
         let how = [Astray::LostWrite, Astray::MisdirectedWrite];
         let how = how.into_iter().find(|how| self.switch.wants_astray(*how));
         let Some(how) = how else { return false };
-        let Place { side, disk } = self.place;
+        let DiskPosition { side, disk } = self.place;
         let may = |index| self.around.rule.may_corrupt(side, disk, index);
         if !blocks_of(request.offset, request.len).all(may) {
             return false;

@@ -389,8 +389,8 @@ fn add_quiet_lives(scenario: &mut Scenario, rng: &mut Rng) {
     for life in std::mem::take(&mut scenario.lives) {
         let badly = matches!(life.end, End::Crash { .. } | End::Kill { .. });
         lives.push(life);
-        let quiet = if badly { 1 + rng.below(2) } else { 0 };
-        for _ in 0..quiet {
+        let idle = if badly { 1 + rng.below(2) } else { 0 };
+        for _ in 0..idle {
             let at_ns = pick(rng, &[0, MS, S]);
             let end = if scenario.lands_late && rng.chance(0.5) {
                 End::Kill { at_ns }
@@ -398,7 +398,7 @@ fn add_quiet_lives(scenario: &mut Scenario, rng: &mut Rng) {
                 End::Crash { at_ns }
             };
             lives.push(Life {
-                quiet: true,
+                idle: true,
                 end,
                 ..Life::calm()
             });

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::device::Figure;
+use bimetal_block::device::Statistic;
 use bimetal_block::{BLOCK_BYTES, Device};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Instant, Payload, Rng, Rt};
@@ -55,14 +55,14 @@ pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: Ta
 /// Returns true if a side holds everything and the other sides know it: until then the volume
 /// depends on them.
 fn counts(program: &Program, side: usize) -> bool {
-    let mut figures: Vec<(String, String, Figure)> = Vec::new();
-    program.mirror.figures(&mut figures);
+    let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
+    program.mirror.statistics(&mut statistics);
     let side = &program.mirror.status().sides[side];
-    let joins = |(part, name, figure): &(String, String, Figure)| {
-        let marked = matches!(figure, Figure::State(mark) if mark == "inconsistent");
+    let joins = |(part, name, statistic): &(String, String, Statistic)| {
+        let marked = matches!(statistic, Statistic::State(mark) if mark == "inconsistent");
         *part == side.name && name == "mark" && marked
     };
-    side.health == "healthy" && !figures.iter().any(joins)
+    side.health == "healthy" && !statistics.iter().any(joins)
 }
 
 async fn cause(world: Rc<World>, fault: Fault, switch: Rc<Switch>) {
@@ -187,9 +187,9 @@ fn rot_all_copies(world: &World, blocks: u32, rng: &mut Rng) {
 }
 
 fn decay(world: &World, platter: &mut Platter, index: usize, rng: &mut Rng) {
-    let content = rotten(&world.rt, platter.block(index as u64), rng);
+    let content = corrupt(&world.rt, platter.block(index as u64), rng);
     platter.decay(index, content);
-    world.count_faults(|c| c.rotten_blocks += 1);
+    world.count_faults(|c| c.corrupt_blocks += 1);
     world
         .trace
         .event(&[9, index as u64], || format!("block {index} decays"));
@@ -197,7 +197,7 @@ fn decay(world: &World, platter: &mut Platter, index: usize, rng: &mut Rng) {
 
 /// Returns a corrupt version of a block: some bits changed, all bytes changed, or zeroes. It always
 /// differs from the original.
-fn rotten(rt: &Rt, content: Option<&Payload>, rng: &mut Rng) -> Block {
+fn corrupt(rt: &Rt, content: Option<&Payload>, rng: &mut Rng) -> Block {
     let kind = rng.below(4);
     if kind == 0 && content.is_some() {
         return None;

@@ -21,7 +21,7 @@ use super::faults;
 use super::notes::{note_counts, note_log};
 use super::opening::{Opening, attempt};
 use super::plant;
-use super::platter::{Platter, until_quiet};
+use super::platter::{Platter, until_idle};
 use super::probes;
 use super::rest::{self, Snapshot};
 use super::scenario::{AtRest, End, Life};
@@ -117,7 +117,7 @@ async fn live(world: &Rc<World>, disks: &Rc<Cell<Disks>>) {
         platters,
     };
     run.all_lives().await;
-    run.until_quiet().await;
+    run.until_idle().await;
     let landed = run.platters.iter().flatten();
     let landed: u64 = landed.map(|disk| disk.borrow().landed_late()).sum();
     world.count_faults(|c| c.landed_late += landed);
@@ -184,9 +184,9 @@ impl Run {
     }
 
     /// Waits until the disks have no requests of dead programs in flight.
-    async fn until_quiet(&self) {
+    async fn until_idle(&self) {
         for platter in self.platters.iter().flatten() {
-            until_quiet(platter).await;
+            until_idle(platter).await;
         }
     }
 
@@ -201,7 +201,7 @@ impl Run {
         if !probes && life.at_rest.is_empty() {
             return;
         }
-        self.until_quiet().await;
+        self.until_idle().await;
         if number > 0 && scenario.boots_alone {
             probes::boot_alone(&world, &self.platters).await;
             if *last != Ended::Badly {
@@ -281,7 +281,7 @@ impl Run {
 
     /// Returns the content of the sides, once no requests of dead programs are in flight.
     async fn held_by_each(&self) -> probes::Held {
-        self.until_quiet().await;
+        self.until_idle().await;
         probes::held_by_each(&self.world, &self.platters).await
     }
 
@@ -571,7 +571,7 @@ async fn go_through(
     if life.reads_all {
         read_all(world, program).await;
     }
-    if !life.quiet {
+    if !life.idle {
         start_clients(world, program, number, clients);
     }
     match life.end {
@@ -719,7 +719,7 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
         let mut sides = sides.filter(|(index, _)| !faults::lasts_for_ever(world, life, *index));
         let all = (0..status.sides.len()).all(|index| !faults::lasts_for_ever(world, life, index));
         let whole = sides.all(|(_, side)| {
-            let left = side.waiting_bytes + side.in_flight_bytes + side.stale_bytes;
+            let left = side.waiting_bytes + side.in_flight_bytes + side.out_of_sync_bytes;
             side.health == "healthy" && left == 0
         });
         let scrub = status.scrub.as_ref();

@@ -1,7 +1,7 @@
 //! Records of the states that a run has reached, for the report of a swarm.
 
 use bimetal_block::Device;
-use bimetal_block::device::Figure;
+use bimetal_block::device::Statistic;
 use bimetal_block::layers::mirror::MirrorStatus;
 
 use super::world::{Program, World};
@@ -9,12 +9,12 @@ use super::world::{Program, World};
 /// Records whether a change has waited for space in a log. The periodic checks may miss a short
 /// wait.
 pub(super) fn note_log(world: &World, program: &Program) {
-    let mut figures: Vec<(String, String, Figure)> = Vec::new();
-    program.mirror.figures(&mut figures);
-    let full = |(_, name, figure): &(String, String, Figure)| {
-        name == "log_full" && matches!(figure, Figure::Counter(1..))
+    let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
+    program.mirror.statistics(&mut statistics);
+    let full = |(_, name, statistic): &(String, String, Statistic)| {
+        name == "log_full" && matches!(statistic, Statistic::Counter(1..))
     };
-    if figures.iter().any(full) {
+    if statistics.iter().any(full) {
         world.reach("log full");
     }
 }
@@ -27,7 +27,7 @@ pub(super) fn note_counts(world: &World, status: &MirrorStatus) {
     };
     for (state, reached) in [
         ("acknowledged early", status.acknowledged_early > 0),
-        ("held back", status.held_back > 0),
+        ("held back", status.backpressured_writes > 0),
         ("merged", some(|s| s.merged)),
         ("resynced", some(|s| s.resynced_bytes)),
         ("mode switched", some(|s| s.mode_switches)),

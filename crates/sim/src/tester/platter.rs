@@ -35,14 +35,14 @@ pub struct Platter {
     /// Blocks whose present content is corrupt: it is not the content last written to the block.
     corrupt: BTreeSet<usize>,
     /// Whether a flush has lost versions, and no flush has succeeded since.
-    unmended: bool,
+    unrepaired: bool,
     writes: u64,
     zeroes: Payload,
     power_cuts: u64,
     /// Number of requests of dead programs that may still be applied.
     old_requests: u64,
     landed_late: u64,
-    quiet: Rc<Event>,
+    idle: Rc<Event>,
 }
 
 /// Effects of a power cut.
@@ -61,13 +61,13 @@ impl Platter {
             blocks: vec![None; (size_bytes / BLOCK_BYTES) as usize],
             versions: BTreeMap::new(),
             corrupt: BTreeSet::new(),
-            unmended: false,
+            unrepaired: false,
             writes: 0,
             zeroes: rt.pool().zeroed(BLOCK_BYTES as usize).into(),
             power_cuts: 0,
             old_requests: 0,
             landed_late: 0,
-            quiet: Rc::new(Event::new()),
+            idle: Rc::new(Event::new()),
         }))
     }
 
@@ -76,7 +76,7 @@ impl Platter {
         Platter {
             old_requests: 0,
             landed_late: 0,
-            quiet: Rc::new(Event::new()),
+            idle: Rc::new(Event::new()),
             ..self.clone()
         }
     }
@@ -229,7 +229,7 @@ impl Platter {
 
     /// Makes the changes up to number `mark` durable, except those that a failed flush has lost.
     pub fn flushed(&mut self, mark: u64) {
-        self.unmended = false;
+        self.unrepaired = false;
         self.versions.retain(|_, versions| {
             let taken = |version: &Version| version.write <= mark && !version.lost;
             let newest = versions.iter().rposition(taken);
@@ -257,14 +257,14 @@ impl Platter {
                 blocks += 1;
             }
         }
-        self.unmended |= blocks > 0;
+        self.unrepaired |= blocks > 0;
         blocks
     }
 
     /// Returns true after a flush that lost versions, until a flush succeeds. Before that flush,
     /// the volume must write all lost data that it still needs again.
-    pub fn is_unmended(&self) -> bool {
-        self.unmended
+    pub fn is_unrepaired(&self) -> bool {
+        self.unrepaired
     }
 
     /// Returns true if a failed flush has lost the newest content of the block.
@@ -348,7 +348,7 @@ impl Platter {
     /// not after a power cut.
     pub fn end_old(&mut self, old: OldRequest) -> bool {
         self.old_requests -= 1;
-        self.quiet.notify();
+        self.idle.notify();
         let lands = old.power_cuts == self.power_cuts;
         self.landed_late += u64::from(lands);
         lands
@@ -366,10 +366,10 @@ pub struct OldRequest {
 }
 
 /// Waits until no request of a dead program is in flight.
-pub async fn until_quiet(platter: &Rc<RefCell<Platter>>) {
+pub async fn until_idle(platter: &Rc<RefCell<Platter>>) {
     if platter.borrow().old_requests == 0 {
         return;
     }
-    let quiet = Rc::clone(&platter.borrow().quiet);
-    quiet.until(|| platter.borrow().old_requests == 0).await;
+    let idle = Rc::clone(&platter.borrow().idle);
+    idle.until(|| platter.borrow().old_requests == 0).await;
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use bimetal_block::Device;
-use bimetal_block::layers::mirror::superblock::{State, Superblock};
+use bimetal_block::layers::mirror::superblock::{SideState, Superblock};
 use bimetal_block::layers::mirror::{Mirror, formatting};
 
 use super::boundaries::Boundaries;
@@ -282,7 +282,7 @@ async fn newest_epoch_members(world: &World, platters: &[Platters]) -> Vec<bool>
         let (Some(superblock), Some(newest)) = (superblock, newest) else {
             return false;
         };
-        newest.has_member(superblock.place()) && superblock.state != State::Inconsistent
+        newest.has_member(superblock.place()) && superblock.state != SideState::Inconsistent
     };
     superblocks.iter().map(is_member).collect()
 }

@@ -151,7 +151,7 @@ pub struct Life {
     /// Whether everything is read once before the load.
     pub reads_all: bool,
     /// Whether the life has no load.
-    pub quiet: bool,
+    pub idle: bool,
     /// Start of a scrub, in nanoseconds from the start of the life.
     pub scrub_ns: Option<u64>,
     /// Ambushes that may end the life.
@@ -169,7 +169,7 @@ impl Life {
             at_rest: Vec::new(),
             cut_openings_ns: Vec::new(),
             reads_all: true,
-            quiet: false,
+            idle: false,
             scrub_ns: None,
             ambushes: Vec::new(),
             end: End::Clean,

@@ -6,16 +6,16 @@ use std::rc::Rc;
 
 use bimetal_block::device::LocalFuture;
 use bimetal_block::layers::atomic::AtomicUnit;
-use bimetal_block::layers::mirror::superblock::{Candidate, Layout as SideLayout};
+use bimetal_block::layers::mirror::superblock::{Candidate, SideLayout};
 use bimetal_block::layers::mirror::{Mirror, SideDevice};
-use bimetal_block::layers::stripe::{Layout, Stripe};
+use bimetal_block::layers::stripe::{Stripe, StripeLayout};
 use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::model::{ModelType, Parameters};
 use bimetal_block::{BLOCK_BYTES, Device, IoError};
 use bimetal_rt::{Payload, Rt};
 
 use super::corruption::SideMap;
-use super::disk::{Around, Disk, Place};
+use super::disk::{Around, Disk, DiskPosition};
 use super::plant::{self, Plant};
 use super::platter::Platter;
 use super::scenario::{Scenario, SideScenario};
@@ -60,7 +60,7 @@ pub fn map_of(scenario: &Scenario, index: usize, platters: &Platters) -> SideMap
     let stripe = scenario.sides[index].stripe;
     let mut map = SideMap {
         platters: platters.clone(),
-        stripe: stripe.map(|(disks, unit_bytes)| Layout::new(disks, unit_bytes)),
+        stripe: stripe.map(|(disks, unit_bytes)| StripeLayout::new(disks, unit_bytes)),
         data_offset: BARE_DATA_OFFSET,
     };
     if scenario.superblocks {
@@ -103,7 +103,7 @@ impl SideStack {
     ) -> SideStack {
         let side = &scenario.sides[index];
         let disk = |(number, platter): (usize, &Rc<RefCell<Platter>>)| {
-            let place = Place {
+            let place = DiskPosition {
                 side: index,
                 disk: number,
             };
@@ -160,7 +160,7 @@ impl SideStack {
             name,
             device: Rc::clone(&self.device),
             data_offset: self.map.data_offset,
-            stale: false,
+            out_of_sync: false,
         }
     }
 

@@ -38,7 +38,7 @@ pub struct FaultCounts {
     /// Reads that returned other blocks.
     pub misdirected_reads: u64,
     /// Blocks that changed at rest.
-    pub rotten_blocks: u64,
+    pub corrupt_blocks: u64,
 }
 
 impl FaultCounts {
@@ -59,7 +59,7 @@ impl FaultCounts {
             ("lost writes", self.lost_writes),
             ("misdirected writes", self.misdirected_writes),
             ("misdirected reads", self.misdirected_reads),
-            ("rotten blocks", self.rotten_blocks),
+            ("rotten blocks", self.corrupt_blocks),
         ]
     }
 
@@ -79,7 +79,7 @@ impl FaultCounts {
         self.lost_writes += other.lost_writes;
         self.misdirected_writes += other.misdirected_writes;
         self.misdirected_reads += other.misdirected_reads;
-        self.rotten_blocks += other.rotten_blocks;
+        self.corrupt_blocks += other.corrupt_blocks;
     }
 }
 

@@ -360,7 +360,8 @@ impl World {
         let (volume, unit_bytes) = (self.volume.borrow(), self.scenario.unit_bytes);
         let healthy = status.sides.iter().zip(program.sides.iter());
         let healthy = healthy.filter(|(side, _)| side.health == "healthy");
-        let healthy = healthy.filter(|(_, stack)| self.is_comparable(stack) && !is_unmended(stack));
+        let healthy =
+            healthy.filter(|(_, stack)| self.is_comparable(stack) && !is_unrepaired(stack));
         let healthy: Vec<&SideStack> = healthy.map(|(_, stack)| stack).collect();
         let (mut exposed_bytes, mut first) = (0, None);
         for unit in 0..volume.unit_count() {
@@ -426,7 +427,12 @@ impl World {
         }
         let sides = status.sides.iter().flat_map(|s| {
             let health = s.health.len() as u64;
-            [health, s.waiting_bytes, s.in_flight_bytes, s.stale_bytes]
+            [
+                health,
+                s.waiting_bytes,
+                s.in_flight_bytes,
+                s.out_of_sync_bytes,
+            ]
         });
         let mut numbers: Vec<u64> = sides.collect();
         numbers.push(status.exposed_bytes);
@@ -468,7 +474,7 @@ impl World {
     /// Checks that the side without faults was not ejected: it always makes progress.
     fn check_spared_side(&self, status: &MirrorStatus) {
         let spared = self.scenario.steadfast.map(|spared| &status.sides[spared]);
-        let silent = spared.filter(|side| side.absent_because == Some(IoError::Timeout));
+        let silent = spared.filter(|side| side.absent_reason == Some(IoError::Timeout));
         if let Some(side) = silent {
             let what = "was given up for its silence, and has no faults";
             self.findings
@@ -509,9 +515,9 @@ impl World {
 
 /// Returns true if a failed flush has lost writes from a disk of the side, and no flush has
 /// succeeded since: the volume still has to write them again.
-fn is_unmended(stack: &SideStack) -> bool {
+fn is_unrepaired(stack: &SideStack) -> bool {
     let mut disks = stack.disks.iter();
-    disks.any(|disk| disk.platter().borrow().is_unmended())
+    disks.any(|disk| disk.platter().borrow().is_unrepaired())
 }
 
 fn shown(stamp: u64) -> String {
@@ -527,7 +533,11 @@ fn short(status: &MirrorStatus) -> String {
     let sides = status.sides.iter().map(|side| {
         format!(
             "{} {} waiting {} flying {} stale {}",
-            side.health, side.mode, side.waiting_bytes, side.in_flight_bytes, side.stale_bytes
+            side.health,
+            side.mode,
+            side.waiting_bytes,
+            side.in_flight_bytes,
+            side.out_of_sync_bytes
         )
     });
     sides.collect::<Vec<_>>().join("; ")

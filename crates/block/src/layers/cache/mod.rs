@@ -25,9 +25,9 @@ use bimetal_rt::sync::{Event, Semaphore, TaskGroup, WaitQueue};
 use bimetal_rt::{BufPool, Rt};
 use serde::Deserialize;
 
-use self::state::State;
+use self::state::CacheState;
 use crate::BLOCK_BYTES;
-use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
 use crate::error::{IoError, OpenError};
 use crate::geometry::{Geometry, GrowingGeometry};
 use crate::range_lock::RangeLock;
@@ -217,7 +217,7 @@ struct Shared {
     below: Rc<dyn Device>,
     geometry: GrowingGeometry,
     mode: Mode,
-    state: RefCell<State>,
+    state: RefCell<CacheState>,
     /// Memory for content.
     frames: BufPool,
     /// Ranges of the device that are being changed.
@@ -270,7 +270,7 @@ impl Cache {
             rt: rt.clone(),
             geometry: GrowingGeometry::new(geometry),
             mode: config.mode,
-            state: State::new(policy, pages_per_block).into(),
+            state: CacheState::new(policy, pages_per_block).into(),
             frames,
             below_lock: RangeLock::new(),
             depth: Semaphore::new(u64::from(config.depth)),
@@ -354,17 +354,17 @@ impl Device for Cache {
         self.shared.below.interruptions()
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
         let state = self.shared.state.borrow();
-        let bytes = |pages: usize| Figure::Gauge(pages as f64 * BLOCK_BYTES as f64);
+        let bytes = |pages: usize| Statistic::Gauge(pages as f64 * BLOCK_BYTES as f64);
         let (held, counts) = (state.occupancy(), state.counts);
-        let mut show = |name, figure| out.figure("", name, figure);
+        let mut show = |name, statistic| out.statistic("", name, statistic);
         let health = match (state.lost, state.has_failed()) {
             (Some(_), _) => HEALTH_LOST,
             (None, true) => "cannot write",
             (None, false) => "healthy",
         };
-        show("health", Figure::State(health.to_owned()));
+        show("health", Statistic::State(health.to_owned()));
         show("no_side_bytes", bytes(state.unwritten_pages()));
         show("failed_bytes", bytes(state.failed_pages()));
         show("unflushed_bytes", bytes(state.unflushed_pages()));
@@ -372,19 +372,19 @@ impl Device for Cache {
         if let Some(target) = held.write_target {
             show(
                 "write_target_bytes",
-                Figure::Gauge(target * BLOCK_BYTES as f64),
+                Statistic::Gauge(target * BLOCK_BYTES as f64),
             );
         }
-        show("read_hits", Figure::Counter(counts.read_hits));
-        show("read_misses", Figure::Counter(counts.read_misses));
-        show("read_ahead_pages", Figure::Counter(counts.ahead_pages));
-        show("write_hits", Figure::Counter(counts.write_hits));
-        show("write_misses", Figure::Counter(counts.write_misses));
-        show("evicted_pages", Figure::Counter(counts.evicted_pages));
-        show("destaged_pages", Figure::Counter(counts.destaged_pages));
-        show("destage_writes", Figure::Counter(counts.destage_writes));
-        show("replaced_pages", Figure::Counter(counts.replaced_pages));
-        show("errors", Figure::Counter(counts.errors));
+        show("read_hits", Statistic::Counter(counts.read_hits));
+        show("read_misses", Statistic::Counter(counts.read_misses));
+        show("read_ahead_pages", Statistic::Counter(counts.ahead_pages));
+        show("write_hits", Statistic::Counter(counts.write_hits));
+        show("write_misses", Statistic::Counter(counts.write_misses));
+        show("evicted_pages", Statistic::Counter(counts.evicted_pages));
+        show("destaged_pages", Statistic::Counter(counts.destaged_pages));
+        show("destage_writes", Statistic::Counter(counts.destage_writes));
+        show("replaced_pages", Statistic::Counter(counts.replaced_pages));
+        show("errors", Statistic::Counter(counts.errors));
     }
 }
 

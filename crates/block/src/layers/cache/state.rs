@@ -33,7 +33,7 @@ pub(super) enum Found {
 
 /// Counters since the cache was opened.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct CacheCounters {
     pub(super) read_hits: u64,
     pub(super) read_misses: u64,
     /// Pages read ahead of a request; they count neither as hits nor as misses.
@@ -76,7 +76,7 @@ impl Unflushed {
 }
 
 /// State of a cache; see the module.
-pub(super) struct State {
+pub(super) struct CacheState {
     policy: Box<dyn Replacement>,
     pub(super) table: Table,
     pages_per_block: u64,
@@ -101,13 +101,13 @@ pub(super) struct State {
     /// Set when a page that never became durable is no longer in memory: every flush fails with
     /// this error.
     pub(super) lost: Option<IoError>,
-    pub(super) counts: Counts,
+    pub(super) counts: CacheCounters,
 }
 
-impl State {
+impl CacheState {
     /// Creates the state of an empty cache.
-    pub(super) fn new(policy: Box<dyn Replacement>, pages_per_block: u32) -> State {
-        State {
+    pub(super) fn new(policy: Box<dyn Replacement>, pages_per_block: u32) -> CacheState {
+        CacheState {
             policy,
             table: Table::new(pages_per_block),
             pages_per_block: u64::from(pages_per_block),
@@ -126,7 +126,7 @@ impl State {
                 ..Unflushed::default()
             },
             lost: None,
-            counts: Counts::default(),
+            counts: CacheCounters::default(),
         }
     }
 
@@ -618,14 +618,14 @@ mod tests {
     /// Capacity in pages of the caches of these tests.
     const PAGES: usize = 32;
 
-    fn state() -> State {
+    fn state() -> CacheState {
         let spec = Spec::from_str("lru").expect("it exists");
         let build = Build {
             capacity: PAGES,
             pages_per_block: 4,
             ..Build::default()
         };
-        State::new(spec.build(&build), 4)
+        CacheState::new(spec.build(&build), 4)
     }
 
     fn content() -> Buf {
@@ -633,7 +633,7 @@ mod tests {
     }
 
     /// Takes all jobs and lets the device execute or refuse them.
-    fn write_what_leaves(state: &mut State, works: bool) {
+    fn write_what_leaves(state: &mut CacheState, works: bool) {
         while let Some(job) = state.next_job() {
             for id in job.pages {
                 let version = state.table[id].leaving_version;

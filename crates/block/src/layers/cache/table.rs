@@ -5,7 +5,7 @@
 //! the set of pages that the policy holds and remembers. It must never reuse an id while a user of
 //! the id still means the old page.
 
-use bimetal_policy::replacement::{PageId, Place, Replacement};
+use bimetal_policy::replacement::{PageAddress, PageId, Replacement};
 use bimetal_rt::Buf;
 use bimetal_rt::collections::Map;
 
@@ -96,7 +96,7 @@ impl Table {
             version: self.slots[id as usize].version.wrapping_add(1),
             ..Slot::default()
         };
-        policy.introduce(id, Place { block, offset });
+        policy.introduce(id, PageAddress { block, offset });
         id
     }
 

@@ -14,16 +14,16 @@ use std::time::Duration;
 
 use bimetal_rt::Rt;
 
+use super::device_path::DevicePath;
 use super::formatting::{NewSide, make_side};
 use super::lifecycle::Life;
 use super::opening::store_device;
 use super::shared::{Shared, VolumeState};
-use super::side::{Place, Side};
+use super::side::{Side, SideParts};
 use super::sides::NUMBERS_MAX;
 use super::store::Store;
 use super::superblock::{Candidate, Leaving, Remembered, place_in};
 use super::volume::Volume;
-use super::way::Way;
 use crate::device::Device;
 use crate::error::IoError;
 
@@ -88,10 +88,10 @@ impl Shared {
         }
         let durable = !self.config.ephemeral.contains(&candidate.name);
         // The path to the device is of the same kind as that of all sides.
-        let way = Way::new(&self.rt, candidate.device, &Rc::new(Cell::new(false)));
+        let device_path = DevicePath::new(&self.rt, candidate.device, &Rc::new(Cell::new(false)));
         let candidate = Candidate {
             name: candidate.name,
-            device: Rc::clone(&way) as Rc<dyn Device>,
+            device: Rc::clone(&device_path) as Rc<dyn Device>,
         };
         let new = NewSide {
             asked: self.config.asked(),
@@ -129,7 +129,7 @@ impl Shared {
         volume.remember(|remembered| {
             remembered.set_added(place, true);
             if let Some(replaced) = replaced {
-                remembered.set_leaving(replaced, Some(Leaving::OnceWhole(place)));
+                remembered.set_leaving(replaced, Some(Leaving::OnceComplete(place)));
             }
         });
         if let Err(why) = self.announce_table(volume).await {
@@ -138,9 +138,9 @@ impl Shared {
         }
         begun.given_to_a_side();
         let index = self.sides.len();
-        let place = Place {
+        let place = SideParts {
             device: Rc::clone(&candidate.device),
-            way: Some(way),
+            device_path: Some(device_path),
             data_offset: 0,
             store: Some(store),
             durable,
@@ -152,7 +152,7 @@ impl Shared {
         volume.push(candidate, superblock);
         self.sides.push(side);
         self.note_logs();
-        self.tend(index);
+        self.monitor(index);
         self.release_logs();
         Ok(())
     }
@@ -227,11 +227,11 @@ impl Shared {
         if leaving == place {
             return Err(format!("{name} cannot take its own place"));
         }
-        let once_whole = Some(Leaving::OnceWhole(place));
-        if remembered.leaving(leaving) == once_whole {
+        let once_complete = Some(Leaving::OnceComplete(place));
+        if remembered.leaving(leaving) == once_complete {
             return Ok(());
         }
-        self.remember_durably(volume, |r| r.set_leaving(leaving, once_whole))
+        self.remember_durably(volume, |r| r.set_leaving(leaving, once_complete))
             .await
     }
 
@@ -353,7 +353,7 @@ impl Shared {
         if let Some(preferred) = self.healthy().first() {
             self.preference.side.set(*preferred);
         }
-        let told = self.announce_table(volume).await;
+        let acknowledged = self.announce_table(volume).await;
         volume.forget(index);
         side.stop().await;
         // The device of the side may be used for something else once this function returns.
@@ -365,7 +365,7 @@ impl Shared {
             ));
         }
         self.release_logs();
-        told
+        acknowledged
     }
 
     /// Waits until another side, which stays in the volume, durably holds every change below
@@ -431,7 +431,7 @@ impl Shared {
         volume: &Volume,
         change: impl FnOnce(),
     ) -> Result<(), String> {
-        self.is_not_quiet();
+        self.is_busy();
         let active = || {
             let mut healthy = self.healthy().into_iter();
             healthy.all(|index| volume.is_marked_active(index))
@@ -448,11 +448,11 @@ impl Shared {
         if let Some(epoch) = self.begin_epoch() {
             self.membership.need(epoch);
         }
-        let told = || {
+        let acknowledged = || {
             let mut healthy = self.healthy().into_iter();
             healthy.all(|index| volume.has_current_epoch(index))
         };
-        let waited = self.membership.changed.until(told);
+        let waited = self.membership.changed.until(acknowledged);
         self.rt
             .timeout(MARKED_WITHIN, waited)
             .await
@@ -470,8 +470,8 @@ impl Shared {
         change: impl FnOnce(&mut Remembered),
     ) -> Result<(), String> {
         self.remember(volume, change);
-        let told = || self.has_remembered(volume);
-        let waited = self.membership.changed.until(told);
+        let acknowledged = || self.has_remembered(volume);
+        let waited = self.membership.changed.until(acknowledged);
         self.rt
             .timeout(MARKED_WITHIN, waited)
             .await

@@ -17,7 +17,7 @@ pub(super) struct Exposure {
     /// lacks.
     bytes_max_by_logs: Cell<u64>,
     /// Writes that wait for room in the exposure, in the order in which they began to wait.
-    pub(super) held_back: WaitQueue,
+    pub(super) backpressured_writes: WaitQueue,
 }
 
 impl Exposure {
@@ -27,7 +27,7 @@ impl Exposure {
             ranges: RefCell::new(RangeSet::new()),
             bytes_peak: Cell::new(0),
             bytes_max_by_logs: Cell::new(u64::MAX),
-            held_back: WaitQueue::new(),
+            backpressured_writes: WaitQueue::new(),
         }
     }
 

@@ -225,17 +225,17 @@ impl Shared {
                 .iter()
                 .filter(|other| other.index != side.index && other.is_counted_on());
             if let Some(volume) = &self.membership.superblocks {
-                let told = volume.has_current_epoch(side.index);
+                let acknowledged = volume.has_current_epoch(side.index);
                 // Until this side says durably that the side given up last is no member, that side
                 // is still a member after a crash, and the changes that it lacks are recovered from
                 // this log.
-                if volume.is_established(side.index) && !told {
+                if volume.is_established(side.index) && !acknowledged {
                     if !store.is_full() {
                         continue;
                     }
                     // A full log cannot make anything durable, so the epoch would never begin.
                     store.keep_from(None);
-                } else if told {
+                } else if acknowledged {
                     store.keep_from(Some(volume.history().current().first_change));
                 }
             }

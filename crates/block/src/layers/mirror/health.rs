@@ -72,7 +72,7 @@ impl Shared {
         let side = &self.sides[index];
         side.work.set_stuck(true);
         side.policy.borrow_mut().overdue(self.rt.now().as_ns());
-        self.hurry_elsewhere(index);
+        self.escalate_elsewhere(index);
     }
 
     fn silent(self: &Rc<Self>, index: usize) {
@@ -115,7 +115,7 @@ impl Shared {
             let not_durable = store.take_not_durable();
             not_durable.iter().for_each(|range| side.note_lack(range));
         }
-        add(&self.counts.sides_given_up, 1);
+        add(&self.counts.sides_ejected, 1);
         match (on_degraded, self.state.get()) {
             (OnDegraded::ReadOnly, VolumeState::Open) => self.set_state(VolumeState::ReadOnly),
             (OnDegraded::Stop, VolumeState::Open | VolumeState::ReadOnly) => {

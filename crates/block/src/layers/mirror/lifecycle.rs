@@ -59,7 +59,7 @@ impl Life {
 
     /// Returns the error for which the side was given up; `None` when the side is not absent, or
     /// was missing from the beginning.
-    pub(super) fn absent_because(self) -> Option<IoError> {
+    pub(super) fn absent_reason(self) -> Option<IoError> {
         match self {
             Life::Absent { because } => because,
             _ => None,

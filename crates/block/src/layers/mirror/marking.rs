@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::shared::Shared;
 use super::side::{Side, add};
-use super::superblock::State;
+use super::superblock::SideState;
 
 /// Delay before the superblock of the last healthy side is written again after a failure.
 const MARK_AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -156,11 +156,11 @@ impl Shared {
     }
 
     /// Returns the state that the superblocks of the members should have.
-    pub(super) fn wanted_mark(&self) -> State {
-        if self.membership.quiet.get() {
-            State::Quiet
+    pub(super) fn wanted_mark(&self) -> SideState {
+        if self.membership.idle.get() {
+            SideState::CleanIdle
         } else {
-            State::Active
+            SideState::Dirty
         }
     }
 

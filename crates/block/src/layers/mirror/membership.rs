@@ -25,7 +25,7 @@ pub(super) struct Membership {
     epoch_marked: Cell<u64>,
     /// True when nothing has been written for a while, so that every side is to be marked quiet (no
     /// peer is ahead).
-    pub(super) quiet: Cell<bool>,
+    pub(super) idle: Cell<bool>,
     /// Sequence number up to which all changes were flushed when the volume was closed.
     pub(super) closed_at: Cell<u64>,
 }
@@ -39,7 +39,7 @@ impl Membership {
             changed: Event::new(),
             epoch_needed: Cell::new(0),
             epoch_marked: Cell::new(0),
-            quiet: Cell::new(false),
+            idle: Cell::new(false),
             closed_at: Cell::new(0),
         }
     }

@@ -19,9 +19,9 @@
 //! exceed its bound, and never forget that a side lacks something.
 
 mod admission;
-mod attend;
 mod changing;
 mod config;
+mod device_path;
 mod digest;
 mod durable;
 mod exposure;
@@ -35,6 +35,7 @@ mod health;
 mod lifecycle;
 mod marking;
 mod membership;
+mod monitor;
 mod opening;
 mod operations;
 mod out_of_sync;
@@ -58,7 +59,6 @@ mod store;
 pub mod superblock;
 mod undecided;
 mod volume;
-mod way;
 mod work;
 mod write;
 
@@ -66,7 +66,7 @@ use std::rc::Rc;
 
 use bimetal_rt::Rt;
 
-use crate::device::{Device, FigureVisitor, IoFuture, LocalFuture};
+use crate::device::{Device, IoFuture, LocalFuture, StatisticVisitor};
 use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
@@ -82,7 +82,7 @@ pub use operations::OperationStatus;
 pub use scrub_progress::ScrubStatus;
 pub use share::RebuildRates;
 use shared::{Parts, Shared, VolumeState};
-use side::{Place, Side};
+use side::{Side, SideParts};
 pub use status::{MirrorStatus, SideStatus};
 
 /// Returns the bound in bytes that a side with a log of `log_bytes` sets to the exposure of its
@@ -107,7 +107,7 @@ pub struct SideDevice {
     /// Offset in bytes at which the volume starts on the device.
     pub data_offset: u64,
     /// Whether the side lacks all content of the volume at the start; if false, it lacks nothing.
-    pub stale: bool,
+    pub out_of_sync: bool,
 }
 
 /// A mirrored volume; see the module. A clone is another handle to the same volume.
@@ -128,20 +128,20 @@ impl Mirror {
         let geometries: Vec<Geometry> = sides.iter().map(|s| *s.device.geometry()).collect();
         let sides = sides.into_iter().enumerate().map(|(index, given)| {
             let durable = !config.ephemeral.contains(&given.name);
-            let bare = Place {
+            let bare = SideParts {
                 device: given.device,
-                way: None,
+                device_path: None,
                 data_offset: given.data_offset,
                 store: None,
                 durable,
-                life: if given.stale {
+                life: if given.out_of_sync {
                     Life::Resyncing
                 } else {
                     Life::WHOLE
                 },
             };
             let side = Side::new(index, given.name, bare, rules, size_bytes);
-            if given.stale {
+            if given.out_of_sync {
                 side.note_lack(0..size_bytes);
             }
             side
@@ -180,25 +180,25 @@ impl Mirror {
         let rules = config.rules();
         let is_side = |side: &&opening::OpenedSide| side.life != Life::Removed;
         let there = opened.sides.iter().filter(is_side);
-        let there = there.filter_map(|side| side.way.as_ref());
-        let geometries: Vec<Geometry> = there.map(|way| *way.geometry()).collect();
+        let there = there.filter_map(|side| side.device_path.as_ref());
+        let geometries: Vec<Geometry> = there.map(|device_path| *device_path.geometry()).collect();
         let mut geometry = stacked(&geometries, opened.volume_bytes);
         geometry.writable &= !opened.read_only;
         let sides = opened.sides.into_iter().enumerate().map(|(index, found)| {
             let device = found
-                .way
+                .device_path
                 .as_ref()
-                .map(|way| Rc::clone(way) as Rc<dyn Device>);
-            let place = Place {
+                .map(|device_path| Rc::clone(device_path) as Rc<dyn Device>);
+            let place = SideParts {
                 device: device.unwrap_or_else(|| side::missing(geometry)),
-                way: found.way,
+                device_path: found.device_path,
                 data_offset: 0,
                 store: found.store,
                 durable: found.durable,
                 life: found.life,
             };
             let side = Side::logged(index, found.name, place, rules, opened.volume_bytes);
-            for range in found.stale.iter() {
+            for range in found.out_of_sync.iter() {
                 if side.is_healthy() {
                     // A range that a side lacks although it counts is on no side, so it is known to
                     // be wrong there.
@@ -373,8 +373,8 @@ impl Device for Mirror {
         })
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
-        self.status().figures(out);
-        self.shared.figures_of_sides(out);
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
+        self.status().statistics(out);
+        self.shared.statistics_of_sides(out);
     }
 }

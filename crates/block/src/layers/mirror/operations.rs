@@ -82,7 +82,7 @@ impl Shared {
         let may_leave = |place: &usize| match remembered.leaving(*place) {
             None => false,
             Some(Leaving::Now) => true,
-            Some(Leaving::OnceWhole(new)) => {
+            Some(Leaving::OnceComplete(new)) => {
                 let new = self.side_at(new);
                 new.is_some_and(Side::is_healthy)
             }
@@ -157,7 +157,7 @@ impl Shared {
             };
             let new = match leaving {
                 Leaving::Now => None,
-                Leaving::OnceWhole(place) => self.side_at(place),
+                Leaving::OnceComplete(place) => self.side_at(place),
             };
             operations.push(match new {
                 None => OperationStatus::of("remove", &side.name),

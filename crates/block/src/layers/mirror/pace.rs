@@ -19,7 +19,7 @@ const GIVE_WAY_BYTES: u64 = 1 << 20;
 /// Time without a request after which clients are silent.
 const SILENT_AFTER: Duration = Duration::from_millis(10);
 /// Interval at which a piece checks whether clients are silent.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const PROBE_INTERVAL: Duration = Duration::from_millis(5);
 /// Burst size of the rate limit.
 const BURST_BYTES: u64 = 1 << 20;
 
@@ -114,7 +114,7 @@ impl Pace {
         }
         let deadline = rt.now() + give_way_max(bytes);
         while !clients.are_silent() && rt.now() < deadline {
-            rt.sleep(LOOK_EVERY.min(deadline.since(rt.now()))).await;
+            rt.sleep(PROBE_INTERVAL.min(deadline.since(rt.now()))).await;
         }
     }
 }

@@ -13,13 +13,13 @@ const QUIET_AFTER: Duration = Duration::from_secs(2);
 /// Interval between flushes while a log is at least half full.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
 /// Interval at which the sides are checked for content that they have found corrupt.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Shared {
     /// Ends the quiet state after a change was admitted: the sides that are marked quiet (no peer
     /// is ahead) are marked active again.
-    pub(super) fn is_not_quiet(self: &Rc<Self>) {
-        if self.membership.quiet.replace(false) {
+    pub(super) fn is_busy(self: &Rc<Self>) {
+        if self.membership.idle.replace(false) {
             for index in self.healthy() {
                 self.mark_side(index);
             }
@@ -60,7 +60,7 @@ impl Shared {
                 continue;
             }
             if self.admission.next_number() == number && self.exposure.is_empty() {
-                self.membership.quiet.set(true);
+                self.membership.idle.set(true);
                 done = Some(number);
                 for index in self.healthy() {
                     self.mark_side(index);
@@ -91,9 +91,9 @@ impl Shared {
     }
 
     /// Schedules the repair of content that the sides have found corrupt while destaging changes.
-    pub(super) async fn look_for_suspects(self: Rc<Self>) {
+    pub(super) async fn find_suspects(self: Rc<Self>) {
         loop {
-            self.rt.sleep(LOOK_EVERY).await;
+            self.rt.sleep(PROBE_INTERVAL).await;
             for index in 0..self.sides.len() {
                 self.note_suspects(index);
             }

@@ -149,7 +149,7 @@ impl Shared {
         let blocks = found.flat_map(|range| range.step_by(BLOCK_BYTES as usize));
         for start in blocks {
             let range = start..start + BLOCK_BYTES;
-            add(&side.counts.rotten, 1);
+            add(&side.counts.corrupt, 1);
             let elsewhere = |other: &&Side| other.index != index && other.is_current(&range);
             let hopeless = self.repair.is_lost(&range);
             // A block for which the set has no room is found again by the next read of it.

@@ -74,7 +74,10 @@ impl Shared {
     ///
     /// # Errors
     /// The first error of a piece; the piece is still out of sync.
-    pub(super) async fn copy_what_is_stale(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
+    pub(super) async fn copy_out_of_sync_regions(
+        self: &Rc<Self>,
+        side: &Side,
+    ) -> Result<(), IoError> {
         self.repair.share.begin_rebuild();
         side.rebuild.set(Some(Progress {
             since: self.rt.now(),
@@ -234,14 +237,17 @@ impl Shared {
         }
         // Writes since then may have brought parts of the piece up to date; the copy must not undo
         // these writes.
-        let stale = side.out_of_sync.parts_in(&piece);
-        let (Some(first), Some(last)) = (stale.first(), stale.last()) else {
+        let out_of_sync = side.out_of_sync.parts_in(&piece);
+        let (Some(first), Some(last)) = (out_of_sync.first(), out_of_sync.last()) else {
             return Ok(());
         };
         let whole = first.start..last.end;
-        if !self.copy_together(side, &whole, &stale, &mut guard).await? {
-            for part in stale {
-                self.copy_stale(side, part).await?;
+        if !self
+            .copy_together(side, &whole, &out_of_sync, &mut guard)
+            .await?
+        {
+            for part in out_of_sync {
+                self.copy_out_of_sync(side, part).await?;
             }
         }
         drop(guard);
@@ -275,7 +281,7 @@ impl Shared {
         self: &Rc<Self>,
         side: &Side,
         whole: &Range<u64>,
-        stale: &[Range<u64>],
+        out_of_sync: &[Range<u64>],
         guard: &mut Option<RangeGuard>,
     ) -> Result<bool, IoError> {
         if self.current_side(whole, &[side.index]).is_none() {
@@ -295,7 +301,7 @@ impl Shared {
         let over_gaps = seeks && self.goes_straight(side, whole);
         let parts = match over_gaps {
             true => std::slice::from_ref(whole),
-            false => stale,
+            false => out_of_sync,
         };
         let copying = side.out_of_sync.begin_copy(whole.clone());
         let mut written = Ok(());
@@ -319,7 +325,7 @@ impl Shared {
             written = written.and(end_of_write(side, write).await);
         }
         written?;
-        for part in stale {
+        for part in out_of_sync {
             for fresh in copying.not_overtaken(part) {
                 self.is_copied(side, fresh);
             }
@@ -342,7 +348,11 @@ impl Shared {
     /// Copies a range; if a block cannot be read, copies all other blocks. A block that no side
     /// could provide for a long time is made unreadable on the side. Otherwise, a single block
     /// would keep the side from ever being whole, and its other blocks from counting.
-    async fn copy_stale(self: &Rc<Self>, side: &Side, range: Range<u64>) -> Result<(), IoError> {
+    async fn copy_out_of_sync(
+        self: &Rc<Self>,
+        side: &Side,
+        range: Range<u64>,
+    ) -> Result<(), IoError> {
         let mut copied = Ok(());
         for (part, has_data) in self.extents_for_resync(&range, side.index).await {
             match self.copy_part(side, part.clone(), has_data).await {

@@ -27,7 +27,7 @@ const FLUSH_AGAIN_AFTER: Duration = Duration::from_secs(1);
 impl Shared {
     /// Reopens a side while it is absent, and rebuilds it while it is out of sync, until the side
     /// is removed.
-    pub(super) async fn tend_side(self: Rc<Self>, index: usize) {
+    pub(super) async fn monitor_side(self: Rc<Self>, index: usize) {
         let side = &self.sides[index];
         loop {
             side.out_of_sync
@@ -51,11 +51,11 @@ impl Shared {
                     self.change_life(side, Life::Resyncing);
                     // The side may have content that no other side could provide.
                     self.repair.forget_all_lost();
-                    self.attend_store(index);
+                    self.monitor_store(index);
                 }
                 continue;
             }
-            let copied = self.copy_what_is_stale(side).await;
+            let copied = self.copy_out_of_sync_regions(side).await;
             let failed = side.failed_copies.get();
             side.failed_copies
                 .set(copied.map_or(failed.saturating_add(1), |()| 0));
@@ -194,7 +194,7 @@ impl Shared {
         let by_name = || {
             Some(Candidate {
                 name: side.name.clone(),
-                device: Rc::clone(side.way.as_ref()?) as Rc<dyn Device>,
+                device: Rc::clone(side.device_path.as_ref()?) as Rc<dyn Device>,
             })
         };
         let candidate = volume.candidate(index).or_else(by_name);
@@ -202,16 +202,16 @@ impl Shared {
         let before = volume.superblock(index);
         // If the side was given up since the volume was opened, the blocks that it lacks are known
         // exactly. If it was missing then, only the regions are known.
-        let is_known = side.life.get().absent_because().is_some();
+        let is_known = side.life.get().absent_reason().is_some();
         let mut superseded = Superseded::default();
         if let Some(old) = side.store() {
             old.end().await;
             superseded = old.superseded();
         }
-        if let Some(way) = &side.way {
-            way.begin_anew().await?;
+        if let Some(device_path) = &side.device_path {
+            device_path.begin_anew().await?;
         }
-        let found = candidate.look().await.map_err(|_| IoError::Medium)?;
+        let found = candidate.inspect().await.map_err(|_| IoError::Medium)?;
         let found = found.ok_or(IoError::Offline)?;
         let known = volume.was_in_epoch_of(&found);
         // A side that accepted writes while the others were absent has diverged (split brain),
@@ -248,11 +248,11 @@ impl Shared {
         };
         // The superblock of the side must not get an epoch that no healthy side durably has: after
         // a crash, the healthy sides would then look outdated.
-        let told = || {
+        let acknowledged = || {
             let healthy = self.healthy();
             healthy.iter().any(|&index| volume.has_current_epoch(index))
         };
-        self.membership.changed.until(told).await;
+        self.membership.changed.until(acknowledged).await;
         volume.found(index, candidate, found);
         volume.mark_inconsistent(index, behind).await?;
         store.set_epoch(volume.epoch());
@@ -308,7 +308,9 @@ impl Shared {
     /// healthy sides since an epoch.
     fn lacks_by_regions(&self, epoch: u64) -> Vec<Range<u64>> {
         let stores = self.healthy_stores().into_iter();
-        stores.flat_map(|(_, s)| s.stale_since(epoch)).collect()
+        stores
+            .flat_map(|(_, s)| s.out_of_sync_since(epoch))
+            .collect()
     }
 
     /// Flushes a side that is about to count. It is complete then, and its log says so.

@@ -289,7 +289,7 @@ impl Shared {
                     other != index && !wrong_too && self.sides[*other].is_current(&block)
                 });
                 add(&run.counts.found, 1);
-                add(&side.counts.rotten, 1);
+                add(&side.counts.corrupt, 1);
                 if good {
                     self.replace(run, side, block).await;
                 } else {

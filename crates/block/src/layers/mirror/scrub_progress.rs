@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::pace::Pace;
 use super::superblock::ScrubRecord;
-use crate::device::{Figure, FigureVisitor};
+use crate::device::{Statistic, StatisticVisitor};
 
 /// Progress of the running scrub, or outcome of the last one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -39,7 +39,7 @@ pub struct ScrubStatus {
 
 /// Counters of a scrub, in the units of [`ScrubStatus`].
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct ScrubCounters {
     pub(super) position_bytes: Cell<u64>,
     pub(super) read_bytes: Cell<u64>,
     pub(super) skipped_bytes: Cell<u64>,
@@ -63,7 +63,7 @@ pub(super) struct Run {
     cancelled: Cell<bool>,
     /// True when the volume is being closed, and the next opening resumes the scrub.
     interrupted: Cell<bool>,
-    pub(super) counts: Counts,
+    pub(super) counts: ScrubCounters,
 }
 
 impl Run {
@@ -136,7 +136,7 @@ impl Scrub {
             ended: Cell::new(None),
             cancelled: Cell::new(false),
             interrupted: Cell::new(false),
-            counts: Counts {
+            counts: ScrubCounters {
                 position_bytes: Cell::new(so_far.position_bytes),
                 read_bytes: Cell::new(so_far.read_bytes),
                 skipped_bytes: Cell::new(so_far.skipped_bytes),
@@ -208,20 +208,20 @@ impl Scrub {
 
 impl ScrubStatus {
     /// Reports the same values as named statistics.
-    pub(super) fn figures(&self, out: &mut dyn FigureVisitor) {
-        let mut show = |name, figure| out.figure("", name, figure);
-        show("scrub", Figure::State(self.state.to_owned()));
+    pub(super) fn statistics(&self, out: &mut dyn StatisticVisitor) {
+        let mut show = |name, statistic| out.statistic("", name, statistic);
+        show("scrub", Statistic::State(self.state.to_owned()));
         let position = self.position_bytes as f64;
-        show("scrub_position_bytes", Figure::Gauge(position));
-        show("scrub_read_bytes", Figure::Gauge(self.read_bytes as f64));
+        show("scrub_position_bytes", Statistic::Gauge(position));
+        show("scrub_read_bytes", Statistic::Gauge(self.read_bytes as f64));
         let skipped = self.skipped_bytes as f64;
-        show("scrub_skipped_bytes", Figure::Gauge(skipped));
-        show("scrub_found", Figure::Gauge(self.found as f64));
-        show("scrub_repaired", Figure::Gauge(self.repaired as f64));
+        show("scrub_skipped_bytes", Statistic::Gauge(skipped));
+        show("scrub_found", Statistic::Gauge(self.found as f64));
+        show("scrub_repaired", Statistic::Gauge(self.repaired as f64));
         let unrepairable = self.unrepairable as f64;
-        show("scrub_unrepairable", Figure::Gauge(unrepairable));
+        show("scrub_unrepairable", Statistic::Gauge(unrepairable));
         let learned = self.learned_blocks as f64;
-        show("scrub_learned_blocks", Figure::Gauge(learned));
-        show("scrub_seconds", Figure::Gauge(self.seconds));
+        show("scrub_learned_blocks", Statistic::Gauge(learned));
+        show("scrub_seconds", Statistic::Gauge(self.seconds));
     }
 }

@@ -126,7 +126,7 @@ impl Share {
 
     /// Sets the rates, which also apply at once to pieces that wait for their turn.
     pub(super) fn set_rates(&self, rates: RebuildRates) {
-        self.reckon();
+        self.compute();
         self.rates.set(rates);
         // Times computed from the previous rates are void.
         self.floor_at.set(self.rt.now());
@@ -141,32 +141,32 @@ impl Share {
 
     /// Starts the accounting of a rebuild, which is not behind its floor yet.
     pub(super) fn begin_rebuild(&self) {
-        self.reckon();
+        self.compute();
         self.ahead_bytes.set(self.ahead_bytes.get().max(0.0));
     }
 
     /// Adds bytes that a rebuild has copied.
     pub(super) fn brought(&self, bytes: u64) {
-        self.reckon();
+        self.compute();
         self.ahead_bytes.set(self.ahead_bytes.get() + bytes as f64);
     }
 
     /// Subtracts bytes that a rebuild must copy again.
     pub(super) fn fell_back(&self, bytes: u64) {
-        self.reckon();
+        self.compute();
         self.ahead_bytes.set(self.ahead_bytes.get() - bytes as f64);
     }
 
     /// Returns true when rebuilds have copied more than their floor demands, not counting bytes
     /// that must be copied again.
     pub(super) fn is_ahead(&self) -> bool {
-        self.reckon();
+        self.compute();
         self.rates.get().floor_bytes_per_s == 0 || self.ahead_bytes.get() > 0.0
     }
 
     /// Subtracts the bytes that the floor has demanded since the last call. The rebuild is then
     /// behind by at most the bytes that the floor demands in [`LATE_MAX`].
-    fn reckon(&self) {
+    fn compute(&self) {
         let (now, floor) = (self.rt.now(), self.rates.get().floor_bytes_per_s as f64);
         let passed = now.since(self.ahead_at.replace(now)).as_secs_f64();
         let behind_max = floor * LATE_MAX.as_secs_f64();

@@ -43,11 +43,11 @@ pub(super) enum VolumeState {
 
 /// Counters of the volume since it was opened.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct VolumeCounters {
     pub(super) acknowledged_early: Cell<u64>,
     pub(super) hedged_reads: Cell<u64>,
-    pub(super) held_back: Cell<u64>,
-    pub(super) sides_given_up: Cell<u64>,
+    pub(super) backpressured_writes: Cell<u64>,
+    pub(super) sides_ejected: Cell<u64>,
     pub(super) failed_writes: Cell<u64>,
     pub(super) lost_reads: Cell<u64>,
 }
@@ -84,7 +84,7 @@ pub(super) struct Shared {
     pub(super) tasks: TaskGroup,
     /// Tasks that monitor and restore the sides; they end only when the volume closes.
     pub(super) watchers: TaskGroup,
-    pub(super) counts: Counts,
+    pub(super) counts: VolumeCounters,
 }
 
 impl Shared {
@@ -117,7 +117,7 @@ impl Shared {
             zeroes: rt.pool().zeroed(ZEROES_BYTES),
             tasks: TaskGroup::new(rt),
             watchers: TaskGroup::new(rt),
-            counts: Counts::default(),
+            counts: VolumeCounters::default(),
         });
         shared.note_logs();
         shared
@@ -163,11 +163,11 @@ impl Shared {
     /// itself for the only complete one.
     pub(super) fn another_is_healthy(&self, index: usize) -> bool {
         let volume = self.membership.superblocks.as_ref();
-        let is_told = |other: usize| {
+        let is_acknowledged = |other: usize| {
             volume.is_none_or(|volume| !volume.is_established(index) || volume.knows(index, other))
         };
         let healthy = self.healthy().into_iter();
-        healthy.filter(|other| *other != index).any(is_told)
+        healthy.filter(|other| *other != index).any(is_acknowledged)
     }
 
     /// Returns the rules, with the exposure bounded so that the content that one side lacks fits
@@ -211,7 +211,7 @@ impl Shared {
     /// Starts the background tasks of the volume.
     pub(super) fn start(self: &Rc<Self>) {
         for index in 0..self.sides.len() {
-            self.tend(index);
+            self.monitor(index);
         }
         if !self.is_logged() {
             return;
@@ -224,14 +224,14 @@ impl Shared {
         self.watchers.spawn(Rc::clone(self).carry_on());
         self.resume_scrub();
         self.watchers.spawn(Rc::clone(self).keep_logs_moving());
-        self.watchers.spawn(Rc::clone(self).look_for_suspects());
+        self.watchers.spawn(Rc::clone(self).find_suspects());
     }
 
     /// Starts the tasks and callbacks for one side, which last until it is removed.
-    pub(super) fn tend(self: &Rc<Self>, index: usize) {
+    pub(super) fn monitor(self: &Rc<Self>, index: usize) {
         self.watchers.spawn(Rc::clone(self).watch_side(index));
-        self.watchers.spawn(Rc::clone(self).tend_side(index));
-        self.attend_way(index);
-        self.attend_store(index);
+        self.watchers.spawn(Rc::clone(self).monitor_side(index));
+        self.monitor_path(index);
+        self.monitor_store(index);
     }
 }

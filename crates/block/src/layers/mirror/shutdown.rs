@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::lifecycle::Life;
 use super::shared::{Shared, VolumeState};
 use super::side::Side;
-use super::superblock::State;
+use super::superblock::SideState;
 use super::volume::Volume;
 use crate::error::IoError;
 
@@ -25,7 +25,7 @@ impl Shared {
             self.note_scrub(Some(run.record()));
         }
         let flushed = if self.is_logged() {
-            self.bring_everything_home().await
+            self.destage_everything().await
         } else {
             self.drain_and_flush().await.map(|_| ())
         };
@@ -58,7 +58,8 @@ impl Shared {
         let mut marked = Vec::new();
         for sides in [established, joining] {
             let marks = sides.into_iter().map(|index| async move {
-                let mark = volume.mark_one(index, State::Clean, self.membership.closed_at.get());
+                let mark =
+                    volume.mark_one(index, SideState::Clean, self.membership.closed_at.get());
                 let marked = self.rt.timeout(self.patience(), mark).await;
                 marked.unwrap_or(Err(IoError::Timeout))
             });
@@ -70,7 +71,7 @@ impl Shared {
 
     /// Makes every side flush all changes, and destages the logs, at the end of a volume. A side
     /// that does not finish in time is given up, so that the others can be marked as complete.
-    async fn bring_everything_home(self: &Rc<Self>) -> Result<(), IoError> {
+    async fn destage_everything(self: &Rc<Self>) -> Result<(), IoError> {
         let number = self.admission.next_number();
         self.membership.closed_at.set(number);
         for index in 0..self.sides.len() {

@@ -12,11 +12,11 @@ use bimetal_policy::latency::Quantiles;
 use bimetal_rt::Instant;
 use bimetal_rt::sync::Event;
 
+use super::device_path::DevicePath;
 use super::lifecycle::{Life, LifeCycle};
 use super::out_of_sync::OutOfSync;
 use super::queue::SideQueue;
 use super::store::Store;
-use super::way::Way;
 use super::work::{Started, Work};
 use crate::device::{Device, IoFuture};
 use crate::error::IoError;
@@ -25,14 +25,14 @@ use crate::request::{IoResult, Op, Reply, Request};
 
 /// Counters of one side since the volume was opened.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct SideCounters {
     pub(super) writes: Cell<u64>,
     pub(super) written_bytes: Cell<u64>,
     pub(super) merged: Cell<u64>,
     pub(super) reads: Cell<u64>,
     pub(super) errors: Cell<u64>,
     pub(super) resynced_bytes: Cell<u64>,
-    pub(super) rotten: Cell<u64>,
+    pub(super) corrupt: Cell<u64>,
     pub(super) repaired_blocks: Cell<u64>,
     pub(super) lost_blocks: Cell<u64>,
 }
@@ -59,10 +59,10 @@ impl Progress {
 }
 
 /// Device and store of a side, and its initial state.
-pub(super) struct Place {
+pub(super) struct SideParts {
     pub(super) device: Rc<dyn Device>,
     /// Path to the device; `None` for a bare device, and for one that is not present.
-    pub(super) way: Option<Rc<Way>>,
+    pub(super) device_path: Option<Rc<DevicePath>>,
     pub(super) data_offset: u64,
     pub(super) store: Option<Rc<Store>>,
     pub(super) durable: bool,
@@ -93,7 +93,7 @@ pub(super) struct Side {
     pub(super) index: usize,
     pub(super) name: String,
     pub(super) device: Rc<dyn Device>,
-    pub(super) way: Option<Rc<Way>>,
+    pub(super) device_path: Option<Rc<DevicePath>>,
     /// Offset in bytes at which the volume starts on the device.
     pub(super) data_offset: u64,
     /// False for a bare device in experiments.
@@ -130,7 +130,7 @@ pub(super) struct Side {
     /// Time before which no request is given to the side after an error.
     pub(super) retry_at: Cell<Instant>,
     pub(super) changed: Event,
-    pub(super) counts: Counts,
+    pub(super) counts: SideCounters,
 }
 
 impl Side {
@@ -138,7 +138,7 @@ impl Side {
     pub(super) fn new(
         index: usize,
         name: String,
-        place: Place,
+        place: SideParts,
         rules: HeteroRules,
         volume_bytes: u64,
     ) -> Side {
@@ -149,7 +149,7 @@ impl Side {
     pub(super) fn logged(
         index: usize,
         name: String,
-        place: Place,
+        place: SideParts,
         rules: HeteroRules,
         volume_bytes: u64,
     ) -> Side {
@@ -159,7 +159,7 @@ impl Side {
     fn of(
         index: usize,
         name: String,
-        place: Place,
+        place: SideParts,
         rules: HeteroRules,
         is_logged: bool,
         volume_bytes: u64,
@@ -168,7 +168,7 @@ impl Side {
             index,
             name,
             device: place.device,
-            way: place.way,
+            device_path: place.device_path,
             data_offset: place.data_offset,
             is_logged,
             store: RefCell::new(place.store),
@@ -191,7 +191,7 @@ impl Side {
             errors_in_a_row: Cell::new(0),
             retry_at: Cell::new(Instant::ZERO),
             changed: Event::new(),
-            counts: Counts::default(),
+            counts: SideCounters::default(),
         }
     }
 
@@ -234,8 +234,8 @@ impl Side {
     /// Returns the first position after the start of a range at which the side may begin or cease
     /// to have the newest content; the end of the range if there is none.
     pub(super) fn current_changes_at(&self, range: &std::ops::Range<u64>) -> u64 {
-        let stale = self.out_of_sync.first_boundary(range);
-        stale.min(self.queue.borrow().first_boundary(range))
+        let out_of_sync = self.out_of_sync.first_boundary(range);
+        out_of_sync.min(self.queue.borrow().first_boundary(range))
     }
 
     /// Returns the time at which the side last completed an operation of the mirror or of its own

@@ -6,8 +6,8 @@ use serde::{Serialize, Serializer};
 use super::operations::OperationStatus;
 use super::scrub_progress::ScrubStatus;
 use super::shared::{Shared, VolumeState};
-use super::superblock::State;
-use crate::device::{Figure, FigureVisitor};
+use super::superblock::SideState;
+use crate::device::{Statistic, StatisticVisitor};
 use crate::error::IoError;
 use crate::range_set::RangeSet;
 
@@ -31,7 +31,7 @@ pub struct MirrorStatus {
     /// Number of reads that were also sent to a second side because the first was late.
     pub hedged_reads: u64,
     /// Number of writes that waited for all sides because a bound was reached.
-    pub held_back: u64,
+    pub backpressured_writes: u64,
     /// Number of reads that failed because no side has the written content.
     pub lost_reads: u64,
     /// The running scrub, or the outcome of the last one; `None` before the first one.
@@ -58,7 +58,7 @@ pub struct SideStatus {
     /// Error for which an absent side was given up; `None` for a side in use, and for one that was
     /// missing when the volume was opened.
     #[serde(serialize_with = "in_words")]
-    pub absent_because: Option<IoError>,
+    pub absent_reason: Option<IoError>,
     /// `in time`, which includes an idle side, or `delayed`.
     pub mode: &'static str,
     /// True while the oldest operation in flight on the side exceeds the side's limit.
@@ -70,9 +70,9 @@ pub struct SideStatus {
     /// Age in seconds of the oldest acknowledged write that the side lacks.
     pub lag_seconds: f64,
     /// Number of bytes that the side lacks and that a rebuild will copy: degraded, not exposed.
-    pub stale_bytes: u64,
-    /// Number of ranges that make up `stale_bytes`.
-    pub stale_ranges: u64,
+    pub out_of_sync_bytes: u64,
+    /// Number of ranges that make up `out_of_sync_bytes`.
+    pub out_of_sync_ranges: u64,
     /// Number of switches between the modes.
     pub mode_switches: u64,
     /// Median time of a write, in nanoseconds; `None` before enough writes are known.
@@ -93,7 +93,7 @@ pub struct SideStatus {
     /// it.
     pub resync_seconds_left: Option<f64>,
     /// Number of blocks of the side that were found corrupt.
-    pub rotten_blocks: u64,
+    pub corrupt_blocks: u64,
     /// True while changes wait for space in the log of the side.
     pub log_full: bool,
 }
@@ -119,7 +119,7 @@ impl Shared {
             exposed_bytes_max: (bound != u64::MAX).then_some(bound),
             acknowledged_early: self.counts.acknowledged_early.get(),
             hedged_reads: self.counts.hedged_reads.get(),
-            held_back: self.counts.held_back.get(),
+            backpressured_writes: self.counts.backpressured_writes.get(),
             lost_reads: self.counts.lost_reads.get(),
             scrub: self
                 .repair
@@ -149,7 +149,7 @@ impl Shared {
             name: side.name.clone(),
             health: side.life.get().name(),
             operation: self.operation_of(side),
-            absent_because: side.life.get().absent_because(),
+            absent_reason: side.life.get().absent_reason(),
             mode: match policy.mode() {
                 // The mode of a side that has caught up changes with its next write.
                 Mode::Delayed if !side.is_idle() => "delayed",
@@ -159,8 +159,8 @@ impl Shared {
             waiting_bytes: queue.waiting_bytes(),
             in_flight_bytes: queue.flying_bytes(),
             lag_seconds: oldest.map_or(0.0, |at| self.rt.now().ns_since(at) as f64 / 1e9),
-            stale_bytes: side.out_of_sync.bytes(),
-            stale_ranges: side.out_of_sync.count() as u64,
+            out_of_sync_bytes: side.out_of_sync.bytes(),
+            out_of_sync_ranges: side.out_of_sync.count() as u64,
             mode_switches: policy.switches(),
             write_median_ns: policy.median_ns(),
             writes: side.counts.writes.get(),
@@ -173,7 +173,7 @@ impl Shared {
                 let left_bytes = side.out_of_sync.bytes();
                 progress.seconds_left(self.rt.now(), left_bytes)
             }),
-            rotten_blocks: side.counts.rotten.get(),
+            corrupt_blocks: side.counts.corrupt.get(),
             log_full: side.store().is_some_and(|store| store.is_full()),
         }
     }
@@ -181,25 +181,25 @@ impl Shared {
 
 impl Shared {
     /// Reports the statistics that only sides with logs have.
-    pub(super) fn figures_of_sides(&self, out: &mut dyn FigureVisitor) {
+    pub(super) fn statistics_of_sides(&self, out: &mut dyn StatisticVisitor) {
         let Some(volume) = &self.membership.superblocks else {
             return;
         };
         for side in self.sides.iter() {
             let part = &side.name;
-            let mark = volume.state(side.index).map_or("none", State::name);
-            out.figure(part, "mark", Figure::State(mark.to_owned()));
+            let mark = volume.state(side.index).map_or("none", SideState::name);
+            out.statistic(part, "mark", Statistic::State(mark.to_owned()));
             let lost = self.lost_if_gone(side.index).bytes();
-            out.figure(part, "lost_if_gone_bytes", Figure::Gauge(lost as f64));
-            let repaired = Figure::Counter(side.counts.repaired_blocks.get());
-            out.figure(part, "rotten_repaired", repaired);
-            let lost = Figure::Counter(side.counts.lost_blocks.get());
-            out.figure(part, "lost_blocks", lost);
-            if let Some(way) = &side.way {
-                way.figures(part, out);
+            out.statistic(part, "sole_copy_bytes", Statistic::Gauge(lost as f64));
+            let repaired = Statistic::Counter(side.counts.repaired_blocks.get());
+            out.statistic(part, "corrupt_repaired", repaired);
+            let lost = Statistic::Counter(side.counts.lost_blocks.get());
+            out.statistic(part, "lost_blocks", lost);
+            if let Some(device_path) = &side.device_path {
+                device_path.statistics(part, out);
             }
             if let Some(store) = side.store() {
-                store.figures(part, out);
+                store.statistics(part, out);
             }
         }
     }
@@ -240,89 +240,117 @@ impl Shared {
 
 impl MirrorStatus {
     /// Reports the same values as named statistics.
-    pub(super) fn figures(&self, out: &mut dyn FigureVisitor) {
-        out.figure("", "state", Figure::State(self.state.to_owned()));
-        out.figure(
+    pub(super) fn statistics(&self, out: &mut dyn StatisticVisitor) {
+        out.statistic("", "state", Statistic::State(self.state.to_owned()));
+        out.statistic(
             "",
             "degraded",
-            Figure::Gauge(f64::from(u8::from(self.degraded))),
+            Statistic::Gauge(f64::from(u8::from(self.degraded))),
         );
-        out.figure(
+        out.statistic(
             "",
             "exposed_bytes",
-            Figure::Gauge(self.exposed_bytes as f64),
+            Statistic::Gauge(self.exposed_bytes as f64),
         );
-        out.figure("", "exposed_seconds", Figure::Gauge(self.exposed_seconds));
-        out.figure(
+        out.statistic(
+            "",
+            "exposed_seconds",
+            Statistic::Gauge(self.exposed_seconds),
+        );
+        out.statistic(
             "",
             "exposed_bytes_peak",
-            Figure::Gauge(self.exposed_bytes_peak as f64),
+            Statistic::Gauge(self.exposed_bytes_peak as f64),
         );
         if let Some(bound) = self.exposed_bytes_max {
-            out.figure("", "exposed_bytes_max", Figure::Gauge(bound as f64));
+            out.statistic("", "exposed_bytes_max", Statistic::Gauge(bound as f64));
         }
-        out.figure(
+        out.statistic(
             "",
             "acknowledged_early",
-            Figure::Counter(self.acknowledged_early),
+            Statistic::Counter(self.acknowledged_early),
         );
-        out.figure("", "hedged_reads", Figure::Counter(self.hedged_reads));
-        out.figure("", "held_back", Figure::Counter(self.held_back));
-        out.figure("", "lost_reads", Figure::Counter(self.lost_reads));
+        out.statistic("", "hedged_reads", Statistic::Counter(self.hedged_reads));
+        out.statistic(
+            "",
+            "backpressured_writes",
+            Statistic::Counter(self.backpressured_writes),
+        );
+        out.statistic("", "lost_reads", Statistic::Counter(self.lost_reads));
         if let Some(scrub) = &self.scrub {
-            scrub.figures(out);
+            scrub.statistics(out);
         }
         if !self.operations.is_empty() {
             let words: Vec<String> = self.operations.iter().map(|o| o.words()).collect();
-            out.figure("", "operations", Figure::State(words.join(", ")));
+            out.statistic("", "operations", Statistic::State(words.join(", ")));
         }
         if let Some(sides) = &self.sides_to_name {
             let line = super::sides_line(sides);
-            out.figure("", "to_configure", Figure::State(line));
+            out.statistic("", "to_configure", Statistic::State(line));
         }
         for side in self.sides.iter() {
             let part = &side.name;
-            out.figure(part, "health", Figure::State(side.health.to_owned()));
-            if let Some(error) = side.absent_because {
-                out.figure(part, "absent_because", Figure::State(error.to_string()));
+            out.statistic(part, "health", Statistic::State(side.health.to_owned()));
+            if let Some(error) = side.absent_reason {
+                out.statistic(part, "absent_reason", Statistic::State(error.to_string()));
             }
             if let Some(operation) = side.operation {
-                out.figure(part, "operation", Figure::State(operation.to_owned()));
+                out.statistic(part, "operation", Statistic::State(operation.to_owned()));
             }
-            out.figure(part, "mode", Figure::State(side.mode.to_owned()));
-            out.figure(
+            out.statistic(part, "mode", Statistic::State(side.mode.to_owned()));
+            out.statistic(
                 part,
                 "stuck",
-                Figure::Gauge(f64::from(u8::from(side.stuck))),
+                Statistic::Gauge(f64::from(u8::from(side.stuck))),
             );
-            out.figure(
+            out.statistic(
                 part,
                 "waiting_bytes",
-                Figure::Gauge(side.waiting_bytes as f64),
+                Statistic::Gauge(side.waiting_bytes as f64),
             );
-            out.figure(
+            out.statistic(
                 part,
                 "in_flight_bytes",
-                Figure::Gauge(side.in_flight_bytes as f64),
+                Statistic::Gauge(side.in_flight_bytes as f64),
             );
-            out.figure(part, "lag_seconds", Figure::Gauge(side.lag_seconds));
-            out.figure(part, "stale_bytes", Figure::Gauge(side.stale_bytes as f64));
-            let ranges = Figure::Gauge(side.stale_ranges as f64);
-            out.figure(part, "stale_ranges", ranges);
-            out.figure(part, "mode_switches", Figure::Counter(side.mode_switches));
+            out.statistic(part, "lag_seconds", Statistic::Gauge(side.lag_seconds));
+            out.statistic(
+                part,
+                "out_of_sync_bytes",
+                Statistic::Gauge(side.out_of_sync_bytes as f64),
+            );
+            let ranges = Statistic::Gauge(side.out_of_sync_ranges as f64);
+            out.statistic(part, "out_of_sync_ranges", ranges);
+            out.statistic(
+                part,
+                "mode_switches",
+                Statistic::Counter(side.mode_switches),
+            );
             if let Some(median_ns) = side.write_median_ns {
-                out.figure(part, "write_median_ns", Figure::Gauge(median_ns as f64));
+                out.statistic(part, "write_median_ns", Statistic::Gauge(median_ns as f64));
             }
-            out.figure(part, "writes", Figure::Counter(side.writes));
-            out.figure(part, "written_bytes", Figure::Counter(side.written_bytes));
-            out.figure(part, "merged", Figure::Counter(side.merged));
-            out.figure(part, "reads", Figure::Counter(side.reads));
-            out.figure(part, "errors", Figure::Counter(side.errors));
-            out.figure(part, "resynced_bytes", Figure::Counter(side.resynced_bytes));
+            out.statistic(part, "writes", Statistic::Counter(side.writes));
+            out.statistic(
+                part,
+                "written_bytes",
+                Statistic::Counter(side.written_bytes),
+            );
+            out.statistic(part, "merged", Statistic::Counter(side.merged));
+            out.statistic(part, "reads", Statistic::Counter(side.reads));
+            out.statistic(part, "errors", Statistic::Counter(side.errors));
+            out.statistic(
+                part,
+                "resynced_bytes",
+                Statistic::Counter(side.resynced_bytes),
+            );
             if let Some(seconds) = side.resync_seconds_left {
-                out.figure(part, "resync_left_seconds", Figure::Gauge(seconds));
+                out.statistic(part, "resync_left_seconds", Statistic::Gauge(seconds));
             }
-            out.figure(part, "rotten_found", Figure::Counter(side.rotten_blocks));
+            out.statistic(
+                part,
+                "corrupt_found",
+                Statistic::Counter(side.corrupt_blocks),
+            );
         }
     }
 }

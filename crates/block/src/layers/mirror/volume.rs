@@ -12,7 +12,7 @@ use bimetal_rt::{Rng, Rt};
 
 use super::family::{Behind, is_past, remember};
 use super::superblock::{
-    Candidate, Epoch, History, Listed, Remembered, SIDES_MAX, State, Superblock, Table, Uuid,
+    Candidate, Epoch, History, Listed, Remembered, SIDES_MAX, SideState, Superblock, Table, Uuid,
     place_in, short_uuid,
 };
 use crate::error::{IoError, OpenError};
@@ -23,7 +23,7 @@ struct Marked {
     /// Superblock as it was last written, or is being written.
     superblock: Superblock,
     /// Current epoch and state of the side that are durable.
-    written: (Uuid, State),
+    written: (Uuid, SideState),
     /// Whether the superblock may durably say that no peer is ahead of the side: it does, or a
     /// later write of it was to say so and the outcome is unknown.
     may_be_complete: bool,
@@ -345,7 +345,7 @@ impl Volume {
             assert!(place < SIDES_MAX, "a place is in the table");
             let after = history.after(&epoch);
             let member = after.is_some_and(|epochs| epochs.iter().all(|e| e.has_member(place)));
-            member && state != State::Inconsistent
+            member && state != SideState::Inconsistent
         });
         established.unwrap_or(false)
     }
@@ -360,14 +360,14 @@ impl Volume {
 
     /// Returns the durable state of a side, as far as is known; `None` when the side is not
     /// present.
-    pub(super) fn state(&self, index: usize) -> Option<State> {
+    pub(super) fn state(&self, index: usize) -> Option<SideState> {
         self.of(index, |side| side.written.1)
     }
 
     /// Returns true when the side durably says that a peer may be ahead of it, whatever the outcome
     /// of a superblock write in flight.
     pub(super) fn is_marked_active(&self, index: usize) -> bool {
-        let active = |side: &Marked| side.written.1 == State::Active && !side.may_be_complete;
+        let active = |side: &Marked| side.written.1 == SideState::Dirty && !side.may_be_complete;
         self.of(index, active).unwrap_or(false)
     }
 
@@ -386,7 +386,7 @@ impl Volume {
     pub(super) async fn mark_one(
         &self,
         index: usize,
-        state: State,
+        state: SideState,
         complete_below: u64,
     ) -> Result<(), IoError> {
         let history = self.history.borrow().clone();
@@ -409,7 +409,7 @@ impl Volume {
     ) -> Result<(), IoError> {
         let history = behind.history(&self.history.borrow(), self.place(index));
         self.write(index, |superblock| {
-            superblock.state = State::Inconsistent;
+            superblock.state = SideState::Inconsistent;
             superblock.complete_below = 0;
             superblock.history = history;
         })

@@ -164,7 +164,7 @@ impl Shared {
         let decides = decides.collect();
         self.repair.forget_lost(range.clone());
         let ticket = Ticket::new(seq, range.clone(), self.rt.now(), sides, decides);
-        let urgent_on = self.sides_that_must_hurry();
+        let urgent_on = self.sides_to_escalate();
         let digests = match request.op {
             Op::Write => self.digests_of(&request.payload),
             _ => None,
@@ -196,7 +196,7 @@ impl Shared {
         for side in 0..self.sides.len() {
             self.pump(side);
         }
-        self.is_not_quiet();
+        self.is_busy();
         Ok(ticket)
     }
 
@@ -204,7 +204,7 @@ impl Shared {
     /// project's rules, that happens only when no side is in time; then all active sides take it,
     /// and the first one decides. The paper sends a write at once to every side in time, and when
     /// there is none, to the side with the fewest bytes in flight.
-    fn sides_that_must_hurry(&self) -> Vec<usize> {
+    fn sides_to_escalate(&self) -> Vec<usize> {
         let active = || self.sides.iter().filter(|side| side.is_active());
         let in_time: Vec<usize> = active()
             .filter(|s| s.is_in_time())
@@ -270,11 +270,14 @@ impl Shared {
             let rules = self.rules();
             self.membership.is_marked() && rules.may_acknowledge_early(exposed, age_ns, len)
         };
-        if on_all() || self.exposure.held_back.is_empty() && has_room() {
+        if on_all() || self.exposure.backpressured_writes.is_empty() && has_room() {
             return;
         }
-        add(&self.counts.held_back, 1);
-        let room = self.exposure.held_back.in_turn(|| has_room().then_some(()));
+        add(&self.counts.backpressured_writes, 1);
+        let room = self
+            .exposure
+            .backpressured_writes
+            .in_turn(|| has_room().then_some(()));
         let stored = ticket.changed.until(on_all);
         // When the set of healthy sides changes, every write that is held back checks again.
         let fewer = self.membership.changed.until(on_all);
@@ -491,7 +494,7 @@ impl Shared {
         side.refresh_stuck(now);
         self.unexpose(&range);
         side.changed.notify();
-        self.exposure.held_back.wake_first();
+        self.exposure.backpressured_writes.wake_first();
         self.repair.following.wake_first();
         self.pump(index);
     }
@@ -520,7 +523,7 @@ impl Shared {
             self.give_up(index, error);
         } else {
             side.policy.borrow_mut().overdue(now.as_ns());
-            self.hurry_elsewhere(index);
+            self.escalate_elsewhere(index);
             let again = in_a_row.min(ERRORS_IN_A_ROW_MAX);
             self.retry_later(index, RETRY_NS_MIN << again);
         }
@@ -569,7 +572,7 @@ impl Shared {
     }
 
     /// Makes the writes that only a slow side works on urgent on the other sides.
-    pub(super) fn hurry_elsewhere(self: &Rc<Self>, slow: usize) {
+    pub(super) fn escalate_elsewhere(self: &Rc<Self>, slow: usize) {
         if self.is_paper() {
             return;
         }
@@ -626,7 +629,7 @@ impl Shared {
         for range in self.exposure.ranges() {
             self.unexpose(&range);
         }
-        self.exposure.held_back.wake_first();
+        self.exposure.backpressured_writes.wake_first();
     }
 
     /// Returns the age of the oldest acknowledged write that a healthy side lacks.

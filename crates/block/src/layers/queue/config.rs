@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bimetal_policy::scheduler::{
-    Parameter, Plugging, Queue as Policy, QueueParameters, SchedulerChoice,
+    Parameter, Plugging, QueueParameters, RequestQueue as Policy, SchedulerChoice,
 };
 use serde::Deserialize;
 
@@ -28,8 +28,8 @@ pub struct QueueConfig {
     pub depth: u32,
     /// Number of tags: maximum number of reads and writes in this layer, merged or not. Further
     /// requests wait for a tag.
-    #[serde(default = "default_places")]
-    pub places: u32,
+    #[serde(default = "default_tags")]
+    pub tags: u32,
     /// Maximum length of a request: merging stops there, and longer requests are split.
     #[serde(default = "default_request_max")]
     pub request_max: Size,
@@ -57,7 +57,7 @@ fn default_depth() -> u32 {
     32
 }
 
-fn default_places() -> u32 {
+fn default_tags() -> u32 {
     256
 }
 
@@ -73,8 +73,8 @@ fn default_plug_delay() -> Time {
     Time(std::time::Duration::from_millis(3))
 }
 
-/// Upper limit of `places`; each tag has a fixed cost of memory.
-const PLACES_MAX: u32 = 65_536;
+/// Upper limit of `tags`; each tag has a fixed cost of memory.
+const TAGS_MAX: u32 = 65_536;
 
 impl QueueConfig {
     /// Refuses configurations that cannot work.
@@ -91,8 +91,8 @@ impl QueueConfig {
         if self.depth == 0 {
             return Err("a `depth` of 0 lets nothing pass".to_owned());
         }
-        if !(1..=PLACES_MAX).contains(&self.places) {
-            return Err(format!("`places` must be 1 to {PLACES_MAX}"));
+        if !(1..=TAGS_MAX).contains(&self.tags) {
+            return Err(format!("`tags` must be 1 to {TAGS_MAX}"));
         }
         if self.plug.is_some_and(|plug| plug.requests == 0) {
             return Err("`plug.requests` must be at least 1".to_owned());
@@ -109,10 +109,10 @@ impl QueueConfig {
             let names = SchedulerChoice::NAMES.join(", ");
             format!("no scheduler `{}`, expected one of {names}", self.scheduler)
         })?;
-        let mut places = choice.parameters();
+        let mut tags = choice.parameters();
         for (name, value) in &self.parameters {
-            let Some((_, place)) = places.iter_mut().find(|(known, _)| known == name) else {
-                return Err(self.unknown(name, &places));
+            let Some((_, place)) = tags.iter_mut().find(|(known, _)| known == name) else {
+                return Err(self.unknown(name, &tags));
             };
             set(place, value).map_err(|why| format!("parameter `{name}`: {why}"))?;
         }
@@ -136,7 +136,7 @@ impl QueueConfig {
     /// # Errors
     /// A message that describes the mistake in the scheduler's configuration.
     pub(super) fn policy(&self) -> Result<Policy, String> {
-        let tags = self.places as usize;
+        let tags = self.tags as usize;
         let scheduler = self.choice()?.build(tags);
         Ok(Policy::new(scheduler, tags, self.queue_parameters()))
     }

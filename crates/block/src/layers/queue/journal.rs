@@ -9,7 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use bimetal_policy::scheduler::{Bio, Queue as Policy, Tag};
+use bimetal_policy::scheduler::{Bio, RequestQueue as Policy, Tag};
 
 use super::QueueConfig;
 

@@ -12,25 +12,27 @@
 
 mod config;
 pub mod journal;
-mod places;
+mod tags;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::task::Context;
 
-use bimetal_policy::scheduler::{Bio, Counts, DirectionCounts, Queue as Policy, Tag};
+use bimetal_policy::scheduler::{
+    Bio, DirectionCounters, QueueCounters, RequestQueue as Policy, Tag,
+};
 use bimetal_rt::sync::{Event, Semaphore};
 use bimetal_rt::{Instant, Payload, Rt, Task};
 use futures_util::future::{join_all, select};
 
 pub use config::{PlugConfig, QueueConfig};
 
-use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
 use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::{IoResult, Op, Reply, Request};
 use journal::{Event as Noted, Journal};
-use places::{Places, Turn};
+use tags::{Tags, Turn};
 
 /// Unit of the schedulers' addresses and lengths.
 const SECTOR_BYTES: u64 = 512;
@@ -43,32 +45,36 @@ const TASKS_MAX: u32 = 1024;
 const NEVER_NS: u64 = u64::MAX;
 
 /// A queue in front of a device; see the module.
-pub struct Queue {
+pub struct QueueLayer {
     core: Rc<Core>,
     /// Timer task that asks the scheduler again after it deferred a decision; ends with the layer.
     clock: RefCell<Option<Task<()>>>,
 }
 
-impl Queue {
+impl QueueLayer {
     /// Creates a queue over `below`.
     ///
     /// # Errors
     /// When the configuration is wrong, or the device has blocks of less than a sector.
-    pub fn new(rt: &Rt, below: Rc<dyn Device>, config: &QueueConfig) -> Result<Queue, OpenError> {
+    pub fn new(
+        rt: &Rt,
+        below: Rc<dyn Device>,
+        config: &QueueConfig,
+    ) -> Result<QueueLayer, OpenError> {
         config.check().map_err(OpenError::new)?;
         let policy = config.policy().map_err(OpenError::new)?;
         if u64::from(below.geometry().block_bytes) < SECTOR_BYTES {
             let why = "a queue needs a device of whole sectors of 512 bytes below it";
             return Err(OpenError::new(why.to_owned()));
         }
-        let tags = config.places as usize;
+        let tags = config.tags as usize;
         let core = Rc::new(Core {
             rt: rt.clone(),
             below,
-            free: Semaphore::new(u64::from(config.places)),
-            state: RefCell::new(State {
+            free: Semaphore::new(u64::from(config.tags)),
+            state: RefCell::new(QueueState {
                 policy,
-                places: Places::new(tags),
+                tags: Tags::new(tags),
                 in_flight: 0,
             }),
             clock: Event::new(),
@@ -79,14 +85,14 @@ impl Queue {
             piece_bytes: config.request_max.0,
         });
         let clock = rt.spawn(keep_time(Rc::clone(&core)));
-        Ok(Queue {
+        Ok(QueueLayer {
             core,
             clock: RefCell::new(Some(clock)),
         })
     }
 
     /// Returns the counters.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> QueueCounters {
         self.core.state.borrow().policy.counts()
     }
 
@@ -104,7 +110,7 @@ struct Core {
     below: Rc<dyn Device>,
     /// Permits for free tags.
     free: Rc<Semaphore>,
-    state: RefCell<State>,
+    state: RefCell<QueueState>,
     /// Tells the timer task that it has to wake up earlier.
     clock: Event,
     /// Time at which the timer task will wake up.
@@ -118,9 +124,9 @@ struct Core {
 }
 
 /// The queued requests, and the policy's view of them.
-struct State {
+struct QueueState {
     policy: Policy,
-    places: Places,
+    tags: Tags,
     /// Number of requests in flight on the device.
     in_flight: u32,
 }
@@ -159,7 +165,7 @@ impl Core {
         let at_ns = self.rt.now().as_ns();
         let tag = {
             let mut state = self.state.borrow_mut();
-            let tag = state.places.take(request, permit);
+            let tag = state.tags.take(request, permit);
             state.policy.add(tag, bio, at_ns);
             self.note(|| Noted::Added { tag, bio, at_ns });
             tag
@@ -169,17 +175,17 @@ impl Core {
             tag: Some(tag),
         };
         self.advance(at_ns);
-        if self.state.borrow().places.is_issued(tag) {
+        if self.state.borrow().tags.is_issued(tag) {
             self.carry(tag, Some(at_ns)).await;
         } else {
             let turn =
-                |context: &mut Context<'_>| self.state.borrow_mut().places.poll_turn(tag, context);
+                |context: &mut Context<'_>| self.state.borrow_mut().tags.poll_turn(tag, context);
             if let Turn::Carry = std::future::poll_fn(turn).await {
                 self.carry(tag, None).await;
             }
         }
         held.tag = None;
-        self.state.borrow_mut().places.leave(tag)
+        self.state.borrow_mut().tags.leave(tag)
     }
 
     fn note(&self, event: impl FnOnce() -> Noted) {
@@ -199,7 +205,7 @@ impl Core {
             };
             state.in_flight += 1;
             self.note(|| Noted::Issued { tag });
-            if !state.places.issue(tag) {
+            if !state.tags.issue(tag) {
                 self.carry_for_nobody(tag);
             }
         }
@@ -251,10 +257,10 @@ impl Core {
         let first = bios.next().expect("a request has a bio");
         let alone = bios.clone().next().is_none();
         if alone {
-            return (state.places.give(first), true);
+            return (state.tags.give(first), true);
         }
-        let mut request = state.places.request(first).clone();
-        for next in bios.map(|bio| state.places.request(bio)) {
+        let mut request = state.tags.request(first).clone();
+        for next in bios.map(|bio| state.tags.request(bio)) {
             assert_eq!(request.end(), next.offset, "the bios of a request meet");
             request.len += next.len;
             request.flags.fua |= next.flags.fua;
@@ -269,7 +275,7 @@ impl Core {
         let lengths = state
             .policy
             .bios(tag)
-            .map(|bio| state.places.request(bio).len as usize);
+            .map(|bio| state.tags.request(bio).len as usize);
         match reply {
             Reply::Data(data) => {
                 let mut from = 0;
@@ -289,7 +295,7 @@ impl Core {
         let requests: Vec<Request> = {
             let state = self.state.borrow();
             let bios = state.policy.bios(tag);
-            bios.map(|bio| state.places.request(bio).clone()).collect()
+            bios.map(|bio| state.tags.request(bio).clone()).collect()
         };
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
@@ -303,15 +309,15 @@ impl Core {
         {
             let state = &mut *self.state.borrow_mut();
             state.in_flight -= 1;
-            let mut bios = state.places.take_list();
+            let mut bios = state.tags.take_list();
             state.policy.complete(tag, at_ns, &mut bios);
             self.note(|| Noted::Completed { tag, at_ns });
             let mut answers = answers;
             for bio in bios.drain(..) {
                 let answer = answers.next().expect("an answer for each bio");
-                state.places.answer(bio, answer);
+                state.tags.answer(bio, answer);
             }
-            state.places.put_list(bios);
+            state.tags.put_list(bios);
         }
         self.advance(at_ns);
     }
@@ -351,7 +357,7 @@ struct Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         let Some(tag) = self.tag else { return };
-        let was_issued = self.core.state.borrow_mut().places.abandon(tag);
+        let was_issued = self.core.state.borrow_mut().tags.abandon(tag);
         if was_issued {
             self.core.carry_for_nobody(tag);
         }
@@ -377,7 +383,7 @@ async fn keep_time(core: Rc<Core>) {
     }
 }
 
-impl Device for Queue {
+impl Device for QueueLayer {
     fn geometry(&self) -> &Geometry {
         self.core.below.geometry()
     }
@@ -409,9 +415,9 @@ impl Device for Queue {
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
         Box::pin(async {
             self.core.unplug();
-            let places = self.core.state.borrow().places.count();
+            let tags = self.core.state.borrow().tags.count();
             // Waits for all tags, including tags of requests that were dropped.
-            drop(self.core.free.acquire(places as u64).await);
+            drop(self.core.free.acquire(tags as u64).await);
             let clock = self.clock.borrow_mut().take();
             if let Some(clock) = clock {
                 clock.cancel().await;
@@ -424,26 +430,26 @@ impl Device for Queue {
         self.core.below.interruptions()
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
         let state = self.core.state.borrow();
         let scheduler = state.policy.scheduler().to_owned();
-        out.figure("", "scheduler", Figure::State(scheduler));
+        out.statistic("", "scheduler", Statistic::State(scheduler));
         let counts = state.policy.counts();
-        let gauge = |count: u64| Figure::Gauge(count as f64);
-        out.figure("", "queued_requests", gauge(counts.queued()));
-        out.figure("", "in_flight_requests", gauge(u64::from(state.in_flight)));
-        out.figure(
+        let gauge = |count: u64| Statistic::Gauge(count as f64);
+        out.statistic("", "queued_requests", gauge(counts.queued()));
+        out.statistic("", "in_flight_requests", gauge(u64::from(state.in_flight)));
+        out.statistic(
             "",
-            "waited_for_a_place",
-            Figure::Counter(self.core.waited.get()),
+            "waited_for_a_tag",
+            Statistic::Counter(self.core.waited.get()),
         );
-        direction_figures("read", &counts.reads, out);
-        direction_figures("write", &counts.writes, out);
+        direction_statistics("read", &counts.reads, out);
+        direction_statistics("write", &counts.writes, out);
     }
 }
 
-fn direction_figures(part: &str, counts: &DirectionCounts, out: &mut dyn FigureVisitor) {
-    let figures = [
+fn direction_statistics(part: &str, counts: &DirectionCounters, out: &mut dyn StatisticVisitor) {
+    let statistics = [
         ("bios", counts.bios),
         ("splits", counts.splits),
         ("back_merges", counts.back_merges),
@@ -452,7 +458,7 @@ fn direction_figures(part: &str, counts: &DirectionCounts, out: &mut dyn FigureV
         ("issued_requests", counts.issued),
         ("completed_requests", counts.completed),
     ];
-    for (name, count) in figures {
-        out.figure(part, name, Figure::Counter(count));
+    for (name, count) in statistics {
+        out.statistic(part, name, Statistic::Counter(count));
     }
 }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bimetal_rt::Rt;
-use bimetal_rt::mailbox::{Letters, Outbox, Receiver, Sender};
+use bimetal_rt::mailbox::{Messages, Receiver, SendBatch, Sender};
 use bimetal_rt::sync::Event;
 
 use super::crossing::{Answered, Asked, Opened, Told, What};
@@ -70,7 +70,7 @@ struct Far {
     rt: Rt,
     subtree: Rc<dyn Subtree>,
     top: Rc<dyn Device>,
-    outbox: Outbox<Told>,
+    send_batch: SendBatch<Told>,
     under_way: Cell<usize>,
     changed: Event,
 }
@@ -105,12 +105,12 @@ async fn serve<S: Subtree + 'static>(
         rt: rt.clone(),
         subtree: Rc::clone(&subtree),
         top,
-        outbox: Outbox::new(Arc::clone(&last.0)),
+        send_batch: SendBatch::new(Arc::clone(&last.0)),
         under_way: Cell::new(0),
         changed: Event::new(),
     });
     let sending = Rc::clone(&far);
-    let sends = rt.spawn(async move { sending.outbox.carry().await });
+    let sends = rt.spawn(async move { sending.send_batch.carry().await });
     let looks = rt.spawn(keep_showing(
         rt.clone(),
         Arc::clone(shown),
@@ -121,8 +121,8 @@ async fn serve<S: Subtree + 'static>(
     let closed = subtree.close().await;
     show(shown, subtree.as_ref());
     sends.cancel().await;
-    far.outbox.put(Told::Closed(closed));
-    far.outbox.send();
+    far.send_batch.put(Told::Closed(closed));
+    far.send_batch.send();
 }
 
 /// Stores a snapshot of the devices below.
@@ -145,7 +145,7 @@ async fn keep_showing(rt: Rt, shown: Shown, subtree: Rc<dyn Subtree>) {
 impl Far {
     /// Executes requests as they arrive until the mailbox is closed, and waits until all have
     /// ended.
-    async fn answer_all(self: &Rc<Far>, mut asked: Letters<Asked>) {
+    async fn answer_all(self: &Rc<Far>, mut asked: Messages<Asked>) {
         while let Some(asked) = asked.next().await {
             for asked in asked {
                 self.under_way.set(self.under_way.get() + 1);
@@ -174,7 +174,7 @@ impl Far {
         // Read after the answer: an interruption that affects the answer has been counted by now.
         let interruptions = self.top.interruptions();
         let answered = Answered::new(asked.key, result, interruptions, size_bytes);
-        self.outbox.put(Told::Answered(answered));
+        self.send_batch.put(Told::Answered(answered));
         self.under_way.set(self.under_way.get() - 1);
         self.changed.notify();
     }

@@ -44,7 +44,7 @@ use std::time::Duration;
 use bimetal_rt::Rt;
 use serde::Deserialize;
 
-use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
 use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::Request;
@@ -83,7 +83,7 @@ pub trait Subtree {
 }
 
 /// One statistic: the part that it belongs to, its name, and its value.
-pub type NamedFigure = (String, String, Figure);
+pub type NamedStatistic = (String, String, Statistic);
 
 /// Reported state of a device on another thread.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,14 +97,14 @@ pub struct Seen {
     /// Size in bytes.
     pub size_bytes: u64,
     /// Statistics of the device.
-    pub figures: Vec<NamedFigure>,
+    pub statistics: Vec<NamedStatistic>,
 }
 
 /// A shard; see the module.
-pub struct Shard(Place);
+pub struct Shard(Below);
 
 /// Location of the device below.
-enum Place {
+enum Below {
     Here(Rc<dyn Device>),
     Beyond(Near),
 }
@@ -113,7 +113,7 @@ impl Shard {
     /// Creates a shard that forwards requests to a device of this thread, because virtual time has
     /// no other thread.
     pub fn here(below: Rc<dyn Device>) -> Shard {
-        Shard(Place::Here(below))
+        Shard(Below::Here(below))
     }
 
     /// Opens a device on a thread of its own; `name` appears in lists of threads.
@@ -129,15 +129,15 @@ impl Shard {
         name: &str,
         open: impl AsyncFnOnce(&Rt) -> Result<S, OpenError> + Send + 'static,
     ) -> Result<Shard, OpenError> {
-        Ok(Shard(Place::Beyond(Near::start(rt, name, open).await?)))
+        Ok(Shard(Below::Beyond(Near::start(rt, name, open).await?)))
     }
 
     /// Returns the last reported state of the devices on the thread; empty if there is no other
     /// thread.
     pub fn seen(&self) -> Arc<Vec<Seen>> {
         match &self.0 {
-            Place::Here(_) => Arc::default(),
-            Place::Beyond(near) => near.seen(),
+            Below::Here(_) => Arc::default(),
+            Below::Beyond(near) => near.seen(),
         }
     }
 }
@@ -149,8 +149,8 @@ impl Shard {
     pub fn accept_loss(&self, name: &str) -> bool {
         let is_it = |seen: &Seen| seen.name == name && seen.kind == "cache";
         match &self.0 {
-            Place::Here(_) => false,
-            Place::Beyond(near) => near.seen().iter().any(is_it) && near.accept_loss(name),
+            Below::Here(_) => false,
+            Below::Beyond(near) => near.seen().iter().any(is_it) && near.accept_loss(name),
         }
     }
 }
@@ -158,15 +158,15 @@ impl Shard {
 impl Device for Shard {
     fn geometry(&self) -> &Geometry {
         match &self.0 {
-            Place::Here(below) => below.geometry(),
-            Place::Beyond(near) => near.geometry(),
+            Below::Here(below) => below.geometry(),
+            Below::Beyond(near) => near.geometry(),
         }
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
         match &self.0 {
-            Place::Here(below) => below.submit(request),
-            Place::Beyond(near) => match near.geometry().check(&request) {
+            Below::Here(below) => below.submit(request),
+            Below::Beyond(near) => match near.geometry().check(&request) {
                 Ok(()) => IoFuture::new(near.cross(request)),
                 Err(error) => IoFuture::ready(Err(error)),
             },
@@ -175,35 +175,35 @@ impl Device for Shard {
 
     fn try_answer(&self, request: Request) -> Result<crate::IoResult, Request> {
         match &self.0 {
-            Place::Here(below) => below.try_answer(request),
-            Place::Beyond(_) => Err(request),
+            Below::Here(below) => below.try_answer(request),
+            Below::Beyond(_) => Err(request),
         }
     }
 
     fn try_write(&self, write: crate::BorrowedWrite<'_>) -> Option<crate::IoResult> {
         match &self.0 {
-            Place::Here(below) => below.try_write(write),
-            Place::Beyond(_) => None,
+            Below::Here(below) => below.try_write(write),
+            Below::Beyond(_) => None,
         }
     }
 
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
         match &self.0 {
-            Place::Here(_) => Box::pin(std::future::ready(Ok(()))),
-            Place::Beyond(near) => Box::pin(near.close()),
+            Below::Here(_) => Box::pin(std::future::ready(Ok(()))),
+            Below::Beyond(near) => Box::pin(near.close()),
         }
     }
 
     fn interruptions(&self) -> Option<u64> {
         match &self.0 {
-            Place::Here(below) => below.interruptions(),
-            Place::Beyond(near) => near.interruptions(),
+            Below::Here(below) => below.interruptions(),
+            Below::Beyond(near) => near.interruptions(),
         }
     }
 
-    fn figures(&self, out: &mut dyn FigureVisitor) {
-        if let Place::Beyond(near) = &self.0 {
-            near.figures(out);
+    fn statistics(&self, out: &mut dyn StatisticVisitor) {
+        if let Below::Beyond(near) = &self.0 {
+            near.statistics(out);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
-use bimetal_rt::mailbox::{Letters, Outbox, mailbox};
+use bimetal_rt::mailbox::{Messages, SendBatch, mailbox};
 use bimetal_rt::sync::{Event, Permit, Semaphore};
 use bimetal_rt::{BufPool, Rt, Task, UringOptions, thread};
 use slab::Slab;
@@ -16,7 +16,7 @@ use slab::Slab;
 use super::crossing::{Answered, Asked, Detached, Opened, Told, What};
 use super::far::{self, Shown};
 use super::{BYTES_MAX, REQUESTS_MAX, Seen, Subtree};
-use crate::device::{Figure, FigureVisitor};
+use crate::device::{Statistic, StatisticVisitor};
 use crate::error::{IoError, OpenError};
 use crate::geometry::{Geometry, GrowingGeometry};
 use crate::request::{IoResult, Op, Request};
@@ -26,16 +26,16 @@ const POOL_BYTES: usize = BYTES_MAX as usize;
 
 /// The requester's end of a shard; see the module.
 pub(super) struct Near {
-    state: Rc<State>,
+    state: Rc<ShardState>,
     shown: Shown,
     tasks: RefCell<Vec<Task<()>>>,
     thread: RefCell<Option<JoinHandle<()>>>,
 }
 
 /// State shared by the device and its tasks.
-struct State {
+struct ShardState {
     pool: BufPool,
-    outbox: Outbox<Asked>,
+    send_batch: SendBatch<Asked>,
     places: Rc<Semaphore>,
     bytes: Rc<Semaphore>,
     /// Permit for operations of an operator, one at a time.
@@ -110,10 +110,10 @@ impl Near {
         let thread = thread::start(name, options, run).map_err(cannot)?;
         match opened(&mut from).await {
             Ok(opened) => {
-                let state = Rc::new(State::new(rt, Outbox::new(Arc::new(to)), opened));
+                let state = Rc::new(ShardState::new(rt, SendBatch::new(Arc::new(to)), opened));
                 let (sends, takes) = (Rc::clone(&state), Rc::clone(&state));
                 let tasks = vec![
-                    rt.spawn(async move { sends.outbox.carry().await }),
+                    rt.spawn(async move { sends.send_batch.carry().await }),
                     rt.spawn(async move { takes.take_all(from).await }),
                 ];
                 Ok(Near {
@@ -185,7 +185,7 @@ impl Near {
             state.phase.set(Phase::Closing);
             let is_idle = || state.waiting.get() == 0 && state.crossed.borrow().is_empty();
             state.changed.until(is_idle).await;
-            state.outbox.close();
+            state.send_batch.close();
         }
         let has_ended = || matches!(state.phase.get(), Phase::Ended | Phase::Died);
         state.changed.until(has_ended).await;
@@ -204,25 +204,25 @@ impl Near {
         state.closed.get().unwrap_or(Err(IoError::Offline))
     }
 
-    pub(super) fn figures(&self, out: &mut dyn FigureVisitor) {
+    pub(super) fn statistics(&self, out: &mut dyn StatisticVisitor) {
         let state = &self.state;
         let health = match state.phase.get() {
             Phase::Died => "failed",
             Phase::Open | Phase::Closing | Phase::Ended => "healthy",
         };
-        out.figure("", "health", Figure::State(health.to_owned()));
-        out.figure("", "requests", Figure::Counter(state.requests.get()));
+        out.statistic("", "health", Statistic::State(health.to_owned()));
+        out.statistic("", "requests", Statistic::Counter(state.requests.get()));
         let in_flight = state.crossed.borrow().len() as f64;
-        out.figure("", "in_flight_requests", Figure::Gauge(in_flight));
+        out.statistic("", "in_flight_requests", Statistic::Gauge(in_flight));
         let in_flight_bytes = (BYTES_MAX - state.bytes.free()) as f64;
-        out.figure("", "in_flight_bytes", Figure::Gauge(in_flight_bytes));
+        out.statistic("", "in_flight_bytes", Statistic::Gauge(in_flight_bytes));
         let waited = state.waited_for_room.get();
-        out.figure("", "waited_for_a_place", Figure::Counter(waited));
+        out.statistic("", "waited_for_a_tag", Statistic::Counter(waited));
     }
 }
 
 /// Receives the first message of the other thread: the result of opening.
-async fn opened(from: &mut Letters<Told>) -> Result<Opened, OpenError> {
+async fn opened(from: &mut Messages<Told>) -> Result<Opened, OpenError> {
     let first = from.next().await.and_then(|mut told| told.pop_front());
     match first {
         Some(Told::Opened(opened)) => opened,
@@ -237,15 +237,15 @@ fn join(thread: JoinHandle<()>) {
     let _ = thread.join();
 }
 
-impl State {
-    fn new(rt: &Rt, outbox: Outbox<Asked>, opened: Opened) -> State {
+impl ShardState {
+    fn new(rt: &Rt, send_batch: SendBatch<Asked>, opened: Opened) -> ShardState {
         let geometry = Geometry {
             transfer_bytes_max: opened.geometry.transfer_bytes_max.min(BYTES_MAX as u32),
             ..opened.geometry
         };
-        State {
+        ShardState {
             pool: rt.pool().clone(),
-            outbox,
+            send_batch,
             places: Semaphore::new(REQUESTS_MAX),
             bytes: Semaphore::new(BYTES_MAX),
             operations: Semaphore::new(1),
@@ -301,12 +301,12 @@ impl State {
             _room: room,
         };
         let key = self.crossed.borrow_mut().insert(crossed);
-        self.outbox.put(Asked { key, what });
+        self.send_batch.put(Asked { key, what });
         key
     }
 
     /// Receives the messages of the other thread until its mailbox is closed.
-    async fn take_all(&self, mut from: Letters<Told>) {
+    async fn take_all(&self, mut from: Messages<Told>) {
         while let Some(told) = from.next().await {
             for told in told {
                 match told {
@@ -373,10 +373,10 @@ impl State {
 }
 
 /// Counts one request as waiting for room while this exists.
-struct Waiting<'a>(&'a State);
+struct Waiting<'a>(&'a ShardState);
 
 impl Waiting<'_> {
-    fn new(state: &State) -> Waiting<'_> {
+    fn new(state: &ShardState) -> Waiting<'_> {
         state.waiting.set(state.waiting.get() + 1);
         Waiting(state)
     }
@@ -391,7 +391,7 @@ impl Drop for Waiting<'_> {
 
 /// Future of the answer to a request that has crossed.
 struct Answer<'a> {
-    state: &'a State,
+    state: &'a ShardState,
     key: usize,
 }
 
@@ -432,7 +432,7 @@ impl Drop for Answer<'_> {
 impl Drop for Near {
     fn drop(&mut self) {
         // Ends the thread even without a close, after all requests sent before.
-        self.state.outbox.send();
-        self.state.outbox.close();
+        self.state.send_batch.send();
+        self.state.send_batch.close();
     }
 }

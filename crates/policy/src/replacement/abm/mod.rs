@@ -24,7 +24,7 @@ use super::clusters::Clusters;
 use super::dirty::Dirty;
 use super::order::Order;
 use super::{
-    Access, DeviceCost, Evictions, Occupancy, Outcome, PageId, Place, Pointer, Replacement,
+    Access, DeviceCost, Evictions, Occupancy, Outcome, PageAddress, PageId, Pointer, Replacement,
 };
 use crate::lists::{Links, List, grow};
 use pointer::Side;
@@ -244,7 +244,7 @@ impl<R: Order> Replacement for Abm<R> {
         grow(&mut self.memory, ids, Memory::Nothing);
     }
 
-    fn introduce(&mut self, page: PageId, place: Place) {
+    fn introduce(&mut self, page: PageId, place: PageAddress) {
         self.reserve(page as usize + 1);
         self.read.place(page, place);
         self.write.place(page, place);

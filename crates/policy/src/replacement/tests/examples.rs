@@ -384,7 +384,7 @@ fn bimetal_is_the_pair_that_suits_the_device() {
         let (mut default, mut pair) = (named("bimetal"), named(granularity.default_pair()));
         let (mut first, mut second) = (Evictions::new(), Evictions::new());
         for page in 0..60 {
-            let place = Place {
+            let place = PageAddress {
                 block: page / BLOCK,
                 offset: page % BLOCK,
             };

@@ -107,7 +107,7 @@ fn ids_that_grow_one_by_one_are_like_ids_known_before() {
         let (mut known, mut growing) = (spec.build(&build), spec.build(&build));
         known.reserve(200);
         let (mut first, mut second) = (Evictions::new(), Evictions::new());
-        let place = |page: u32| Place {
+        let place = |page: u32| PageAddress {
             block: page / BLOCK,
             offset: page % BLOCK,
         };

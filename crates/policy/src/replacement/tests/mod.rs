@@ -42,7 +42,7 @@ pub(super) fn built(
         ..Build::default()
     });
     for page in 0..pages {
-        let place = Place {
+        let place = PageAddress {
             block: page / BLOCK,
             offset: page % BLOCK,
         };

@@ -55,7 +55,7 @@ pub(super) struct Flow {
     pub(super) soft_real_time_ns: u64,
     /// True when `soft_real_time_ns` must be computed at the completion of the queue's last
     /// request.
-    pub(super) reckons_later: bool,
+    pub(super) computes_later: bool,
     /// The time when the queue began to have requests, and the number of sectors served since.
     pub(super) busy_since_ns: u64,
     pub(super) busy_sectors: u64,
@@ -143,7 +143,7 @@ impl Flow {
         self.is_new = false;
         self.busy_since_ns = now_ns;
         self.busy_sectors = 0;
-        self.reckons_later = false;
+        self.computes_later = false;
     }
 
     /// Records that the task has exited.

@@ -357,8 +357,8 @@ impl Bfq {
             flow.raise.began_ns = now_ns;
         }
         if low_latency && flow.is_empty() {
-            flow.reckons_later = flow.under_way > 0;
-            if !flow.reckons_later {
+            flow.computes_later = flow.under_way > 0;
+            if !flow.computes_later {
                 flow.soft_real_time_ns = player_ns(flow, idle_ns, now_ns);
             }
         }
@@ -683,7 +683,7 @@ impl Scheduler for Bfq {
         if has_ended && !flow.is_busy {
             flow.idle_since_ns = Some(now_ns);
         }
-        if has_ended && std::mem::take(&mut flow.reckons_later) {
+        if has_ended && std::mem::take(&mut flow.computes_later) {
             flow.soft_real_time_ns = player_ns(flow, idle_ns, now_ns);
         }
         let is_over = flow.is_empty();

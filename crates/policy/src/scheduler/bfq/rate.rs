@@ -57,7 +57,7 @@ impl Rate {
             last_ns: 0,
             completed_ns: 0,
         };
-        rate.reckon_raise();
+        rate.compute_raise();
         rate
     }
 
@@ -115,7 +115,7 @@ impl Rate {
         let weight = 9 * self.sequential / self.requests;
         let divisor = 10 - (weight * length_ns / INTERVAL_NS).min(8);
         self.peak = (self.peak * (divisor - 1) / divisor + rate / divisor).max(1);
-        self.reckon_raise();
+        self.compute_raise();
         true
     }
 
@@ -130,7 +130,7 @@ impl Rate {
         self.raised_ns
     }
 
-    fn reckon_raise(&mut self) {
+    fn compute_raise(&mut self) {
         let raised_ms = self.reference * self.reference_ms / self.peak;
         self.raised_ns = raised_ms.clamp(3_000, 25_000) * MS_NS;
     }

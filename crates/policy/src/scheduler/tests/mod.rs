@@ -17,7 +17,7 @@ pub(super) const TAGS: usize = 64;
 
 /// A queue without a plug, its next free tag, and the clock.
 pub(super) struct Bench {
-    pub(super) queue: Queue,
+    pub(super) queue: RequestQueue,
     pub(super) now_ns: u64,
     next: Tag,
 }
@@ -34,7 +34,7 @@ impl Bench {
 
     pub(super) fn with(scheduler: impl Scheduler + 'static, parameters: QueueParameters) -> Bench {
         Bench {
-            queue: Queue::new(Box::new(scheduler), TAGS, parameters),
+            queue: RequestQueue::new(Box::new(scheduler), TAGS, parameters),
             now_ns: 0,
             next: 0,
         }

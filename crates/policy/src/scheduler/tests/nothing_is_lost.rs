@@ -40,7 +40,7 @@ fn bio() -> impl Strategy<Value = Bio> {
 }
 
 /// Issues requests, at most `depth` with the device; returns false if none was issued.
-fn run(queue: &mut Queue, issued: &mut Vec<Tag>, now_ns: u64, depth: usize) -> bool {
+fn run(queue: &mut RequestQueue, issued: &mut Vec<Tag>, now_ns: u64, depth: usize) -> bool {
     let before = issued.len();
     while issued.len() < depth {
         let Some(tag) = queue.next(now_ns) else {
@@ -59,7 +59,7 @@ proptest! {
     ) {
         for scheduler in all() {
             let name = scheduler.name();
-            let mut queue = Queue::new(scheduler, TAGS, QueueParameters::default());
+            let mut queue = RequestQueue::new(scheduler, TAGS, QueueParameters::default());
             let (mut now_ns, mut issued, mut done) = (0, Vec::new(), Vec::new());
             for (tag, (bio, wait_ms, completes)) in (0..).zip(&arrivals) {
                 now_ns += wait_ms * MS_NS;

@@ -110,7 +110,7 @@ pub struct Sending<D> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum RequestState {
     /// The request may not be sent yet.
     Held,
     Queued,
@@ -119,7 +119,7 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
+enum RequestOrigin {
     Submitted,
     /// The request has failed for its caller, but may still be in progress at the target.
     Abandoned,
@@ -134,8 +134,8 @@ struct Pending<D> {
     order: u64,
     request: Request,
     data: D,
-    state: State,
-    origin: Origin,
+    state: RequestState,
+    origin: RequestOrigin,
     /// For a flush that was sent: the number of changes that had been answered before.
     covers: u64,
     breaks: u32,
@@ -275,7 +275,7 @@ impl<D: Data> Initiator<D> {
         }
         let order = self.next_order;
         self.next_order += 1;
-        let tag = self.insert(order, request, data, Origin::Submitted);
+        let tag = self.insert(order, request, data, RequestOrigin::Submitted);
         self.admit_or_hold(tag);
         self.flush_for_room();
         Ok(tag)
@@ -286,12 +286,12 @@ impl<D: Data> Initiator<D> {
         self.failed.pop_front()
     }
 
-    fn insert(&mut self, order: u64, request: Request, data: D, origin: Origin) -> u32 {
+    fn insert(&mut self, order: u64, request: Request, data: D, origin: RequestOrigin) -> u32 {
         self.table.insert(|tag| Pending {
             order,
             request: Request { tag, ..request },
             data,
-            state: State::Held,
+            state: RequestState::Held,
             origin,
             covers: 0,
             breaks: 0,
@@ -305,7 +305,7 @@ impl<D: Data> Initiator<D> {
     fn admit_or_hold(&mut self, tag: u32) {
         let pending = self.table.get(tag).expect("a request is in the table");
         let request = pending.request;
-        let replays = pending.origin == Origin::Replay;
+        let replays = pending.origin == RequestOrigin::Replay;
         let cost = cost_bytes(&request);
         let no_room = request.op.changes()
             && !replays
@@ -328,7 +328,7 @@ impl<D: Data> Initiator<D> {
             self.admitted_bytes += cost;
         }
         self.queue.push_back(waiting(&request));
-        self.set_state(tag, State::Queued);
+        self.set_state(tag, RequestState::Queued);
     }
 
     /// Tries to admit all held requests again, in their order.
@@ -353,7 +353,7 @@ impl<D: Data> Initiator<D> {
         let order = self.next_order;
         self.next_order += 1;
         let flush = Request::new(Op::Flush, 0, 0);
-        let tag = self.insert(order, flush, D::default(), Origin::OwnFlush);
+        let tag = self.insert(order, flush, D::default(), RequestOrigin::OwnFlush);
         self.admit_or_hold(tag);
     }
 
@@ -365,7 +365,7 @@ impl<D: Data> Initiator<D> {
         self.kept.keeps() && self.welcome.is_some_and(worth_it)
     }
 
-    fn set_state(&mut self, tag: u32, state: State) {
+    fn set_state(&mut self, tag: u32, state: RequestState) {
         if let Some(pending) = self.table.get_mut(tag) {
             pending.state = state;
         }
@@ -412,7 +412,7 @@ impl<D: Data> Initiator<D> {
         for waiting in frame {
             let pending = self.table.get_mut(waiting.tag);
             let pending = pending.expect("what is queued is in the table");
-            pending.state = State::Sent(path);
+            pending.state = RequestState::Sent(path);
             pending.covers = answered;
             state.requests += 1;
             state.data_bytes += u64::from(waiting.data_bytes);
@@ -451,7 +451,7 @@ impl<D: Data> Initiator<D> {
     pub fn expect(&self, path: u32, completion: &Completion) -> Result<&Request, ProtocolError> {
         let pending = self.table.get(completion.tag);
         let pending = pending
-            .filter(|pending| pending.state == State::Sent(path))
+            .filter(|pending| pending.state == RequestState::Sent(path))
             .ok_or(ProtocolError::UnknownTag(completion.tag))?;
         completion.check_against(&pending.request)?;
         Ok(&pending.request)
@@ -485,14 +485,14 @@ impl<D: Data> Initiator<D> {
                 Err(Failure::Target(status))
             }
         };
-        if origin == Origin::Replay {
+        if origin == RequestOrigin::Replay {
             self.replays -= 1;
         }
         debug_assert!(order < self.next_order);
         self.readmit();
         self.flush_for_room();
         Ok(match origin {
-            Origin::Submitted => Completed::Submitted(result),
+            RequestOrigin::Submitted => Completed::Submitted(result),
             _ => Completed::Unheard,
         })
     }
@@ -512,8 +512,8 @@ impl<D: Data> Initiator<D> {
         if request.op == Op::Flush {
             self.covered = self.covered.max(pending.covers);
             self.kept.flushed(pending.covers);
-            self.own_flush &= pending.origin != Origin::OwnFlush;
-            if pending.origin == Origin::Submitted && std::mem::take(&mut self.lost) {
+            self.own_flush &= pending.origin != RequestOrigin::OwnFlush;
+            if pending.origin == RequestOrigin::Submitted && std::mem::take(&mut self.lost) {
                 return Err(Failure::Lost);
             }
         } else if request.op.changes() {
@@ -531,9 +531,9 @@ impl<D: Data> Initiator<D> {
     /// Handles the failure of a request that has no caller: a replay or the machine's own flush.
     fn did_not(&mut self, pending: &Pending<D>) {
         match pending.origin {
-            Origin::Submitted | Origin::Abandoned => {}
-            Origin::Replay => self.lost = true,
-            Origin::OwnFlush => {
+            RequestOrigin::Submitted | RequestOrigin::Abandoned => {}
+            RequestOrigin::Replay => self.lost = true,
+            RequestOrigin::OwnFlush => {
                 // The state of all changes answered since the last successful flush is unknown.
                 self.own_flush = false;
                 self.note_lost();
@@ -609,12 +609,12 @@ impl<D: Data> Initiator<D> {
             self.note_lost();
         }
         for (order, change) in self.kept.take() {
-            self.insert(order, change.request, change.data, Origin::Replay);
+            self.insert(order, change.request, change.data, RequestOrigin::Replay);
         }
         let abandoned: Vec<u32> = self
             .table
             .iter()
-            .filter(|pending| pending.origin == Origin::Abandoned)
+            .filter(|pending| pending.origin == RequestOrigin::Abandoned)
             .map(|pending| pending.request.tag)
             .collect();
         for tag in abandoned {
@@ -623,8 +623,10 @@ impl<D: Data> Initiator<D> {
         let all = |p: &Pending<D>| (p.order, p.request.tag);
         let mut tags: Vec<(u64, u32)> = self.table.iter().map(all).collect();
         tags.sort_unstable();
-        self.replays = self.count(Origin::Replay);
-        self.table.iter_mut().for_each(|p| p.state = State::Held);
+        self.replays = self.count(RequestOrigin::Replay);
+        self.table
+            .iter_mut()
+            .for_each(|p| p.state = RequestState::Held);
         self.queue.clear();
         self.admitted.clear();
         self.admitted_bytes = 0;
@@ -632,7 +634,7 @@ impl<D: Data> Initiator<D> {
         self.readmit();
     }
 
-    fn count(&self, origin: Origin) -> usize {
+    fn count(&self, origin: RequestOrigin) -> usize {
         self.table.iter().filter(|p| p.origin == origin).count()
     }
 
@@ -649,13 +651,13 @@ impl<D: Data> Initiator<D> {
         }
         let mut stranded = false;
         for pending in self.table.iter_mut() {
-            if pending.state != State::Sent(number) {
+            if pending.state != RequestState::Sent(number) {
                 continue;
             }
             stranded = true;
             pending.breaks += 1;
-            if pending.breaks >= BREAKS_MAX && pending.origin == Origin::Submitted {
-                pending.origin = Origin::Abandoned;
+            if pending.breaks >= BREAKS_MAX && pending.origin == RequestOrigin::Submitted {
+                pending.origin = RequestOrigin::Abandoned;
                 self.failed
                     .push_back((pending.request.tag, Failure::Broken));
             }
@@ -680,16 +682,16 @@ impl<D: Data> Initiator<D> {
         }
         let sent = self.table.iter();
         let mut ended: Vec<(u64, u32)> = sent
-            .filter(|pending| pending.state == State::Sent(number))
+            .filter(|pending| pending.state == RequestState::Sent(number))
             .map(|pending| (pending.order, pending.request.tag))
             .collect();
         ended.sort_unstable();
         for (_, tag) in ended.into_iter().rev() {
             let pending = self.table.get_mut(tag).expect("it was just seen");
-            if pending.origin == Origin::Abandoned {
+            if pending.origin == RequestOrigin::Abandoned {
                 self.remove(tag);
             } else {
-                pending.state = State::Queued;
+                pending.state = RequestState::Queued;
                 self.queue.push_front(waiting(&pending.request));
             }
         }
@@ -701,24 +703,24 @@ impl<D: Data> Initiator<D> {
     /// Answered changes are still kept, and paths with requests at the target are still fenced if
     /// it comes back.
     pub fn give_up(&mut self) {
-        let submitted: Vec<(u32, State)> = self
+        let submitted: Vec<(u32, RequestState)> = self
             .table
             .iter()
-            .filter(|pending| pending.origin == Origin::Submitted)
+            .filter(|pending| pending.origin == RequestOrigin::Submitted)
             .map(|pending| (pending.request.tag, pending.state))
             .collect();
         for (tag, state) in submitted {
             self.failed.push_back((tag, Failure::Unreachable));
             match state {
-                State::Sent(_) => {
+                RequestState::Sent(_) => {
                     let pending = self.table.get_mut(tag).expect("it was just seen");
-                    pending.origin = Origin::Abandoned;
+                    pending.origin = RequestOrigin::Abandoned;
                 }
-                State::Queued => {
+                RequestState::Queued => {
                     self.queue.retain(|waiting| waiting.tag != tag);
                     self.remove(tag);
                 }
-                State::Held => {
+                RequestState::Held => {
                     self.held.retain(|held| *held != tag);
                     self.table.remove(tag);
                 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::{Number, Order, Raising, Report, Told};
 use crate::buf::{BufMut, DetachedBuf};
 use crate::executor::{Rt, Task};
-use crate::mailbox::{Letters, Outbox, Receiver, Sender};
+use crate::mailbox::{Messages, Receiver, SendBatch, Sender};
 use crate::net::{Kind, Stream};
 use crate::real_time::Socket;
 use crate::sync::Event;
@@ -41,17 +41,17 @@ pub(super) fn run(rt: io::Result<Rt>, orders: Receiver<(Number, Order)>, told: S
     }
 }
 
-async fn serve(rt: &Rt, mut orders: Letters<(Number, Order)>, told: &Arc<Sender<Told>>) {
-    let outbox = Rc::new(Outbox::new(Arc::clone(told)));
-    outbox.put(Told::Began(Ok(())));
-    let sending = Rc::clone(&outbox);
+async fn serve(rt: &Rt, mut orders: Messages<(Number, Order)>, told: &Arc<Sender<Told>>) {
+    let send_batch = Rc::new(SendBatch::new(Arc::clone(told)));
+    send_batch.put(Told::Began(Ok(())));
+    let sending = Rc::clone(&send_batch);
     let sends = rt.spawn(async move { sending.carry().await });
     let mut ends: BTreeMap<Number, Rc<End>> = BTreeMap::new();
-    while let Some(letters) = orders.next().await {
-        for (number, order) in letters {
+    while let Some(messages) = orders.next().await {
+        for (number, order) in messages {
             match order {
                 Order::Carry(fd) => {
-                    let end = End::new(rt, number, fd, &outbox);
+                    let end = End::new(rt, number, fd, &send_batch);
                     ends.insert(number, end);
                 }
                 Order::Release => {
@@ -66,14 +66,14 @@ async fn serve(rt: &Rt, mut orders: Letters<(Number, Order)>, told: &Arc<Sender<
     }
     ends.values().for_each(|end| end.release());
     sends.cancel().await;
-    outbox.send();
+    send_batch.send();
 }
 
 /// The far end of a connection.
 struct End {
     rt: Rt,
     number: Number,
-    outbox: Rc<Outbox<Told>>,
+    send_batch: Rc<SendBatch<Told>>,
     /// The stream; `None` while a layer is put on it, and for ever when that fails.
     stream: RefCell<Option<Rc<Stream>>>,
     receives: RefCell<VecDeque<usize>>,
@@ -83,12 +83,12 @@ struct End {
 }
 
 impl End {
-    fn new(rt: &Rt, number: Number, fd: OwnedFd, outbox: &Rc<Outbox<Told>>) -> Rc<End> {
+    fn new(rt: &Rt, number: Number, fd: OwnedFd, send_batch: &Rc<SendBatch<Told>>) -> Rc<End> {
         let socket = Socket::attach(rt, fd).expect("the runtime of a thread has a ring");
         let end = Rc::new(End {
             rt: rt.clone(),
             number,
-            outbox: Rc::clone(outbox),
+            send_batch: Rc::clone(send_batch),
             stream: RefCell::new(Some(Rc::new(Stream(Kind::Socket(socket))))),
             receives: RefCell::default(),
             sends: RefCell::default(),
@@ -115,7 +115,7 @@ impl End {
     }
 
     fn report(&self, report: Report) {
-        self.outbox.put(Told::Of(self.number, report));
+        self.send_batch.put(Told::Of(self.number, report));
     }
 
     /// Returns the stream, or an error when there is none.

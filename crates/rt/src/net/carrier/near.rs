@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use super::{AHEAD_MAX, Number, Order, PIECE_BYTES, Report, SEND_BYTES, SENDS_MAX, Told, far};
 use crate::buf::{BufMut, BufPool, Payload};
 use crate::executor::{Rt, Task};
-use crate::mailbox::{Letters, Outbox, mailbox};
+use crate::mailbox::{Messages, SendBatch, mailbox};
 use crate::net::{Kind, Peer, Stream};
 use crate::real_time::UringOptions;
 use crate::sync::Event;
@@ -31,8 +31,8 @@ pub struct Carrier {
 /// State shared by a carrier and its connections.
 struct Shared {
     pool: BufPool,
-    outbox: Outbox<(Number, Order)>,
-    ends: RefCell<BTreeMap<Number, Rc<State>>>,
+    send_batch: SendBatch<(Number, Order)>,
+    ends: RefCell<BTreeMap<Number, Rc<CarrierState>>>,
     next_number: Cell<Number>,
     /// True when the thread sends no more messages.
     is_over: Cell<bool>,
@@ -41,7 +41,7 @@ struct Shared {
 
 /// State of a connection, for which its tasks wait.
 #[derive(Default)]
-struct State {
+struct CarrierState {
     /// Received pieces that have not been consumed, each with the number of its bytes that have.
     received: RefCell<VecDeque<(BufMut, usize)>>,
     /// Number of receives that were ordered and have not completed.
@@ -61,7 +61,7 @@ struct State {
 pub struct Carried {
     number: Number,
     peer: Option<Peer>,
-    state: Rc<State>,
+    state: Rc<CarrierState>,
     shared: Rc<Shared>,
 }
 
@@ -85,7 +85,7 @@ impl Carrier {
         began(&mut from).await?;
         let shared = Rc::new(Shared {
             pool: rt.pool().clone(),
-            outbox: Outbox::new(Arc::new(to)),
+            send_batch: SendBatch::new(Arc::new(to)),
             ends: RefCell::default(),
             next_number: Cell::new(0),
             is_over: Cell::new(false),
@@ -93,7 +93,7 @@ impl Carrier {
         });
         let (sends, takes) = (Rc::clone(&shared), Rc::clone(&shared));
         let tasks = vec![
-            rt.spawn(async move { sends.outbox.carry().await }),
+            rt.spawn(async move { sends.send_batch.carry().await }),
             rt.spawn(async move { takes.take_all(from).await }),
         ];
         Ok(Carrier {
@@ -129,9 +129,9 @@ impl Carrier {
         let shared = &self.shared;
         let number = shared.next_number.get();
         shared.next_number.set(number + 1);
-        let state: Rc<State> = Rc::default();
+        let state: Rc<CarrierState> = Rc::default();
         shared.ends.borrow_mut().insert(number, Rc::clone(&state));
-        shared.outbox.put((number, Order::Carry(fd)));
+        shared.send_batch.put((number, Order::Carry(fd)));
         Stream(Kind::Carried(Carried {
             number,
             peer,
@@ -146,8 +146,8 @@ impl Carrier {
         let shared = &self.shared;
         let is_idle = || shared.ends.borrow().is_empty() || shared.is_over.get();
         shared.changed.until(is_idle).await;
-        shared.outbox.send();
-        shared.outbox.close();
+        shared.send_batch.send();
+        shared.send_batch.close();
         shared.changed.until(|| shared.is_over.get()).await;
         for task in self.tasks.take() {
             task.cancel().await;
@@ -160,7 +160,7 @@ impl Carrier {
 }
 
 /// Returns the thread's first message, the result of its start.
-async fn began(from: &mut Letters<Told>) -> io::Result<()> {
+async fn began(from: &mut Messages<Told>) -> io::Result<()> {
     match from.next().await.and_then(|mut told| told.pop_front()) {
         Some(Told::Began(began)) => began,
         Some(Told::Of(..)) => unreachable!("nothing was ordered before"),
@@ -170,9 +170,9 @@ async fn began(from: &mut Letters<Told>) -> io::Result<()> {
 
 impl Shared {
     /// Handles the thread's messages until there are no more.
-    async fn take_all(&self, mut from: Letters<Told>) {
-        while let Some(letters) = from.next().await {
-            for told in letters {
+    async fn take_all(&self, mut from: Messages<Told>) {
+        while let Some(messages) = from.next().await {
+            for told in messages {
                 let Told::Of(number, report) = told else {
                     unreachable!("it begins once");
                 };
@@ -184,13 +184,13 @@ impl Shared {
             }
         }
         self.is_over.set(true);
-        let left: Vec<Rc<State>> = self.ends.borrow().values().cloned().collect();
+        let left: Vec<Rc<CarrierState>> = self.ends.borrow().values().cloned().collect();
         left.iter().for_each(|state| state.break_off());
         self.changed.notify();
     }
 }
 
-impl State {
+impl CarrierState {
     fn take(&self, report: Report, pool: &BufPool) {
         match report {
             Report::Received(received) => {
@@ -255,7 +255,7 @@ impl State {
 
 impl Carried {
     fn order(&self, order: Order) {
-        self.shared.outbox.put((self.number, order));
+        self.shared.send_batch.put((self.number, order));
     }
 
     /// Orders receives until `count` pieces are in flight or wait to be consumed.

@@ -28,7 +28,7 @@ pub use pool::THREADS_MAX;
 /// call.
 const EVENTS_MAX: usize = 256;
 /// The data of events of the pool's doorbell, where other events carry a descriptor.
-const BELL: u64 = u64::MAX;
+const DOORBELL: u64 = u64::MAX;
 
 /// The driver.
 pub(super) struct Threads {
@@ -58,8 +58,13 @@ impl Threads {
             files: RefCell::default(),
             ended: RefCell::default(),
         };
-        let bell = threads.pool.bell().as_raw_fd();
-        threads.control(libc::EPOLL_CTL_ADD, bell, libc::EPOLLIN as u32, BELL)?;
+        let doorbell = threads.pool.doorbell().as_raw_fd();
+        threads.control(
+            libc::EPOLL_CTL_ADD,
+            doorbell,
+            libc::EPOLLIN as u32,
+            DOORBELL,
+        )?;
         Ok(threads)
     }
 
@@ -134,7 +139,7 @@ impl Threads {
     }
 
     /// Waits for changes of files, for at most `at_most`, or without a limit if that is `None`.
-    fn look(&self, at_most: Option<Duration>) {
+    fn probe(&self, at_most: Option<Duration>) {
         // `epoll_pwait2(2)`, which takes nanoseconds (Linux 5.11), is unknown to the system call
         // filters under which this driver is used.
         let limit_ms = match at_most {
@@ -162,7 +167,7 @@ impl Threads {
         };
         for event in &events[..count] {
             match event.u64 {
-                BELL => self.pool.hear(),
+                DOORBELL => self.pool.hear(),
                 fd => self.changed(fd as RawFd, event.events),
             }
         }
@@ -233,7 +238,7 @@ impl Driver for Threads {
     fn enter(&self, wait: bool, at_most: Option<Duration>) {
         // A pool thread rings the doorbell only for a runtime that is about to sleep.
         let may_sleep = wait && (self.in_pool.get() == 0 || self.pool.listen());
-        self.look(if may_sleep {
+        self.probe(if may_sleep {
             at_most
         } else {
             Some(Duration::ZERO)

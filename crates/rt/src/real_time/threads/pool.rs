@@ -88,15 +88,15 @@ impl Job {
 
 /// State shared by the threads and their runtime.
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     work: Condvar,
     /// True when there are completions that were not taken.
     has_ended: AtomicBool,
     /// The doorbell: an eventfd that wakes the runtime.
-    bell: OwnedFd,
+    doorbell: OwnedFd,
 }
 
-struct State {
+struct PoolState {
     jobs: VecDeque<Job>,
     ended: Vec<Completion>,
     /// True when the runtime sleeps or is about to sleep.
@@ -105,7 +105,7 @@ struct State {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         // No thread panics while it holds the lock, so poisoning carries no meaning here.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,7 +129,7 @@ impl Shared {
         }
     }
 
-    fn end(&self, key: usize, result: i32) -> MutexGuard<'_, State> {
+    fn end(&self, key: usize, result: i32) -> MutexGuard<'_, PoolState> {
         let mut state = self.lock();
         state.ended.push((key, result));
         self.has_ended.store(true, Ordering::Release);
@@ -137,7 +137,7 @@ impl Shared {
             return state;
         }
         drop(state);
-        ring(&self.bell);
+        ring(&self.doorbell);
         self.lock()
     }
 }
@@ -155,8 +155,8 @@ impl Pool {
     /// The errors of `eventfd(2)`.
     pub(super) fn new() -> io::Result<Pool> {
         // SAFETY: takes integers; the result is checked before it is owned.
-        let bell = unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }?;
-        let state = State {
+        let doorbell = unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }?;
+        let state = PoolState {
             jobs: VecDeque::with_capacity(256),
             ended: Vec::with_capacity(256),
             is_listening: false,
@@ -166,7 +166,7 @@ impl Pool {
             state: Mutex::new(state),
             work: Condvar::new(),
             has_ended: AtomicBool::new(false),
-            bell,
+            doorbell,
         };
         Ok(Pool {
             shared: Arc::new(shared),
@@ -176,8 +176,8 @@ impl Pool {
 
     /// Returns the descriptor of the doorbell, which becomes readable when an operation completes
     /// while the runtime [listens](Self::listen).
-    pub(super) fn bell(&self) -> &OwnedFd {
-        &self.shared.bell
+    pub(super) fn doorbell(&self) -> &OwnedFd {
+        &self.shared.doorbell
     }
 
     /// Hands an operation to a thread.
@@ -238,7 +238,7 @@ impl Pool {
         let mut count = 0_u64;
         // SAFETY: the pointer and the length describe `count`, which lives through the call. If
         // there is nothing to read, the doorbell was cleared already.
-        unsafe { libc::read(self.shared.bell.as_raw_fd(), (&raw mut count).cast(), 8) };
+        unsafe { libc::read(self.shared.doorbell.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 
     /// Returns true when there are completions to be taken.
@@ -266,11 +266,11 @@ impl Drop for Pool {
     }
 }
 
-fn ring(bell: &OwnedFd) {
+fn ring(doorbell: &OwnedFd) {
     let one = 1_u64;
     // SAFETY: the pointer and the length describe `one`, which lives through the call. The write
     // fails only when the doorbell was rung 2^64 times without being cleared.
-    unsafe { libc::write(bell.as_raw_fd(), (&raw const one).cast(), 8) };
+    unsafe { libc::write(doorbell.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
 #[cfg(test)]
@@ -278,9 +278,9 @@ mod tests {
     use super::*;
 
     /// Waits for the doorbell; a lost ring fails the test instead of hanging it.
-    fn wait_for_bell(pool: &Pool) {
+    fn wait_for_doorbell(pool: &Pool) {
         let mut watched = libc::pollfd {
-            fd: pool.bell().as_raw_fd(),
+            fd: pool.doorbell().as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
@@ -303,7 +303,7 @@ mod tests {
             let mut ended = Vec::new();
             while ended.len() < JOBS {
                 if pool.listen() {
-                    wait_for_bell(&pool);
+                    wait_for_doorbell(&pool);
                 }
                 pool.reap(&mut ended);
             }
@@ -323,7 +323,7 @@ mod tests {
         let job = Job::new(7, file.as_raw_fd(), &Request::SyncData);
         pool.start(job).unwrap();
         while pool.listen() {
-            wait_for_bell(&pool);
+            wait_for_doorbell(&pool);
         }
         assert!(!pool.cancel(7));
         let mut ended = Vec::new();

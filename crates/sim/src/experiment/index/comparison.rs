@@ -148,8 +148,8 @@ pub fn compare(
 }
 
 /// Returns the median of a value.
-fn median<T>(all: &[T], figure: impl Fn(&T) -> f64) -> f64 {
-    let mut values: Vec<f64> = all.iter().map(figure).collect();
+fn median<T>(all: &[T], statistic: impl Fn(&T) -> f64) -> f64 {
+    let mut values: Vec<f64> = all.iter().map(statistic).collect();
     values.sort_unstable_by(f64::total_cmp);
     values[values.len() / 2]
 }
@@ -179,7 +179,8 @@ impl Comparison {
                 },
             });
         }
-        let of = |figure: fn(&PerOperation) -> f64| median(lived, |l| figure(&l.per_operation));
+        let of =
+            |statistic: fn(&PerOperation) -> f64| median(lived, |l| statistic(&l.per_operation));
         self.costs.push(Cost {
             area,
             kind,
@@ -224,12 +225,14 @@ impl Comparison {
     }
 
     fn gain(&self, area: Area, over: Scheme) -> Option<Gain> {
-        let changes = |kind, figure: fn(&Served) -> f64| -> Vec<(u64, f64)> {
+        let changes = |kind, statistic: fn(&Served) -> f64| -> Vec<(u64, f64)> {
             let ours = self.served(area, kind, Scheme::Chctr);
             let theirs = self.served(area, kind, over);
             let pairs = ours.iter().zip(&theirs);
             pairs
-                .map(|((load, ours), (_, theirs))| (*load, figure(ours) / figure(theirs) - 1.0))
+                .map(|((load, ours), (_, theirs))| {
+                    (*load, statistic(ours) / statistic(theirs) - 1.0)
+                })
                 .collect()
         };
         let last = |changes: &[(u64, f64)]| changes.last().map(|(_, change)| *change);

@@ -14,10 +14,10 @@ use crate::cache::Work;
 
 /// Flash that keeps its content while one of its handles exists.
 #[derive(Clone, Debug)]
-pub(super) struct Flash(Arc<Mutex<State>>);
+pub(super) struct Flash(Arc<Mutex<FlashState>>);
 
 #[derive(Debug)]
-struct State {
+struct FlashState {
     bytes: Vec<u8>,
     /// For each page, whether it was programmed since its unit was erased.
     programmed: Vec<bool>,
@@ -29,7 +29,7 @@ impl Flash {
     /// Creates flash of length 0, which grows on request. A unit of `unit_bytes`, a whole number of
     /// pages, is erased at once.
     pub(super) fn new(unit_bytes: usize) -> Flash {
-        Flash(Arc::new(Mutex::new(State {
+        Flash(Arc::new(Mutex::new(FlashState {
             bytes: Vec::new(),
             programmed: Vec::new(),
             unit_pages: unit_bytes / BLOCK_BYTES,
@@ -42,12 +42,12 @@ impl Flash {
         self.state().work
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FlashState> {
         self.0.lock().expect("nothing panics with the lock")
     }
 }
 
-impl State {
+impl FlashState {
     fn range(&self, offset: u64, len: usize) -> Result<std::ops::Range<usize>, StorageError> {
         let start = usize::try_from(offset).map_err(|_| StorageError::OutOfRange)?;
         let end = start.checked_add(len).ok_or(StorageError::OutOfRange)?;

@@ -7,7 +7,7 @@
 //! index as it is, everything that the flash did is charged. A wrong answer ends the experiment.
 
 use bimetal_index::storage::BLOCK_BYTES;
-use bimetal_index::{Batch, Db, Durability, Error, Figures};
+use bimetal_index::{Batch, Db, Durability, Error, Statistics};
 use bimetal_rt::Rng;
 use serde::Serialize;
 
@@ -165,7 +165,7 @@ impl Life {
         load(&db, &population).map_err(failed)?;
         if scheme.is_papers() {
             db.checkpoint().map_err(failed)?;
-            options = scheme.to_run(setting, area, &db.figures());
+            options = scheme.to_run(setting, area, &db.statistics());
             drop(db);
             db = Db::open(flash.clone(), &options).map_err(failed)?;
         }
@@ -181,7 +181,7 @@ impl Life {
     }
 
     fn go_through(&mut self, kind: Kind) -> Result<Lived, LifeError> {
-        let before = self.db.figures();
+        let before = self.db.statistics();
         let mut sum = Work::default();
         let mut service_us = Vec::with_capacity(self.setting.operations as usize);
         for _ in 0..self.setting.operations {
@@ -198,7 +198,7 @@ impl Life {
             service_us.push(COSTS.time_us(work));
             sum += work;
         }
-        let after = self.db.figures();
+        let after = self.db.statistics();
         let per = |count: u64| count as f64 / self.setting.operations as f64;
         let space = after.space;
         let area = f64::from(self.area_segments.unwrap_or(space.used_segments));
@@ -209,7 +209,7 @@ impl Life {
                 programs: per(sum.programs),
                 erases: per(sum.erases),
                 service_us: COSTS.time_us(sum) / self.setting.operations as f64,
-                splits: per(after.upkeep.splits - before.upkeep.splits),
+                splits: per(after.maintenance.splits - before.maintenance.splits),
                 utilisation: space.live_bytes as f64 / (area * f64::from(space.segment_bytes)),
                 area_share: self.area_segments.map_or(0.0, |_| used / area),
                 hot_share: f64::from(space.hot_segments) / used,
@@ -235,7 +235,7 @@ impl Life {
             scheme: self.scheme.name(),
             source,
         };
-        let before = (self.db.figures(), self.flash.work());
+        let before = (self.db.statistics(), self.flash.work());
         match asked {
             Asked::Search(number) => {
                 let found = self.db.get(&self.population.key(number)).map_err(failed)?;
@@ -270,8 +270,8 @@ impl Life {
         }
     }
 
-    fn charged(&self, before: &Figures, work_before: Work) -> Work {
-        let (now, work) = (self.db.figures(), self.flash.work());
+    fn charged(&self, before: &Statistics, work_before: Work) -> Work {
+        let (now, work) = (self.db.statistics(), self.flash.work());
         let reads = work.reads - work_before.reads;
         if self.scheme.is_papers() {
             let bytes = now.segment_written_bytes - before.segment_written_bytes;
@@ -347,11 +347,12 @@ mod tests {
         let mut life = life(Scheme::BtrN);
         let mut alone = 0;
         for _ in 0..500 {
-            let before = life.db.figures().upkeep;
+            let before = life.db.statistics().maintenance;
             let work = life.update().unwrap();
-            let upkeep = life.db.figures().upkeep;
+            let maintenance = life.db.statistics().maintenance;
             assert!(work.reads >= 3 && work.programs >= 1);
-            if (upkeep.splits, upkeep.moved_bytes) == (before.splits, before.moved_bytes) {
+            if (maintenance.splits, maintenance.moved_bytes) == (before.splits, before.moved_bytes)
+            {
                 assert_eq!((work.reads, work.programs), (3, 1));
                 alone += 1;
             }
@@ -363,17 +364,17 @@ mod tests {
     fn what_is_charged_adds_up_to_what_the_flash_did() {
         for scheme in [Scheme::Chctr, Scheme::BtrN, Scheme::Ours] {
             let mut life = life(scheme);
-            let (figures, work) = (life.db.figures(), life.flash.work());
+            let (statistics, work) = (life.db.statistics(), life.flash.work());
             let mut charged = Work::default();
             for _ in 0..3_000 {
                 charged += life.update().unwrap();
             }
-            let (now, done) = (life.db.figures(), life.flash.work());
+            let (now, done) = (life.db.statistics(), life.flash.work());
             let programs = done.programs - work.programs;
             assert_eq!(charged.reads, done.reads - work.reads, "{scheme:?}");
             if scheme.is_papers() {
                 // Besides nodes, the flash holds a log, written in whole pages, and checkpoints.
-                let nodes = now.segment_written_bytes - figures.segment_written_bytes;
+                let nodes = now.segment_written_bytes - statistics.segment_written_bytes;
                 assert_eq!(charged.programs, nodes / BLOCK_BYTES as u64, "{scheme:?}");
                 assert!(charged.programs <= programs, "{scheme:?}");
                 assert!(

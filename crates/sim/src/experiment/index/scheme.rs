@@ -1,7 +1,7 @@
 //! The schemes that are compared. A scheme decides the options of the engine, and which part of its
 //! I/O is charged.
 
-use bimetal_index::{Clusters, Figures, Options, PaperRules};
+use bimetal_index::{Clusters, Options, PaperRules, Statistics};
 use serde::Serialize;
 
 use super::setting::{FIELD_BYTES, FILL_FULL, FILL_NORMAL, Setting};
@@ -94,7 +94,7 @@ impl Scheme {
 
     /// Returns the options of the engine for running, with an area that depends on the counters
     /// after loading.
-    pub(super) fn to_run(self, setting: &Setting, area: Area, loaded: &Figures) -> Options {
+    pub(super) fn to_run(self, setting: &Setting, area: Area, loaded: &Statistics) -> Options {
         let live = loaded.space.live_bytes as f64;
         let (hot, cold) = match (self, area) {
             (Scheme::Chctr, Area::Same) => {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use bimetal_block::layers::mirror::superblock::{History, State, Superblock};
+use bimetal_block::layers::mirror::superblock::{History, SideState, Superblock};
 use bimetal_block::request::{IoResult, Op, Reply, Request};
 use bimetal_block::{BLOCK_BYTES, Device, Flags, IoError};
 use bimetal_rt::{Payload, Rt};
@@ -157,11 +157,11 @@ impl BadSide {
             return;
         };
         match self.plant {
-            Plant::ForgetsActive if superblock.state == State::Active => {
-                superblock.state = State::Clean;
+            Plant::ForgetsActive if superblock.state == SideState::Dirty => {
+                superblock.state = SideState::Clean;
             }
-            Plant::ForgetsRebuild if superblock.state == State::Inconsistent => {
-                superblock.state = State::Clean;
+            Plant::ForgetsRebuild if superblock.state == SideState::Inconsistent => {
+                superblock.state = SideState::Clean;
                 let member = 1 << superblock.place();
                 let mut epochs = superblock.history.epochs().to_vec();
                 for epoch in &mut epochs {

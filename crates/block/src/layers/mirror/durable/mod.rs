@@ -26,7 +26,7 @@ use bimetal_rt::sync::{Event, Semaphore};
 use bimetal_rt::{Payload, Rt};
 
 use self::unflushed::{Change, Unflushed};
-use crate::device::{Device, Figure, FigureVisitor, IoFuture, LocalFuture};
+use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
 use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::range_lock::RangeLock;
@@ -82,7 +82,7 @@ pub(super) struct Durable {
     last_flush: Cell<(u64, Result<(), IoError>)>,
     /// Number of interruptions of the path to the device that have been handled.
     interruptions: Cell<Option<u64>>,
-    written_again_bytes: Cell<u64>,
+    rewritten_bytes: Cell<u64>,
 }
 
 /// Room for the data of a change until the change has ended.
@@ -168,7 +168,7 @@ impl Durable {
             flushes: Cell::new(0),
             last_flush: Cell::new((0, Ok(()))),
             interruptions: Cell::new(below.interruptions()),
-            written_again_bytes: Cell::new(0),
+            rewritten_bytes: Cell::new(0),
             below,
         }
     }
@@ -202,13 +202,13 @@ impl Durable {
     }
 
     /// Reports the statistics of the side that the device belongs to.
-    pub(super) fn figures(&self, part: &str, out: &mut dyn FigureVisitor) {
+    pub(super) fn statistics(&self, part: &str, out: &mut dyn StatisticVisitor) {
         let unflushed_bytes = self.unflushed.borrow().data_bytes() as f64;
-        out.figure(part, "unflushed_bytes", Figure::Gauge(unflushed_bytes));
-        let failures = Figure::Counter(self.failures.get());
-        out.figure(part, "failed_flushes", failures);
-        let again = Figure::Counter(self.written_again_bytes.get());
-        out.figure(part, "written_again_bytes", again);
+        out.statistic(part, "unflushed_bytes", Statistic::Gauge(unflushed_bytes));
+        let failures = Statistic::Counter(self.failures.get());
+        out.statistic(part, "failed_flushes", failures);
+        let again = Statistic::Counter(self.rewritten_bytes.get());
+        out.statistic(part, "rewritten_bytes", again);
     }
 
     fn note_failure(&self, error: IoError) {
@@ -231,7 +231,7 @@ impl Durable {
         }
         let number = self.flushes.get() + 1;
         self.flushes.set(number);
-        let outcome = self.flush_and_mend().await;
+        let outcome = self.flush_and_rewrite().await;
         self.last_flush.set((number, outcome));
         self.moved.notify();
         outcome
@@ -239,7 +239,7 @@ impl Durable {
 
     /// Flushes the device. If that fails, or has failed before, writes again all changes that were
     /// not durable, and flushes the device once more.
-    async fn flush_and_mend(&self) -> Result<(), IoError> {
+    async fn flush_and_rewrite(&self) -> Result<(), IoError> {
         self.note_interruption();
         if self.failure.get().is_none() && self.flush_below().await.is_ok() {
             return Ok(());
@@ -313,8 +313,8 @@ impl Durable {
         let parts = self.unflushed.borrow().suspects_in(&range, failures);
         for (part, change) in parts {
             self.below.submit(change.request(part.clone())).await?;
-            let bytes = self.written_again_bytes.get() + (part.end - part.start);
-            self.written_again_bytes.set(bytes);
+            let bytes = self.rewritten_bytes.get() + (part.end - part.start);
+            self.rewritten_bytes.set(bytes);
             let mut unflushed = self.unflushed.borrow_mut();
             unflushed.note(part, change.begun_after(failures));
         }

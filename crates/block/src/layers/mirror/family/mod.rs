@@ -24,13 +24,13 @@
 //!   members of the newest epoch, whatever their state is. A side whose superblock still has an
 //!   earlier epoch is a source when every epoch after its own has it as a member: the crash came
 //!   before it was told. A side is an older copy of itself, and is made anew, when it lacks changes
-//!   that a peer knows it had ([`Seen::shared_below`]; a clean or idle (`Quiet`) peer says it of
+//!   that a peer knows it had ([`Seen::shared_below`]; a clean or idle (`Idle`) peer says it of
 //!   all sides), when it is clean while a peer has more, or when its current epoch is neither the
 //!   newest nor the one that the table of the side with the newest history names as its last.
 //! - **Sides that may be ahead (T7).** A missing durable member of the newest epoch may have
 //!   acknowledged flushes that the sources lack. So may the true side of which an older copy was
 //!   found: a member that is neither a source nor about to join. No side is ahead of a source that
-//!   has the newest epoch and is clean or idle (`Quiet`). A side that is not durable may be
+//!   has the newest epoch and is clean or idle (`Idle`). A side that is not durable may be
 //!   missing, but not all durable members at once: a flush counts only on durable sides. A damaged
 //!   member may be ahead when it has been complete up to more than the sources are. The only member
 //!   of an epoch starts alone, also after a crash (T6). The operator can [`Force`] the opening.
@@ -100,7 +100,7 @@ mod remembering;
 mod tests;
 
 use super::superblock::{
-    Epoch, History, Remembered, SIDES_MAX, State, Superblock, Table, Uuid, place_in,
+    Epoch, History, Remembered, SIDES_MAX, SideState, Superblock, Table, Uuid, place_in,
 };
 pub use ancestry::{is_past, remember};
 pub use refusal::{Refusal, Split};
@@ -312,7 +312,7 @@ impl Present<'_> {
     fn is_consistent(&self) -> bool {
         let counts = self.current().has_member(self.superblock.place());
         let usable = !self.given_up && !self.seen.damaged;
-        self.superblock.state != State::Inconsistent && counts && usable
+        self.superblock.state != SideState::Inconsistent && counts && usable
     }
 
     /// Returns the sequence number below which all changes that count in the newest epoch were once
@@ -336,16 +336,16 @@ impl Present<'_> {
     fn outdates(&self, sources: &[Present<'_>]) -> bool {
         let (history, table) = (&self.superblock.history, &self.superblock.table);
         let is_later = |side: &Present<'_>| history.next_after(&side.current().id).is_some();
-        let counts = |side: &Present<'_>| side.counts_in(history) && side.is_as_told(table);
+        let counts = |side: &Present<'_>| side.counts_in(history) && side.is_as_acknowledged(table);
         self.seen.damaged && sources.iter().all(|side| is_later(side) && !counts(side))
     }
 
     /// Returns false when the table says that the side last had epochs other than its current one:
     /// the side is then an older copy of itself.
-    fn is_as_told(&self, table: &Table) -> bool {
+    fn is_as_acknowledged(&self, table: &Table) -> bool {
         let listed = place_in(table, &self.superblock.side).and_then(|place| table[place]);
-        let told = listed.map(|listed| listed.told).unwrap_or_default();
-        told.is_unknown() || told.may_be(&self.current().id)
+        let acknowledged = listed.map(|listed| listed.acknowledged).unwrap_or_default();
+        acknowledged.is_unknown() || acknowledged.may_be(&self.current().id)
     }
 
     /// Returns true when the side descends from the other, or is in the same epoch.
@@ -632,20 +632,20 @@ fn sources<'s>(
     let shared = counting.iter().map(Present::shared_below).max();
     let shared = shared.expect("the side with the newest history counts");
     counting.into_iter().partition(|side| {
-        let outrun = side.superblock.state == State::Clean && side.complete_below() < reach;
+        let outrun = side.superblock.state == SideState::Clean && side.complete_below() < reach;
         let is_newest = side.current().id == newest.current().id;
-        let is_as_told = is_newest || side.is_as_told(table);
-        side.complete_below() >= shared && !outrun && is_as_told
+        let is_as_acknowledged = is_newest || side.is_as_acknowledged(table);
+        side.complete_below() >= shared && !outrun && is_as_acknowledged
     })
 }
 
 /// Returns the sequence number from which on changes of the side do not count: the lowest first
 /// change of the epochs that it was not told of.
 fn discard_from(side: &Present<'_>, newest: &History) -> Option<u64> {
-    let told = side.seen.log_epoch?;
+    let acknowledged = side.seen.log_epoch?;
     let after = newest.after(&side.current().id)?;
-    let untold = after.iter().filter(|epoch| epoch.number > told);
-    untold.map(|epoch| epoch.first_change).min()
+    let unacknowledged = after.iter().filter(|epoch| epoch.number > acknowledged);
+    unacknowledged.map(|epoch| epoch.first_change).min()
 }
 
 fn complete_below(sides: &[Present<'_>]) -> u64 {
@@ -701,7 +701,7 @@ fn may_be_ahead(
 /// an entry in that epoch.
 fn is_about_to_join(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> bool {
     let shared = sources.iter().map(Present::shared_below).max().unwrap_or(0);
-    side.superblock.state == State::Inconsistent
+    side.superblock.state == SideState::Inconsistent
         && side.current().id != newest.current().id
         && shared <= newest.current().first_change
 }

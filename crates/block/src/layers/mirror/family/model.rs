@@ -34,7 +34,7 @@ enum Action {
     Change(u8),
     Flush(usize),
     Trim,
-    Quiet(u8),
+    Idle(u8),
     Close(u8),
     Lose(usize, u8),
     Join(usize, u8),
@@ -64,7 +64,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         6 => any::<u8>().prop_map(Action::Change),
         3 => (0..SIDES).prop_map(Action::Flush),
         2 => Just(Action::Trim),
-        1 => dies().prop_map(Action::Quiet),
+        1 => dies().prop_map(Action::Idle),
         2 => dies().prop_map(Action::Close),
         3 => (0..SIDES, dies()).prop_map(|(side, dies)| Action::Lose(side, dies)),
         3 => (0..SIDES, dies()).prop_map(|(side, dies)| Action::Join(side, dies)),
@@ -125,7 +125,7 @@ struct Run {
     table: Table,
     seen: Clock,
     content: Content,
-    quiet: bool,
+    idle: bool,
 }
 
 impl Run {
@@ -170,7 +170,7 @@ impl World {
             began_s: 0,
         };
         let disk = |place| Disk {
-            superblock: superblock(place, SIDES, State::Clean, History::new(first)),
+            superblock: superblock(place, SIDES, SideState::Clean, History::new(first)),
             kept: Content::new(),
             cached: Content::new(),
             log: BTreeSet::new(),
@@ -257,9 +257,9 @@ impl World {
                 self.trim(run);
                 true
             }
-            Action::Quiet(dies) => self.settle(run, State::Quiet, Fuse(dies)),
+            Action::Idle(dies) => self.settle(run, SideState::CleanIdle, Fuse(dies)),
             Action::Close(dies) => {
-                self.settle(run, State::Clean, Fuse(dies));
+                self.settle(run, SideState::Clean, Fuse(dies));
                 false
             }
             Action::Lose(side, dies) => self.lose(run, side, Fuse(dies)),
@@ -270,9 +270,9 @@ impl World {
 
     /// Marks every member active before the first acknowledgement after an idle time.
     fn wake(&mut self, run: &mut Run) {
-        if std::mem::take(&mut run.quiet) {
+        if std::mem::take(&mut run.idle) {
             for &index in &run.members {
-                self.disks[index].superblock.state = State::Active;
+                self.disks[index].superblock.state = SideState::Dirty;
             }
         }
     }
@@ -317,7 +317,7 @@ impl World {
         }
     }
 
-    fn settle(&mut self, run: &mut Run, state: State, mut fuse: Fuse) -> bool {
+    fn settle(&mut self, run: &mut Run, state: SideState, mut fuse: Fuse) -> bool {
         run.members.iter().for_each(|&index| self.store(run, index));
         if run.members.iter().any(|&index| self.durable[index]) {
             self.acknowledge_flush(run);
@@ -329,7 +329,7 @@ impl World {
             self.disks[index].superblock.state = state;
             self.disks[index].superblock.complete_below = run.next();
         }
-        run.quiet = true;
+        run.idle = true;
         true
     }
 
@@ -366,7 +366,7 @@ impl World {
         disk.superblock.complete_below = disk.durable_below().min(first_change);
         disk.superblock.history = run.history.clone();
         disk.superblock.table = run.table;
-        disk.superblock.state = State::Active;
+        disk.superblock.state = SideState::Dirty;
         disk.seen.extend(run.seen.iter().copied());
     }
 
@@ -393,7 +393,7 @@ impl World {
             discard_from: u64::MAX,
         };
         run.behind.insert(side, behind);
-        run.quiet = false;
+        run.idle = false;
         true
     }
 
@@ -403,7 +403,7 @@ impl World {
         };
         let source = run.members[0];
         self.store(run, source);
-        self.disks[side].superblock.state = State::Inconsistent;
+        self.disks[side].superblock.state = SideState::Inconsistent;
         self.disks[side].superblock.history = behind.history(&run.history, side);
         self.disks[side].superblock.table = run.table;
         if fuse.burnt() {
@@ -425,7 +425,7 @@ impl World {
         // The join itself is a change, so that an absent side is not complete.
         let marker = self.draw();
         run.content.insert(run.next(), marker);
-        run.quiet = false;
+        run.idle = false;
         true
     }
 
@@ -492,7 +492,7 @@ impl World {
         }
         if let Some(copy) = self.snapshots[side].clone() {
             self.lose_caches();
-            let whole = |d: &&Disk| d.superblock.state != State::Inconsistent;
+            let whole = |d: &&Disk| d.superblock.state != SideState::Inconsistent;
             let all: Clock = self
                 .disks
                 .iter()
@@ -546,7 +546,7 @@ impl World {
     /// Returns true when a member of the newest epoch was told of no epoch that a history still
     /// has: that many openings in a row died before they told it. It is then unknown whether the
     /// side counted all the while.
-    fn has_untold_member(&self, asked: &[usize]) -> bool {
+    fn has_unacknowledged_member(&self, asked: &[usize]) -> bool {
         let histories = asked
             .iter()
             .map(|&index| &self.disks[index].superblock.history);
@@ -565,7 +565,7 @@ impl World {
         let decided = decide(&self.seen(present), &given_up, force);
         let asked: Vec<usize> = (0..SIDES)
             .filter(|index| present & 1 << index != 0 && Some(*index) != rebuild)
-            .filter(|&index| self.disks[index].superblock.state != State::Inconsistent)
+            .filter(|&index| self.disks[index].superblock.state != SideState::Inconsistent)
             .collect();
         let split = self.is_split(&asked);
         let found_out = matches!(decided, Err(Refusal::SplitBrain { .. }));
@@ -576,7 +576,7 @@ impl World {
             Err(refusal) => {
                 let copies = self.disks.iter().any(|disk| disk.is_old_copy);
                 let all = present == 7 && rebuild.is_none() && !copies;
-                let excused = split || asked.is_empty() || self.has_untold_member(&asked);
+                let excused = split || asked.is_empty() || self.has_unacknowledged_member(&asked);
                 assert!(!all || excused, "refused: {refusal}");
                 return;
             }
@@ -655,7 +655,7 @@ impl World {
             table: plan.table,
             seen: Clock::new(),
             content,
-            quiet: false,
+            idle: false,
         };
         for &index in &run.members {
             run.seen.extend(self.disks[index].seen.iter().copied());

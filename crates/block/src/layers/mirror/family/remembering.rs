@@ -9,8 +9,8 @@ use crate::layers::mirror::superblock::{Remembered, Table, place_in};
 pub(super) fn remembered(consistent: &[Present<'_>], holder: &Present<'_>) -> Remembered {
     let newest = holder.current().id;
     let as_new = consistent.iter().filter(|side| side.current().id == newest);
-    let told_last = as_new.max_by_key(|side| side.superblock.remembered.revision);
-    told_last.unwrap_or(holder).superblock.remembered
+    let last_acknowledged = as_new.max_by_key(|side| side.superblock.remembered.revision);
+    last_acknowledged.unwrap_or(holder).superblock.remembered
 }
 
 /// Returns the configured sides that have left the volume by a command, so that nothing is missing

@@ -4,7 +4,7 @@ mod damaged;
 
 use super::*;
 use crate::layers::mirror::superblock::{
-    BlockDigest, EPOCHS_MAX, Layout, Listed, Remembered, SideFlags, Told,
+    Acknowledged, BlockDigest, EPOCHS_MAX, Listed, Remembered, SideFlags, SideLayout,
 };
 
 const A: usize = 0;
@@ -28,7 +28,12 @@ fn history(epochs: &[Epoch]) -> History {
     History::of(epochs.to_vec()).unwrap()
 }
 
-pub(super) fn superblock(place: usize, sides: usize, state: State, history: History) -> Superblock {
+pub(super) fn superblock(
+    place: usize,
+    sides: usize,
+    state: SideState,
+    history: History,
+) -> Superblock {
     let uuid = |place: usize| [place as u8 + 1; 16];
     let complete_below = history.current().first_change;
     Superblock {
@@ -40,7 +45,7 @@ pub(super) fn superblock(place: usize, sides: usize, state: State, history: Hist
         generation: 1,
         complete_below,
         volume_bytes: 11 << 20,
-        layout: Layout::of_device(64 << 20, None).unwrap(),
+        layout: SideLayout::of_device(64 << 20, None).unwrap(),
         digest: BlockDigest::Xxh3,
         unknown_blocks: 0,
         created_s: 0,
@@ -51,7 +56,7 @@ pub(super) fn superblock(place: usize, sides: usize, state: State, history: Hist
     }
 }
 
-fn side(place: usize, sides: usize, state: State, epochs: &[Epoch]) -> Seen {
+fn side(place: usize, sides: usize, state: SideState, epochs: &[Epoch]) -> Seen {
     let found = superblock(place, sides, state, history(epochs));
     Seen::of(["a", "b", "c"][place], Ok(found))
 }
@@ -96,7 +101,7 @@ fn together() -> Epoch {
 fn the_slow_side_alone_is_refused_until_it_is_known_to_be_complete() {
     let slow = |state, complete_below| at(complete_below, side(B, 2, state, &[together()]));
     let gone = || absent(A, Absence::Missing);
-    let refused = refusal(&[gone(), slow(State::Active, 120)]);
+    let refused = refusal(&[gone(), slow(SideState::Dirty, 120)]);
     let expected = Refusal::FreshestMissing {
         missing: vec!["a".to_owned()],
         older: vec![],
@@ -109,7 +114,7 @@ fn the_slow_side_alone_is_refused_until_it_is_known_to_be_complete() {
     assert!(said.contains("a is not there"), "{said}");
     assert!(said.contains("nothing is known after change 119"), "{said}");
     assert!(said.contains("2020-01-01 00:00:00 UTC"), "{said}");
-    for state in [State::Quiet, State::Clean] {
+    for state in [SideState::CleanIdle, SideState::Clean] {
         let plan = plan(&[gone(), slow(state, 501)]);
         assert_eq!((indices(&plan), plan.missing), (vec![B], vec![A]));
         assert_eq!(
@@ -119,8 +124,8 @@ fn the_slow_side_alone_is_refused_until_it_is_known_to_be_complete() {
         );
         assert_eq!((plan.members, plan.forced), (0b10, None));
     }
-    let fast = at(501, side(A, 2, State::Active, &[together()]));
-    let both = plan(&[fast, slow(State::Active, 120)]);
+    let fast = at(501, side(A, 2, SideState::Dirty, &[together()]));
+    let both = plan(&[fast, slow(SideState::Dirty, 120)]);
     assert_eq!(indices(&both), [A, B]);
     assert_eq!((both.counts_below, both.complete_below), (None, 501));
     assert!(both.behind.is_empty());
@@ -128,7 +133,7 @@ fn the_slow_side_alone_is_refused_until_it_is_known_to_be_complete() {
 
 #[test]
 fn a_forced_opening_gives_the_last_boundary_and_begins_an_epoch_there() {
-    let slow = at(120, side(B, 2, State::Active, &[together()]));
+    let slow = at(120, side(B, 2, SideState::Dirty, &[together()]));
     let seen = [absent(A, Absence::Missing), slow];
     for force in [Force::ReadOnly, Force::Fork] {
         let plan = decide(&seen, &[], Some(force)).unwrap();
@@ -145,8 +150,8 @@ fn a_forced_opening_gives_the_last_boundary_and_begins_an_epoch_there() {
         first_change: 120,
         ..epoch(0, 2, &[B])
     };
-    let alone = at(130, side(B, 2, State::Active, &[together(), fork]));
-    let returned = at(501, side(A, 2, State::Active, &[together()]));
+    let alone = at(130, side(B, 2, SideState::Dirty, &[together(), fork]));
+    let returned = at(501, side(A, 2, SideState::Dirty, &[together()]));
     let plan = plan(&[returned, alone]);
     assert_eq!(indices(&plan), [B]);
     let since = Behind::Since {
@@ -165,9 +170,9 @@ fn changes_count_up_to_the_lowest_first_change_that_followed() {
     };
     let first = epoch(0, 1, &[A, B, C]);
     let seen = [
-        side(A, 3, State::Active, &[first]),
-        side(B, 3, State::Active, &[first, later, fork]),
-        side(C, 3, State::Active, &[first, later]),
+        side(A, 3, SideState::Dirty, &[first]),
+        side(B, 3, SideState::Dirty, &[first, later, fork]),
+        side(C, 3, SideState::Dirty, &[first, later]),
     ];
     let since = |epoch| Behind::Since {
         epoch,
@@ -185,8 +190,11 @@ fn sides_that_each_ran_alone_are_split_whatever_their_numbers_are() {
         epoch(2, 3, &[B]),
         epoch(2, 4, &[B]),
     ];
-    for state in [State::Clean, State::Active, State::Quiet] {
-        let seen = [side(A, 2, State::Clean, &of_a), side(B, 2, state, &of_b)];
+    for state in [SideState::Clean, SideState::Dirty, SideState::CleanIdle] {
+        let seen = [
+            side(A, 2, SideState::Clean, &of_a),
+            side(B, 2, state, &of_b),
+        ];
         for force in [None, Some(Force::ReadOnly), Some(Force::Fork)] {
             let refused = decide(&seen, &[], force).expect_err("split");
             let split = Split {
@@ -204,8 +212,8 @@ fn sides_that_each_ran_alone_are_split_whatever_their_numbers_are() {
     }
     // Once the rebuild has begun, the split is decided.
     let seen = [
-        side(A, 2, State::Active, &of_a),
-        side(B, 2, State::Inconsistent, &of_b),
+        side(A, 2, SideState::Dirty, &of_a),
+        side(B, 2, SideState::Inconsistent, &of_b),
     ];
     let plan = plan(&seen);
     assert_eq!(indices(&plan), [A]);
@@ -218,11 +226,11 @@ fn sides_that_each_ran_alone_are_split_whatever_their_numbers_are() {
 fn what_the_members_have_lost_counts_on_no_other_side() {
     let mut alone = at(
         178,
-        side(A, 2, State::Active, &[together(), epoch(0, 2, &[A])]),
+        side(A, 2, SideState::Dirty, &[together(), epoch(0, 2, &[A])]),
     );
     let superblock = alone.found.as_mut().expect("it has one");
     superblock.complete_below = 160;
-    let late = at(182, side(B, 2, State::Active, &[together()]));
+    let late = at(182, side(B, 2, SideState::Dirty, &[together()]));
     let opened = plan(&[alone, late]);
     // Changes that count beside the other side count without it as well.
     assert_eq!(
@@ -242,7 +250,7 @@ fn what_the_members_have_lost_counts_on_no_other_side() {
 fn what_a_member_has_lost_counts_on_no_side_that_comes_back_later() {
     let mut alone = at(
         178,
-        side(A, 2, State::Active, &[together(), epoch(0, 2, &[A])]),
+        side(A, 2, SideState::Dirty, &[together(), epoch(0, 2, &[A])]),
     );
     alone.found.as_mut().expect("it has one").complete_below = 160;
     let opened = plan(&[alone.clone(), absent(B, Absence::Missing)]);
@@ -252,7 +260,7 @@ fn what_a_member_has_lost_counts_on_no_side_that_comes_back_later() {
     let superblock = alone.found.as_mut().expect("it has one");
     superblock.history.push(began);
     alone.complete_below = 300;
-    let late = at(182, side(B, 2, State::Active, &[together()]));
+    let late = at(182, side(B, 2, SideState::Dirty, &[together()]));
     let since = Behind::Since {
         epoch: 1,
         discard_from: 178,
@@ -263,13 +271,13 @@ fn what_a_member_has_lost_counts_on_no_side_that_comes_back_later() {
 #[test]
 fn the_only_member_of_an_epoch_starts_alone_after_a_crash() {
     let of_a = [together(), epoch(0, 2, &[A])];
-    let alone = at(260, side(A, 2, State::Active, &of_a));
+    let alone = at(260, side(A, 2, SideState::Dirty, &of_a));
     let started = plan(&[alone.clone(), absent(B, Absence::Missing)]);
     assert_eq!((indices(&started), started.missing), (vec![A], vec![B]));
     // The other side may have a change that this one was given and lost.
     assert_eq!(started.counts_below, Some(260), "what is not complete");
-    let stale = side(B, 2, State::Active, &[together()]);
-    let started = plan(&[alone, stale.clone()]);
+    let out_of_sync = side(B, 2, SideState::Dirty, &[together()]);
+    let started = plan(&[alone, out_of_sync.clone()]);
     assert_eq!(indices(&started), [A]);
     let since = Behind::Since {
         epoch: 1,
@@ -277,18 +285,18 @@ fn the_only_member_of_an_epoch_starts_alone_after_a_crash() {
     };
     assert_eq!(started.behind, [(B, since)]);
     // The side that was left behind does not start.
-    let refused = refusal(&[absent(A, Absence::Missing), stale]);
+    let refused = refusal(&[absent(A, Absence::Missing), out_of_sync]);
     assert!(matches!(refused, Refusal::FreshestMissing { .. }));
 }
 
 #[test]
 fn a_member_that_was_not_told_of_the_newest_epoch_is_a_source() {
     let first = epoch(0, 1, &[A, B, C]);
-    let told = [first, epoch(0, 2, &[A, B]), epoch(0, 3, &[A, B])];
+    let acknowledged = [first, epoch(0, 2, &[A, B]), epoch(0, 3, &[A, B])];
     let seen = [
-        side(A, 3, State::Active, &told),
-        side(B, 3, State::Active, &[first]),
-        side(C, 3, State::Active, &[first]),
+        side(A, 3, SideState::Dirty, &acknowledged),
+        side(B, 3, SideState::Dirty, &[first]),
+        side(C, 3, SideState::Dirty, &[first]),
     ];
     let both = plan(&seen);
     assert_eq!((indices(&both), both.members), (vec![A, B], 0b11));
@@ -308,13 +316,13 @@ fn a_member_that_was_not_told_of_the_newest_epoch_is_a_source() {
     assert!(matches!(refusal(&rest), Refusal::FreshestMissing { .. }));
     // Nor does a clean side vouch for an epoch that it was not told of.
     let seen = [
-        side(A, 3, State::Active, &told[..2]),
-        at(200, side(B, 3, State::Clean, &[first])),
+        side(A, 3, SideState::Dirty, &acknowledged[..2]),
+        at(200, side(B, 3, SideState::Clean, &[first])),
         absent(C, Absence::Missing),
     ];
     assert_eq!(indices(&plan(&seen)), [A, B]);
     let mut seen = seen;
-    seen[A] = side(A, 3, State::Active, &[first, epoch(0, 2, &[A, B, C])]);
+    seen[A] = side(A, 3, SideState::Dirty, &[first, epoch(0, 2, &[A, B, C])]);
     assert!(matches!(refusal(&seen), Refusal::FreshestMissing { .. }));
 }
 
@@ -322,13 +330,13 @@ fn a_member_that_was_not_told_of_the_newest_epoch_is_a_source() {
 fn an_inconsistent_side_is_never_a_source() {
     let of_a = [together(), epoch(0, 2, &[A])];
     let joined = [together(), epoch(0, 2, &[A]), epoch(0, 3, &[A, B])];
-    for state in [State::Active, State::Quiet, State::Clean] {
+    for state in [SideState::Dirty, SideState::CleanIdle, SideState::Clean] {
         let mut seen = [
             side(A, 2, state, &joined),
-            side(B, 2, State::Inconsistent, &[together()]),
+            side(B, 2, SideState::Inconsistent, &[together()]),
         ];
         // The join takes a sequence number.
-        let took = u64::from(state != State::Active);
+        let took = u64::from(state != SideState::Dirty);
         seen[A].found.as_mut().unwrap().complete_below += took;
         let plan = plan(&seen);
         // With the other side there, A counts as far as it would without it.
@@ -336,7 +344,7 @@ fn an_inconsistent_side_is_never_a_source() {
         assert_eq!((indices(&plan), plan.counts_below), (vec![A], counts_below));
         // A side that had joined by the time of a quiet or clean state is an older copy.
         let behind = match state {
-            State::Active => Behind::Since {
+            SideState::Dirty => Behind::Since {
                 epoch: 1,
                 discard_from: 200,
             },
@@ -346,7 +354,7 @@ fn an_inconsistent_side_is_never_a_source() {
     }
     let alone = [
         absent(A, Absence::Missing),
-        side(B, 2, State::Inconsistent, &[together()]),
+        side(B, 2, SideState::Inconsistent, &[together()]),
     ];
     for force in [None, Some(Force::Fork)] {
         let refused = decide(&alone, &[], force).expect_err("nothing to open");
@@ -354,9 +362,9 @@ fn an_inconsistent_side_is_never_a_source() {
     }
     // The history with which the side was marked says which changes the side lacks, even if it
     // should have joined.
-    let told = |behind: Behind| {
+    let acknowledged = |behind: Behind| {
         let history = behind.history(&history(&of_a), B);
-        Seen::of("b", Ok(superblock(B, 2, State::Inconsistent, history)))
+        Seen::of("b", Ok(superblock(B, 2, SideState::Inconsistent, history)))
     };
     let since = Behind::Since {
         epoch: 1,
@@ -364,26 +372,29 @@ fn an_inconsistent_side_is_never_a_source() {
     };
     let elsewhere = [together(), epoch(7, 2, &[A])];
     for behind in [since, Behind::Everything] {
-        let own = told(behind)
+        let own = acknowledged(behind)
             .found
             .unwrap()
             .last_epoch()
             .map(|epoch| epoch.number);
         assert_eq!(own, (behind == since).then_some(1));
         for epochs in [&of_a[..], &joined[..]] {
-            let seen = [side(A, 2, State::Active, epochs), told(behind)];
+            let seen = [side(A, 2, SideState::Dirty, epochs), acknowledged(behind)];
             assert_eq!(plan(&seen).behind, [(B, behind)]);
         }
         // The content copied to the side is of a history that was given up.
-        let seen = [side(A, 2, State::Active, &elsewhere), told(behind)];
+        let seen = [
+            side(A, 2, SideState::Dirty, &elsewhere),
+            acknowledged(behind),
+        ];
         assert_eq!(plan(&seen).behind, [(B, Behind::Everything)]);
     }
     // The side's knowledge counts nevertheless: there is a later epoch, and its member is missing.
     let first = epoch(0, 1, &[A, B, C]);
     let seen = [
         absent(A, Absence::Missing),
-        side(B, 3, State::Inconsistent, &[first, epoch(0, 2, &[A])]),
-        side(C, 3, State::Clean, &[first]),
+        side(B, 3, SideState::Inconsistent, &[first, epoch(0, 2, &[A])]),
+        side(C, 3, SideState::Clean, &[first]),
     ];
     assert!(matches!(refusal(&seen), Refusal::FreshestMissing { .. }));
     assert_eq!(
@@ -400,30 +411,33 @@ fn an_older_copy_of_a_side_is_made_anew() {
         seen
     };
     // According to a clean or quiet peer, every member had all changes.
-    for state in [State::Clean, State::Quiet] {
+    for state in [SideState::Clean, SideState::CleanIdle] {
         let mut whole = side(A, 2, state, &[together()]);
         whole.found.as_mut().unwrap().complete_below = 500;
-        for copy in [State::Clean, State::Active, State::Quiet] {
+        for copy in [SideState::Clean, SideState::Dirty, SideState::CleanIdle] {
             let plan = plan(&[whole.clone(), older(copy, 499)]);
             assert_eq!(indices(&plan), [A], "{state:?} {copy:?}");
             assert_eq!(plan.behind, [(B, Behind::Everything)]);
         }
-        assert_eq!(indices(&plan(&[whole, older(State::Active, 500)])), [A, B]);
+        assert_eq!(
+            indices(&plan(&[whole, older(SideState::Dirty, 500)])),
+            [A, B]
+        );
     }
     // The log of an active peer knows which changes all members had. The true side may be ahead of
     // that peer.
-    let mut active = at(500, side(A, 2, State::Active, &[together()]));
+    let mut active = at(500, side(A, 2, SideState::Dirty, &[together()]));
     active.shared_below = 300;
     assert_eq!(
-        indices(&plan(&[active.clone(), older(State::Active, 300)])),
+        indices(&plan(&[active.clone(), older(SideState::Dirty, 300)])),
         [A, B]
     );
-    let refused = refusal(&[active.clone(), older(State::Active, 299)]);
+    let refused = refusal(&[active.clone(), older(SideState::Dirty, 299)]);
     let said = refused.to_string();
     assert!(said.contains("b is there as an older copy"), "{said}");
     // A clean side is ahead of no other: had there been more changes, it would have been marked.
     active.shared_below = 0;
-    let seen = [active, older(State::Clean, 499)];
+    let seen = [active, older(SideState::Clean, 499)];
     assert!(matches!(refusal(&seen), Refusal::FreshestMissing { .. }));
     let plan = decide(&seen, &["b".to_owned()], None).unwrap();
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
@@ -435,7 +449,7 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     let [left, joined, newest] = [epoch(0, 2, &[A]), epoch(0, 3, &[A, B]), epoch(0, 4, &[A])];
     let of = |epochs: &[Epoch], state| {
         let seen = [
-            side(A, 2, State::Active, epochs),
+            side(A, 2, SideState::Dirty, epochs),
             side(B, 2, state, &[together()]),
         ];
         plan(&seen).behind
@@ -444,15 +458,15 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
         epoch: 1,
         discard_from: 200,
     };
-    assert_eq!(of(&[together(), left], State::Clean), [(B, since)]);
+    assert_eq!(of(&[together(), left], SideState::Clean), [(B, since)]);
     let all = [together(), left, joined, newest];
-    for state in [State::Clean, State::Active, State::Inconsistent] {
+    for state in [SideState::Clean, SideState::Dirty, SideState::Inconsistent] {
         assert_eq!(of(&all, state), [(B, Behind::Everything)]);
     }
     // The crash came when the side was about to join; or so it seems, until a log says more.
     let mut seen = [
-        side(A, 2, State::Active, &all[..3]),
-        side(B, 2, State::Inconsistent, &all[..1]),
+        side(A, 2, SideState::Dirty, &all[..3]),
+        side(B, 2, SideState::Inconsistent, &all[..1]),
     ];
     assert_eq!(plan(&seen).behind, [(B, since)]);
     seen[A].complete_below = 301;
@@ -466,7 +480,7 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     assert_eq!(forced.behind, [(B, Behind::Everything)]);
     // A side is marked before anything is copied to it, so this one had been a member before.
     seen[A].shared_below = 0;
-    seen[B] = side(B, 2, State::Active, &all[..1]);
+    seen[B] = side(B, 2, SideState::Dirty, &all[..1]);
     assert!(
         refusal(&seen)
             .to_string()
@@ -476,7 +490,7 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
 
 #[test]
 fn sides_that_are_not_durable_may_be_missing_but_not_the_durable_ones() {
-    let active = |place| side(place, 2, State::Active, &[together()]);
+    let active = |place| side(place, 2, SideState::Dirty, &[together()]);
     for why in [
         Absence::Missing,
         Absence::NoVolume,
@@ -486,7 +500,7 @@ fn sides_that_are_not_durable_may_be_missing_but_not_the_durable_ones() {
         assert_eq!((indices(&started), started.missing), (vec![A], vec![B]));
         assert_eq!(started.counts_below, Some(100));
     }
-    for state in [State::Clean, State::Quiet, State::Active] {
+    for state in [SideState::Clean, SideState::CleanIdle, SideState::Dirty] {
         let left = not_durable(side(B, 2, state, &[together()]));
         let refused = refusal(&[absent(A, Absence::Missing), left]);
         assert!(
@@ -494,14 +508,19 @@ fn sides_that_are_not_durable_may_be_missing_but_not_the_durable_ones() {
             "{state:?}"
         );
     }
-    let alone = not_durable(side(B, 2, State::Active, &[together(), epoch(0, 2, &[B])]));
+    let alone = not_durable(side(
+        B,
+        2,
+        SideState::Dirty,
+        &[together(), epoch(0, 2, &[B])],
+    ));
     assert_eq!(indices(&plan(&[absent(A, Absence::Missing), alone])), [B]);
 }
 
 #[test]
 fn what_does_not_belong_together_is_refused() {
-    let a = || side(A, 2, State::Clean, &[together()]);
-    let b = || side(B, 2, State::Clean, &[together()]);
+    let a = || side(A, 2, SideState::Clean, &[together()]);
+    let b = || side(B, 2, SideState::Clean, &[together()]);
     let mut foreign = b();
     foreign.found.as_mut().unwrap().volume = [0xdd; 16];
     assert!(matches!(refusal(&[a(), foreign]), Refusal::Foreign { .. }));
@@ -546,7 +565,7 @@ fn what_does_not_belong_together_is_refused() {
 #[test]
 fn a_side_without_a_superblock_can_be_given_up() {
     let given_up = ["b".to_owned()];
-    for state in [State::Clean, State::Active] {
+    for state in [SideState::Clean, SideState::Dirty] {
         let whole = at(130, side(A, 2, state, &[together()]));
         let seen = [whole, absent(B, Absence::NoVolume)];
         // The device is not made a side without a request, and its side may have been ahead like
@@ -554,7 +573,7 @@ fn a_side_without_a_superblock_can_be_given_up() {
         let missing = [seen[0].clone(), absent(B, Absence::Missing)];
         let decided = |seen: &[Seen]| decide(seen, &[], None);
         assert_eq!(decided(&seen), decided(&missing));
-        assert_eq!(decided(&seen).is_ok(), state == State::Clean);
+        assert_eq!(decided(&seen).is_ok(), state == SideState::Clean);
         let plan = decide(&seen, &given_up, None).unwrap();
         assert_eq!((indices(&plan), &plan.made[..]), (vec![A], &[(B, B)][..]));
         assert_eq!(plan.counts_below, Some(130), "what only it had is lost");
@@ -566,10 +585,10 @@ fn an_epoch_that_nobody_remembers_is_not_taken_for_an_ancestor() {
     let mut long = history(&[together()]);
     (2..=EPOCHS_MAX as u64).for_each(|number| long.push(epoch(0, number, &[A])));
     let seen = |long: &History| {
-        let newest = superblock(A, 2, State::Active, long.clone());
+        let newest = superblock(A, 2, SideState::Dirty, long.clone());
         [
             Seen::of("a", Ok(newest)),
-            side(B, 2, State::Active, &[together()]),
+            side(B, 2, SideState::Dirty, &[together()]),
         ]
     };
     let known = plan(&seen(&long));
@@ -590,11 +609,11 @@ fn an_epoch_that_nobody_remembers_is_not_taken_for_an_ancestor() {
 
 /// Side A went on alone for more epochs than a history holds; its table has the given record of
 /// side B.
-fn long_after(told: Told) -> Seen {
+fn long_after(acknowledged: Acknowledged) -> Seen {
     let mut long = history(&[together()]);
     (2..=EPOCHS_MAX as u64 + 5).for_each(|number| long.push(epoch(0, number, &[A])));
-    let mut newest = superblock(A, 2, State::Active, long);
-    newest.table[B].as_mut().unwrap().told = told;
+    let mut newest = superblock(A, 2, SideState::Dirty, long);
+    newest.table[B].as_mut().unwrap().acknowledged = acknowledged;
     Seen::of("a", Ok(newest))
 }
 
@@ -603,10 +622,10 @@ fn an_epoch_that_the_table_names_for_a_side_is_an_ancestor() {
     let first = together();
     let second = epoch(0, 2, &[A, B]);
     // The side failed while it was told of the second epoch.
-    let told = Told::one_of(Some(first.id), Some(second.id));
-    let newest = long_after(told);
+    let acknowledged = Acknowledged::one_of(Some(first.id), Some(second.id));
+    let newest = long_after(acknowledged);
     for epochs in [&[first][..], &[first, second]] {
-        for state in [State::Active, State::Quiet, State::Clean] {
+        for state in [SideState::Dirty, SideState::CleanIdle, SideState::Clean] {
             let left = at(9_999, side(B, 2, state, epochs));
             let plan = plan(&[newest.clone(), left]);
             assert_eq!(indices(&plan), [A]);
@@ -616,7 +635,7 @@ fn an_epoch_that_the_table_names_for_a_side_is_an_ancestor() {
     // Started alone, the side is refused as always.
     let alone = [
         absent(A, Absence::Missing),
-        side(B, 2, State::Active, &[first]),
+        side(B, 2, SideState::Dirty, &[first]),
     ];
     assert!(matches!(refusal(&alone), Refusal::FreshestMissing { .. }));
 }
@@ -624,35 +643,38 @@ fn an_epoch_that_the_table_names_for_a_side_is_an_ancestor() {
 #[test]
 fn what_the_table_names_is_that_epoch_of_that_side_and_nothing_else() {
     let first = together();
-    let newest = || long_after(Told::one_of(Some(first.id), None));
+    let newest = || long_after(Acknowledged::one_of(Some(first.id), None));
     let too_old = |seen: &[Seen]| matches!(refusal(seen), Refusal::HistoryTooOld { .. });
     // The side ran alone since, forced.
-    let alone = side(B, 2, State::Active, &[first, epoch(7, 2, &[B])]);
+    let alone = side(B, 2, SideState::Dirty, &[first, epoch(7, 2, &[B])]);
     assert!(too_old(&[newest(), alone]));
     // The side ran alone for so long that its epoch cannot be older than the remembered ones.
     let mut far = history(&[first]);
     (2..=EPOCHS_MAX as u64 + 9).for_each(|number| far.push(epoch(7, number, &[B])));
-    let far = Seen::of("b", Ok(superblock(B, 2, State::Active, far)));
+    let far = Seen::of("b", Ok(superblock(B, 2, SideState::Dirty, far)));
     assert!(matches!(
         refusal(&[newest(), far]),
         Refusal::SplitBrain { .. }
     ));
     // The side is an older copy, of an epoch before the one that the side had.
     let second = epoch(0, 2, &[A, B]);
-    let later = long_after(Told::one_of(Some(second.id), Some(second.id)));
-    assert!(too_old(&[later, side(B, 2, State::Active, &[first])]));
+    let later = long_after(Acknowledged::one_of(Some(second.id), Some(second.id)));
+    assert!(too_old(&[later, side(B, 2, SideState::Dirty, &[first])]));
     // A new side has the place, and the old side comes back: it has left the volume.
     let mut replaced = newest();
     let table = &mut replaced.found.as_mut().unwrap().table;
     table[B].as_mut().unwrap().side = [9; 16];
-    assert!(too_old(&[replaced, side(B, 2, State::Active, &[first])]));
+    assert!(too_old(&[replaced, side(B, 2, SideState::Dirty, &[first])]));
     // No epoch is known, and an identity of zeroes is no exception.
     let nameless = Epoch {
         id: [0; 16],
         ..first
     };
-    let unknown = long_after(Told::default());
-    assert!(too_old(&[unknown, side(B, 2, State::Active, &[nameless])]));
+    let unknown = long_after(Acknowledged::default());
+    assert!(too_old(&[
+        unknown,
+        side(B, 2, SideState::Dirty, &[nameless])
+    ]));
 }
 
 #[test]
@@ -660,23 +682,29 @@ fn the_newest_history_has_the_table_that_decides() {
     let first = epoch(0, 1, &[A, B, C]);
     let mut long = history(&[first, epoch(0, 2, &[A, B])]);
     (3..=EPOCHS_MAX as u64 + 5).for_each(|number| long.push(epoch(0, number, &[A])));
-    let tables = |by_a: Told, by_b: Told| {
-        let mut newest = superblock(A, 3, State::Active, long.clone());
-        newest.table[C].as_mut().unwrap().told = by_a;
-        newest.table[B].as_mut().unwrap().told = Told::one_of(Some(epoch(0, 2, &[]).id), None);
-        let mut left = superblock(B, 3, State::Active, history(&[first, epoch(0, 2, &[A, B])]));
-        left.table[C].as_mut().unwrap().told = by_b;
-        let oldest = side(C, 3, State::Active, &[first]);
+    let tables = |by_a: Acknowledged, by_b: Acknowledged| {
+        let mut newest = superblock(A, 3, SideState::Dirty, long.clone());
+        newest.table[C].as_mut().unwrap().acknowledged = by_a;
+        newest.table[B].as_mut().unwrap().acknowledged =
+            Acknowledged::one_of(Some(epoch(0, 2, &[]).id), None);
+        let mut left = superblock(
+            B,
+            3,
+            SideState::Dirty,
+            history(&[first, epoch(0, 2, &[A, B])]),
+        );
+        left.table[C].as_mut().unwrap().acknowledged = by_b;
+        let oldest = side(C, 3, SideState::Dirty, &[first]);
         [Seen::of("a", Ok(newest)), Seen::of("b", Ok(left)), oldest]
     };
-    let told = Told::one_of(Some(first.id), None);
-    let opened = plan(&tables(told, Told::default()));
+    let acknowledged = Acknowledged::one_of(Some(first.id), None);
+    let opened = plan(&tables(acknowledged, Acknowledged::default()));
     let everything = [(B, Behind::Everything), (C, Behind::Everything)];
     assert_eq!(
         (indices(&opened), &opened.behind[..]),
         (vec![A], &everything[..])
     );
-    let refused = refusal(&tables(Told::default(), told));
+    let refused = refusal(&tables(Acknowledged::default(), acknowledged));
     assert!(matches!(refused, Refusal::HistoryTooOld { side, .. } if side == "c"));
 }
 
@@ -693,12 +721,12 @@ fn remembered(members: &[&[usize]], mut table: Table, found: Option<(Uuid, Uuid)
 
 #[test]
 fn the_table_says_what_each_side_was_told_last() {
-    let blank = || superblock(A, 2, State::Active, history(&[together()])).table;
+    let blank = || superblock(A, 2, SideState::Dirty, history(&[together()])).table;
     let id = |number| epoch(0, number, &[]).id;
     let may_be = |table: Table| {
-        let told = table[B].unwrap().told;
+        let acknowledged = table[B].unwrap().acknowledged;
         (1..=5)
-            .filter(|number| told.may_be(&id(*number)))
+            .filter(|number| acknowledged.may_be(&id(*number)))
             .collect::<Vec<u64>>()
     };
     let (both, one): (&[usize], &[usize]) = (&[A, B], &[A]);

@@ -14,7 +14,7 @@ use super::making::{
 };
 use crate::error::{IoError, OpenError};
 use crate::layers::mirror::store;
-use crate::layers::mirror::superblock::{Candidate, Epoch, FIRST_CHANGE, History, Layout};
+use crate::layers::mirror::superblock::{Candidate, Epoch, FIRST_CHANGE, History, SideLayout};
 use crate::request::BLOCK_BYTES;
 
 /// Prepares sides that have been found fit, with these layouts, for a volume with the content of
@@ -27,7 +27,7 @@ pub(super) async fn adopt(
     rt: &Rt,
     name: &str,
     sides: &[Candidate],
-    layouts: &[Layout],
+    layouts: &[SideLayout],
     kept: usize,
     formatting: &Formatting,
 ) -> Result<Formatted, OpenError> {

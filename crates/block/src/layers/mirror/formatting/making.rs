@@ -10,8 +10,8 @@ use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::family::Behind;
 use crate::layers::mirror::store;
 use crate::layers::mirror::superblock::{
-    Asked, Candidate, Epoch, FIRST_CHANGE, History, Layout, Listed, Remembered, SIDES_MAX,
-    SideFlags, State, Superblock, Uuid, device_bytes_for, show_uuid,
+    Asked, Candidate, Epoch, FIRST_CHANGE, History, Listed, Remembered, SIDES_MAX, SideFlags,
+    SideLayout, SideState, Superblock, Uuid, device_bytes_for, show_uuid,
 };
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 use crate::units::show_size;
@@ -83,7 +83,7 @@ pub(super) fn described(sides: &[Candidate], superblocks: &[Superblock]) -> Form
 pub(super) fn first_superblocks(
     rt: &Rt,
     name: &str,
-    layouts: &[Layout],
+    layouts: &[SideLayout],
 ) -> Result<Vec<Superblock>, OpenError> {
     let random = || {
         rt.random_uuid()
@@ -104,11 +104,11 @@ pub(super) fn first_superblocks(
         members: u32::MAX >> (32 - layouts.len()),
         began_s: now_s,
     });
-    let of_side = |(layout, listed): (&Layout, &Option<Listed>)| Superblock {
+    let of_side = |(layout, listed): (&SideLayout, &Option<Listed>)| Superblock {
         volume,
         side: listed.expect("every side has its place").side,
         table,
-        state: State::Clean,
+        state: SideState::Clean,
         flags: SideFlags::default(),
         generation: 1,
         complete_below: FIRST_CHANGE,
@@ -145,7 +145,7 @@ impl NewSide {
         side: &Candidate,
         volume_bytes: u64,
         overwrite: bool,
-    ) -> Result<Layout, OpenError> {
+    ) -> Result<SideLayout, OpenError> {
         let formatting = Formatting {
             force: overwrite,
             log_bytes: self.asked.log_bytes,
@@ -178,7 +178,7 @@ pub(in crate::layers::mirror) async fn make_side(
     let no_checksums = template.flags.no_checksums;
     let superblock = Superblock {
         side: template.table[place].expect("the side is listed").side,
-        state: State::Inconsistent,
+        state: SideState::Inconsistent,
         flags: SideFlags {
             not_durable: new.not_durable,
             no_checksums,
@@ -206,7 +206,7 @@ pub(in crate::layers::mirror) async fn make_side(
 /// Refuses a side that has too little room for a volume.
 pub(super) fn check_room(
     side: &Candidate,
-    layout: &Layout,
+    layout: &SideLayout,
     volume_bytes: u64,
     asked: Asked,
 ) -> Result<(), OpenError> {
@@ -241,12 +241,12 @@ pub(super) async fn clear(device: &dyn Device, start: u64, len: u64) -> Result<(
 pub(super) async fn check_formattable(
     side: &Candidate,
     formatting: &Formatting,
-) -> Result<Layout, OpenError> {
+) -> Result<SideLayout, OpenError> {
     let geometry = side.device.geometry();
     if !geometry.writable {
         return Err(side.error("is read-only"));
     }
-    let layout = Layout::of(geometry, formatting.asked());
+    let layout = SideLayout::of(geometry, formatting.asked());
     let layout = layout.map_err(|error| side.error(&error.to_string()))?;
     let has_content = geometry.content_offset_bytes.is_some();
     let adopted = formatting.adopt.as_ref() == Some(&side.name);

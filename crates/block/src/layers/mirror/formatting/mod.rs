@@ -13,7 +13,7 @@ use bimetal_rt::Rt;
 
 use self::making::{check_formattable, clear, described, first_superblocks};
 use super::store;
-use super::superblock::{Candidate, Layout, SIDES_MAX};
+use super::superblock::{Candidate, SIDES_MAX, SideLayout};
 use crate::error::OpenError;
 
 pub use self::making::{Formatted, Formatting};
@@ -74,7 +74,7 @@ pub async fn format(
 pub async fn check_fit(
     sides: &[Candidate],
     formatting: &Formatting,
-) -> Result<Vec<Layout>, OpenError> {
+) -> Result<Vec<SideLayout>, OpenError> {
     adopting::kept_side(sides, formatting)?;
     let mut layouts = Vec::new();
     for side in sides {

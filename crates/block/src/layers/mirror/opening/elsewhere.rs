@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 
 use super::SideToOpen;
 use crate::device::Device;
-use crate::layers::mirror::superblock::{Candidate, State, Superblock, Uuid};
-use crate::layers::mirror::way::Way;
+use crate::layers::mirror::device_path::DevicePath;
+use crate::layers::mirror::superblock::{Candidate, SideState, Superblock, Uuid};
 
 /// Returns the sides that are on none of these devices, and that an unfinished operation of the
 /// volume concerns. The opening decides whether the volume may be opened, with or without them.
@@ -21,12 +21,12 @@ pub async fn sides_elsewhere(rt: &Rt, sides: &[SideToOpen]) -> Vec<Uuid> {
     let found: Vec<Superblock> = join_all(looks).await.into_iter().flatten().collect();
     let heard = found
         .iter()
-        .filter(|side| side.state != State::Inconsistent);
-    let told = |side: &&Superblock| {
+        .filter(|side| side.state != SideState::Inconsistent);
+    let acknowledged = |side: &&Superblock| {
         let epoch = side.history.current().number;
         (epoch, side.remembered.revision)
     };
-    let Some(newest) = heard.max_by_key(told) else {
+    let Some(newest) = heard.max_by_key(acknowledged) else {
         return Vec::new();
     };
     let is_here = |side: &Uuid| found.iter().any(|here| here.side == *side);
@@ -47,10 +47,10 @@ pub async fn holds_side(rt: &Rt, device: &Rc<dyn Device>, side: &Uuid) -> bool {
 /// Reads the superblock on a device. Returns `None` when the device does not answer in the time of
 /// an opening, or the superblock is invalid: the side counts as absent then.
 async fn superblock_on(rt: &Rt, device: &Rc<dyn Device>) -> Option<Superblock> {
-    let way = Way::new(rt, Rc::clone(device), &Rc::new(Cell::new(true)));
+    let device_path = DevicePath::new(rt, Rc::clone(device), &Rc::new(Cell::new(true)));
     let candidate = Candidate {
         name: String::new(),
-        device: way,
+        device: device_path,
     };
     candidate.superblock().await.ok().flatten()
 }

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::lacking::{Lacked, lacked, most_complete, newest_of, regions_lacked};
-use super::{Attempt, Looked, Made, Setback, store_of, superblock_of};
+use super::{Attempt, Inspected, Made, Setback, store_of, superblock_of};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::family::Plan;
@@ -34,14 +34,14 @@ impl Attempt<'_> {
     /// `kept_from` was recorded can lack that much.
     pub(super) async fn weigh(
         &self,
-        looked: &[Looked],
+        inspected: &[Inspected],
         plan: &mut Plan,
     ) -> Result<Vec<Lacking>, Setback> {
         let sources = plan.sources.clone();
-        let truth = most_complete(looked, &sources);
+        let truth = most_complete(inspected, &sources);
         let (mut all, mut left_out) = (Vec::new(), Vec::new());
         for &side in &sources {
-            match self.lacked_by(looked, &sources, side).await? {
+            match self.lacked_by(inspected, &sources, side).await? {
                 Some(lacks) => all.push(Lacking { side, lacks }),
                 None if side == truth => unreachable!("the plan was cut to what its log can take"),
                 None => left_out.push(side),
@@ -49,7 +49,7 @@ impl Attempt<'_> {
         }
         plan.sources.retain(|side| !left_out.contains(side));
         for side in left_out {
-            plan.leave_out(side, superblock_of(looked, side));
+            plan.leave_out(side, superblock_of(inspected, side));
         }
         Ok(all)
     }
@@ -57,36 +57,36 @@ impl Attempt<'_> {
     /// Returns what a source lacks; `None` when that does not fit into its log.
     async fn lacked_by(
         &self,
-        looked: &[Looked],
+        inspected: &[Inspected],
         sources: &[usize],
         side: usize,
     ) -> Result<Option<Lacked>, Setback> {
-        let store = store_of(looked, side);
-        let regions = regions_lacked(looked, sources, side);
+        let store = store_of(inspected, side);
+        let regions = regions_lacked(inspected, sources, side);
         let (_, log_bytes) = store.log_bytes();
         if regions.bytes() > log_bytes.max(COMPARED_BYTES_MIN) {
             return Ok(None);
         }
-        let truth = most_complete(looked, sources);
-        let differing = self.differing(looked, (truth, side), &regions).await?;
-        let lacks = lacked(looked, sources, side, &differing);
-        if takes(looked, side, &lacks) {
+        let truth = most_complete(inspected, sources);
+        let differing = self.differing(inspected, (truth, side), &regions).await?;
+        let lacks = lacked(inspected, sources, side, &differing);
+        if takes(inspected, side, &lacks) {
             return Ok(Some(lacks));
         }
-        if !self.has_nothing_alone(looked, sources, side) {
+        if !self.has_nothing_alone(inspected, sources, side) {
             return Ok(None);
         }
         store.forget_from(store.complete());
-        let lacks = lacked(looked, sources, side, &differing);
-        Ok(takes(looked, side, &lacks).then_some(lacks))
+        let lacks = lacked(inspected, sources, side, &differing);
+        Ok(takes(inspected, side, &lacks).then_some(lacks))
     }
 
     /// Returns true when other sources have in their logs all changes that a side has before their
     /// turn, or newer ones of the same places.
-    fn has_nothing_alone(&self, looked: &[Looked], sources: &[usize], side: usize) -> bool {
-        let store = store_of(looked, side);
+    fn has_nothing_alone(&self, inspected: &[Inspected], sources: &[usize], side: usize) -> bool {
+        let store = store_of(inspected, side);
         let others: Vec<usize> = sources.iter().copied().filter(|&s| s != side).collect();
-        let newest = newest_of(looked, &others);
+        let newest = newest_of(inspected, &others);
         let own = store.changes_from(store.complete()).into_iter();
         own.into_iter().all(|(range, number)| {
             let mut position = range.start;
@@ -103,7 +103,7 @@ impl Attempt<'_> {
     /// block that cannot be read on either of them counts as different.
     async fn differing(
         &self,
-        looked: &[Looked],
+        inspected: &[Inspected],
         (truth, side): (usize, usize),
         regions: &RangeSet,
     ) -> Result<RangeSet, Setback> {
@@ -111,8 +111,8 @@ impl Attempt<'_> {
         for region in regions.iter() {
             for start in region.clone().step_by(PIECE_BYTES as usize) {
                 let piece = start..region.end.min(start + PIECE_BYTES);
-                let theirs = self.content_to_compare(looked, truth, &piece).await?;
-                let own = self.content_to_compare(looked, side, &piece).await?;
+                let theirs = self.content_to_compare(inspected, truth, &piece).await?;
+                let own = self.content_to_compare(inspected, side, &piece).await?;
                 let (Some(theirs), Some(own)) = (theirs, own) else {
                     differing.insert(piece);
                     continue;
@@ -132,11 +132,11 @@ impl Attempt<'_> {
 
     async fn content_to_compare(
         &self,
-        looked: &[Looked],
+        inspected: &[Inspected],
         side: usize,
         piece: &Range<u64>,
     ) -> Result<Option<Vec<u8>>, Setback> {
-        let read = store_of(looked, side).read(piece.clone(), Origin::NONE);
+        let read = store_of(inspected, side).read(piece.clone(), Origin::NONE);
         match read.await {
             Ok(reply) => Ok(Some(reply.into_data().to_vec())),
             Err(IoError::Corrupt) => Ok(None),
@@ -150,45 +150,45 @@ impl Attempt<'_> {
     /// that it lacks.
     pub(super) async fn make_equal(
         &self,
-        looked: &[Looked],
+        inspected: &[Inspected],
         plan: &Plan,
         mut lacking: Vec<Lacking>,
         made: &mut Made,
     ) -> Result<(), Setback> {
         for &side in &plan.sources {
-            let store = store_of(looked, side);
+            let store = store_of(inspected, side);
             // The changes copied to the side belong to the past of the newest epoch, and count.
             store.set_epoch(plan.newest.current().number);
             self.on_side(side, store.flush_what_was_found()).await?;
         }
-        self.release(looked, plan);
-        lacking.sort_by_key(|of| store_of(looked, of.side).complete());
+        self.release(inspected, plan);
+        lacking.sort_by_key(|of| store_of(inspected, of.side).complete());
         for Lacking { side, lacks } in lacking {
-            let store = store_of(looked, side);
+            let store = store_of(inspected, side);
             self.on_side(side, store.begin()).await?;
-            let missing = self.give(looked, side, lacks).await?;
-            made.stale[side].extend(missing);
+            let missing = self.give(inspected, side, lacks).await?;
+            made.out_of_sync[side].extend(missing);
             self.on_side(side, store.become_complete(made.next_number))
                 .await?;
-            self.release(looked, plan);
+            self.release(inspected, plan);
         }
         Ok(())
     }
 
     /// Tells each source which changes the others have, so that its log drops these and no others.
-    fn release(&self, looked: &[Looked], plan: &Plan) {
+    fn release(&self, inspected: &[Inspected], plan: &Plan) {
         let listed = plan.table.iter().flatten().count();
         let missing = plan.sources.len() < listed || !plan.made.is_empty();
         for &side in &plan.sources {
             let others = plan.sources.iter().filter(|&&other| other != side);
-            let durable = others.map(|&other| store_of(looked, other).complete_durable());
-            store_of(looked, side).release(durable.min().unwrap_or(u64::MAX), missing);
+            let durable = others.map(|&other| store_of(inspected, other).complete_durable());
+            store_of(inspected, side).release(durable.min().unwrap_or(u64::MAX), missing);
         }
     }
 }
 
 /// Returns true when the changes that a side lacks fit into its log.
-pub(super) fn takes(looked: &[Looked], side: usize, lacks: &Lacked) -> bool {
+pub(super) fn takes(inspected: &[Inspected], side: usize, lacks: &Lacked) -> bool {
     let bytes = lacks.iter().map(|(range, _)| range.end - range.start).sum();
-    store_of(looked, side).takes(bytes, lacks.len() as u64)
+    store_of(inspected, side).takes(bytes, lacks.len() as u64)
 }

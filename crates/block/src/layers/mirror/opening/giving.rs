@@ -9,7 +9,7 @@ use std::time::Duration;
 use bimetal_rt::Payload;
 
 use super::lacking::{Lacked, Newest, pieces};
-use super::{Attempt, Looked, OpeningProgress, OpeningStep, Setback, store_of};
+use super::{Attempt, Inspected, OpeningProgress, OpeningStep, Setback, store_of};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::store::{Append, Outcome, all_stored};
@@ -25,18 +25,18 @@ impl Attempt<'_> {
     /// this returns. Returns the ranges whose content no side has any more.
     pub(super) async fn give(
         &self,
-        looked: &[Looked],
+        inspected: &[Inspected],
         index: usize,
         lacks: Lacked,
     ) -> Result<Vec<Range<u64>>, Setback> {
-        let store = store_of(looked, index);
+        let store = store_of(inspected, index);
         let (mut outcomes, mut missing) = (Vec::new(), Vec::new());
         let any = !lacks.is_empty();
         let lacked_bytes = lacks.iter().map(|(range, _)| range.end - range.start).sum();
         let mut given_bytes = 0;
         for (piece, newest) in lacks.into_iter().flat_map(pieces) {
             let piece_bytes = piece.end - piece.start;
-            let appends = self.appends_of(looked, index, piece, newest).await?;
+            let appends = self.appends_of(inspected, index, piece, newest).await?;
             let lost = appends.iter().filter(|append| append.is_lost());
             missing.extend(lost.map(|append| append.range()));
             // Without checksums, the home has no place to record that content is lost.
@@ -62,8 +62,8 @@ impl Attempt<'_> {
         let Some(progress) = self.options.progress else {
             return;
         };
-        if now.since(self.told_at.get()) >= TELL_EVERY {
-            self.told_at.set(now);
+        if now.since(self.acknowledged_at.get()) >= TELL_EVERY {
+            self.acknowledged_at.set(now);
             let side = self.sides[index].name.clone();
             progress(&OpeningProgress {
                 side,
@@ -83,18 +83,20 @@ impl Attempt<'_> {
     /// read.
     async fn appends_of(
         &self,
-        looked: &[Looked],
+        inspected: &[Inspected],
         index: usize,
         piece: Range<u64>,
         newest: Newest,
     ) -> Result<Vec<Append>, Setback> {
-        if let Some(data) = self.content(looked, newest.side, &piece).await? {
+        if let Some(data) = self.content(inspected, newest.side, &piece).await? {
             return Ok(vec![Append::of(piece, data, newest.number)]);
         }
         let mut appends = Vec::new();
         for start in piece.step_by(BLOCK_BYTES as usize) {
             let block = start..start + BLOCK_BYTES;
-            let data = self.content_of_block(looked, index, &block, newest).await?;
+            let data = self
+                .content_of_block(inspected, index, &block, newest)
+                .await?;
             appends.push(match data {
                 Some(data) => Append::of(block, data, newest.number),
                 None => Append::lost(block, newest.number),
@@ -107,20 +109,20 @@ impl Attempt<'_> {
     /// the same change of it; `None` when it is corrupt on all of them.
     async fn content_of_block(
         &self,
-        looked: &[Looked],
+        inspected: &[Inspected],
         index: usize,
         block: &Range<u64>,
         newest: Newest,
     ) -> Result<Option<Payload>, Setback> {
         let has_it = |other: usize| {
-            let store = looked[other].store.as_ref();
+            let store = inspected[other].store.as_ref();
             let numbers = store.map(|store| store.numbers_in(block));
             numbers.is_some_and(|n| n.iter().any(|(_, number)| *number == newest.number))
         };
-        let others = (0..looked.len())
+        let others = (0..inspected.len())
             .filter(|&other| other != index && other != newest.side && has_it(other));
         for side in std::iter::once(newest.side).chain(others) {
-            let data = self.content(looked, side, block).await?;
+            let data = self.content(inspected, side, block).await?;
             if data.is_some() {
                 return Ok(data);
             }
@@ -131,12 +133,12 @@ impl Attempt<'_> {
     /// Reads a range from a side; `None` when it is corrupt.
     async fn content(
         &self,
-        looked: &[Looked],
+        inspected: &[Inspected],
         side: usize,
         range: &Range<u64>,
     ) -> Result<Option<Payload>, Setback> {
         let read = async {
-            let store = store_of(looked, side);
+            let store = store_of(inspected, side);
             match store.read(range.clone(), Origin::NONE).await {
                 Err(IoError::Corrupt) => Ok(None),
                 other => other.map(|reply| Some(reply.into_data())),

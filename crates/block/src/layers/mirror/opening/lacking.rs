@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::{Looked, store_of, superblock_of};
+use super::{Inspected, store_of, superblock_of};
 use crate::extent_map::{Cut, ExtentMap};
 use crate::layers::mirror::store::Store;
 use crate::range_set::RangeSet;
@@ -34,10 +34,10 @@ pub(super) fn pieces(
 }
 
 /// Returns the side that is complete up to the highest sequence number.
-pub(super) fn most_complete(looked: &[Looked], sides: &[usize]) -> usize {
+pub(super) fn most_complete(inspected: &[Inspected], sides: &[usize]) -> usize {
     let most = sides
         .iter()
-        .max_by_key(|&&index| store_of(looked, index).complete());
+        .max_by_key(|&&index| store_of(inspected, index).complete());
     *most.expect("a plan has a source")
 }
 
@@ -49,13 +49,13 @@ pub(super) type Lacked = Vec<(Range<u64>, Newest)>;
 /// sequence numbers, as in any log: a change that is destaged first must not be newer than one that
 /// follows.
 pub(super) fn lacked(
-    looked: &[Looked],
+    inspected: &[Inspected],
     sides: &[usize],
     index: usize,
     ranges: &RangeSet,
 ) -> Lacked {
-    let (mut newest, truth) = (newest_of(looked, sides), most_complete(looked, sides));
-    let complete = store_of(looked, truth).complete();
+    let (mut newest, truth) = (newest_of(inspected, sides), most_complete(inspected, sides));
+    let complete = store_of(inspected, truth).complete();
     for region in ranges.iter() {
         let later = newest.overlapping(&region).map(|(part, n)| (part, *n));
         let later = later.filter(|(_, n)| n.number >= complete);
@@ -66,7 +66,7 @@ pub(super) fn lacked(
             newest.insert(part, logged);
         }
     }
-    let store = store_of(looked, index);
+    let store = store_of(inspected, index);
     let mut lacks = lacking(store, &newest, store.complete());
     lacks.sort_by_key(|(_, newest)| newest.number);
     lacks
@@ -74,33 +74,34 @@ pub(super) fn lacked(
 
 /// Returns the regions of which a side may lack the last change, because others have dropped it
 /// from their logs. A side that is as complete as any lacks nothing.
-pub(super) fn regions_lacked(looked: &[Looked], sides: &[usize], index: usize) -> RangeSet {
+pub(super) fn regions_lacked(inspected: &[Inspected], sides: &[usize], index: usize) -> RangeSet {
     let mut regions = RangeSet::new();
-    let most = store_of(looked, most_complete(looked, sides)).complete();
-    if store_of(looked, index).complete() >= most {
+    let most = store_of(inspected, most_complete(inspected, sides)).complete();
+    if store_of(inspected, index).complete() >= most {
         return regions;
     }
     // The side may be late since an earlier epoch than that of its superblock.
     let histories = sides
         .iter()
-        .map(|&side| &superblock_of(looked, side).history);
+        .map(|&side| &superblock_of(inspected, side).history);
     let newest = histories.max_by_key(|history| history.current().number);
     let newest = newest.expect("a plan has a source");
-    let since = newest.epoch_of(store_of(looked, index).complete());
-    let epoch = since.min(superblock_of(looked, index).history.current().number);
+    let since = newest.epoch_of(store_of(inspected, index).complete());
+    let epoch = since.min(superblock_of(inspected, index).history.current().number);
     // If a log has kept all changes that a member lacks, they are in it. A side that was not told
     // of the newest epoch may be an older copy of the member for which the log was kept.
-    let own = store_of(looked, index).complete();
-    let is_told = superblock_of(looked, index).history.current().id == newest.current().id;
+    let own = store_of(inspected, index).complete();
+    let is_acknowledged =
+        superblock_of(inspected, index).history.current().id == newest.current().id;
     let is_kept = |other: usize| {
-        let kept_from = store_of(looked, other).found().kept_from;
-        is_told && kept_from != 0 && own >= kept_from
+        let kept_from = store_of(inspected, other).found().kept_from;
+        is_acknowledged && kept_from != 0 && own >= kept_from
     };
     for &other in sides
         .iter()
         .filter(|&&other| other != index && !is_kept(other))
     {
-        regions.extend(store_of(looked, other).stale_since(epoch));
+        regions.extend(store_of(inspected, other).out_of_sync_since(epoch));
     }
     regions
 }
@@ -123,8 +124,10 @@ pub(in super::super) fn newest_among(stores: &[(usize, Rc<Store>)]) -> ExtentMap
     map
 }
 
-pub(super) fn newest_of(looked: &[Looked], sources: &[usize]) -> ExtentMap<Newest> {
-    let stores = sources.iter().map(|&i| (i, Rc::clone(store_of(looked, i))));
+pub(super) fn newest_of(inspected: &[Inspected], sources: &[usize]) -> ExtentMap<Newest> {
+    let stores = sources
+        .iter()
+        .map(|&i| (i, Rc::clone(store_of(inspected, i))));
     newest_among(&stores.collect::<Vec<_>>())
 }
 

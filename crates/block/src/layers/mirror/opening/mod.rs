@@ -24,15 +24,15 @@ use self::equalising::takes;
 use self::lacking::{lacked, most_complete, newest_of};
 pub(super) use self::lacking::{lacking, newest_among};
 use super::config::MirrorConfig;
+use super::device_path::DevicePath;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
 use super::formatting::{NewSide, make_side};
 use super::lifecycle::Life;
 use super::store::{Store, StoreDevice, Superseded};
 use super::superblock::{
-    Candidate, Epoch, NotSeen, Remembered, State, Superblock, Table, Uuid, place_in,
+    Candidate, Epoch, NotSeen, Remembered, SideState, Superblock, Table, Uuid, place_in,
 };
 use super::volume::Volume;
-use super::way::Way;
 use crate::device::Device;
 use crate::error::{IoError, OpenError};
 use crate::range_set::RangeSet;
@@ -93,15 +93,15 @@ pub(super) struct Opened {
 pub(super) struct OpenedSide {
     pub(super) name: String,
     /// `None` when the side is absent.
-    pub(super) way: Option<Rc<Way>>,
+    pub(super) device_path: Option<Rc<DevicePath>>,
     pub(super) store: Option<Rc<Store>>,
     pub(super) life: Life,
-    pub(super) stale: RangeSet,
+    pub(super) out_of_sync: RangeSet,
     pub(super) durable: bool,
 }
 
 /// A side that was examined.
-struct Looked {
+struct Inspected {
     seen: Seen,
     store: Option<Rc<Store>>,
 }
@@ -112,7 +112,7 @@ struct Made {
     volume_bytes: u64,
     next_number: u64,
     /// Ranges that each side lacks, and the condition of each side.
-    stale: Vec<RangeSet>,
+    out_of_sync: Vec<RangeSet>,
     lives: Vec<Life>,
     read_only: bool,
 }
@@ -137,18 +137,20 @@ pub(super) async fn open(
     options: &OpenOptions,
 ) -> Result<Opened, OpenError> {
     let opening = Rc::new(Cell::new(true));
-    let way = |side: SideToOpen| SideByWay {
+    let device_path = |side: SideToOpen| SideByWay {
         name: side.name,
-        way: side.device.map(|below| Way::new(rt, below, &opening)),
+        device_path: side
+            .device
+            .map(|below| DevicePath::new(rt, below, &opening)),
     };
-    let sides: Vec<SideByWay> = sides.into_iter().map(way).collect();
+    let sides: Vec<SideByWay> = sides.into_iter().map(device_path).collect();
     let mut attempt = Attempt {
         rt,
         config,
         options,
         failed: vec![None; sides.len()],
         begun: RefCell::default(),
-        told_at: Cell::new(rt.now()),
+        acknowledged_at: Cell::new(rt.now()),
         sides,
     };
     loop {
@@ -169,13 +171,13 @@ pub(super) async fn open(
 /// A side of the configuration, with the path to its device.
 struct SideByWay {
     name: String,
-    way: Result<Rc<Way>, OpenError>,
+    device_path: Result<Rc<DevicePath>, OpenError>,
 }
 
 impl SideByWay {
     fn device(&self) -> Option<Rc<dyn Device>> {
-        let way = self.way.as_ref().ok()?;
-        Some(Rc::clone(way) as Rc<dyn Device>)
+        let device_path = self.device_path.as_ref().ok()?;
+        Some(Rc::clone(device_path) as Rc<dyn Device>)
     }
 }
 
@@ -190,7 +192,7 @@ struct Attempt<'a> {
     /// it, and must find it in the past of the others.
     begun: RefCell<Vec<Begun>>,
     /// Time of the last progress report.
-    told_at: Cell<Instant>,
+    acknowledged_at: Cell<Instant>,
 }
 
 /// An epoch that an attempt to open has begun.
@@ -204,13 +206,13 @@ struct Begun {
 
 impl Attempt<'_> {
     async fn run(&self) -> Result<Opened, Setback> {
-        let looks = (0..self.sides.len()).map(|index| self.look(index));
-        let mut looked: Vec<Looked> = join_all(looks).await;
-        match self.make_one(&mut looked).await {
-            Ok(made) => Ok(self.opened(looked, made)),
+        let looks = (0..self.sides.len()).map(|index| self.inspect(index));
+        let mut inspected: Vec<Inspected> = join_all(looks).await;
+        match self.make_one(&mut inspected).await {
+            Ok(made) => Ok(self.opened(inspected, made)),
             Err(setback) => {
                 // All work in progress must have ended before the sides are used in another way.
-                for store in looked.iter().filter_map(|side| side.store.as_ref()) {
+                for store in inspected.iter().filter_map(|side| side.store.as_ref()) {
                     store.end().await;
                 }
                 Err(setback)
@@ -219,46 +221,47 @@ impl Attempt<'_> {
     }
 
     /// Decides which sides count, and makes one volume of them.
-    async fn make_one(&self, looked: &mut [Looked]) -> Result<Made, Setback> {
-        let seen: Vec<Seen> = looked.iter().map(|side| side.seen.clone()).collect();
+    async fn make_one(&self, inspected: &mut [Inspected]) -> Result<Made, Setback> {
+        let seen: Vec<Seen> = inspected.iter().map(|side| side.seen.clone()).collect();
         let mut plan = family::decide(&seen, &self.options.rebuild, self.options.force)
-            .map_err(|refusal| Setback::Refused(self.refused(looked, &refusal)))?;
+            .map_err(|refusal| Setback::Refused(self.refused(inspected, &refusal)))?;
         if let Some(first) = plan.counts_below {
-            self.stores(looked, &plan)
+            self.stores(inspected, &plan)
                 .for_each(|s| s.forget_from(first));
         }
         for &index in &plan.sources {
-            self.fit(looked, index, plan.volume_bytes)?;
+            self.fit(inspected, index, plan.volume_bytes)?;
         }
-        self.cut_to_fit(looked, &mut plan);
-        let next_number = self.next_number(looked, &plan);
+        self.cut_to_fit(inspected, &mut plan);
+        let next_number = self.next_number(inspected, &plan);
         if plan.forced == Some(Force::ReadOnly) {
-            return self.read_only(looked, &plan, next_number);
+            return self.read_only(inspected, &plan, next_number);
         }
-        let stale = looked.iter().map(|_| RangeSet::new()).collect();
-        let lacking = self.weigh(looked, &mut plan).await?;
+        let out_of_sync = inspected.iter().map(|_| RangeSet::new()).collect();
+        let lacking = self.weigh(inspected, &mut plan).await?;
         let mut made = Made {
-            volume: self.volume(looked, &plan)?,
+            volume: self.volume(inspected, &plan)?,
             volume_bytes: plan.volume_bytes,
             next_number,
-            stale,
+            out_of_sync,
             lives: self.lives(&plan),
             read_only: false,
         };
-        self.make_equal(looked, &plan, lacking, &mut made).await?;
+        self.make_equal(inspected, &plan, lacking, &mut made)
+            .await?;
         self.mark_sources(&made.volume, &plan, next_number).await?;
-        self.begin_rebuilds(looked, &plan, &mut made).await;
+        self.begin_rebuilds(inspected, &plan, &mut made).await;
         Ok(made)
     }
 
     /// Sets the size of the volume in the superblock of a side that was not told of its growth.
-    fn fit(&self, looked: &[Looked], index: usize, volume_bytes: u64) -> Result<(), Setback> {
+    fn fit(&self, inspected: &[Inspected], index: usize, volume_bytes: u64) -> Result<(), Setback> {
         let device = self.sides[index].device();
         let device_bytes = device.map_or(0, |device| device.geometry().size_bytes);
-        let superblock = superblock_of(looked, index);
+        let superblock = superblock_of(inspected, index);
         let reaching = superblock.reaching(volume_bytes, device_bytes);
         reaching.map_err(|error| Setback::Side(index, error))?;
-        store_of(looked, index).grow(volume_bytes);
+        store_of(inspected, index).grow(volume_bytes);
         Ok(())
     }
 
@@ -278,13 +281,13 @@ impl Attempt<'_> {
     }
 
     /// Prepares the sides that are to be rebuilt. A side that cannot be prepared is only absent.
-    async fn begin_rebuilds(&self, looked: &mut [Looked], plan: &Plan, made: &mut Made) {
+    async fn begin_rebuilds(&self, inspected: &mut [Inspected], plan: &Plan, made: &mut Made) {
         for (index, behind) in &plan.behind {
-            store_of(looked, *index).set_epoch(made.volume.epoch());
-            let lacks = self.lacks(looked, plan, *index, *behind);
-            let begun = self.begin_rebuild(looked, &made.volume, *index, *behind, &lacks);
+            store_of(inspected, *index).set_epoch(made.volume.epoch());
+            let lacks = self.lacks(inspected, plan, *index, *behind);
+            let begun = self.begin_rebuild(inspected, &made.volume, *index, *behind, &lacks);
             if begun.await.is_ok() {
-                made.stale[*index] = lacks;
+                made.out_of_sync[*index] = lacks;
                 made.lives[*index] = Life::Resyncing;
             } else {
                 // When the side comes back, it is not known any more which of its changes do not
@@ -293,9 +296,9 @@ impl Attempt<'_> {
             }
         }
         for (index, place) in plan.made.clone() {
-            let begun = self.make(looked, plan, &made.volume, index, place);
+            let begun = self.make(inspected, plan, &made.volume, index, place);
             if begun.await.is_ok() {
-                made.stale[index].insert(0..made.volume_bytes);
+                made.out_of_sync[index].insert(0..made.volume_bytes);
                 made.lives[index] = Life::Resyncing;
             }
         }
@@ -305,25 +308,25 @@ impl Attempt<'_> {
     /// its place in their tables.
     async fn make(
         &self,
-        looked: &mut [Looked],
+        inspected: &mut [Inspected],
         plan: &Plan,
         volume: &Volume,
         index: usize,
         place: usize,
     ) -> Result<(), OpenError> {
         let side = &self.sides[index];
-        let way = side.way.as_ref().map_err(Clone::clone)?;
-        let device = &(Rc::clone(way) as Rc<dyn Device>);
+        let device_path = side.device_path.as_ref().map_err(Clone::clone)?;
+        let device = &(Rc::clone(device_path) as Rc<dyn Device>);
         let candidate = Candidate {
             name: side.name.clone(),
             device: Rc::clone(device),
         };
-        let mut template = superblock_of(looked, plan.sources[0]).clone();
+        let mut template = superblock_of(inspected, plan.sources[0]).clone();
         template.table = volume.table();
         template.volume_bytes = plan.volume_bytes;
         let new = NewSide {
             asked: self.config.asked(),
-            not_durable: !looked[index].seen.durable,
+            not_durable: !inspected[index].seen.durable,
         };
         let made = make_side(self.rt, &candidate, &template, place, new).await?;
         let on = store_device(device, &made, self.config);
@@ -331,8 +334,8 @@ impl Attempt<'_> {
         let store = Store::open(self.rt, &on).await.map_err(failed)?;
         store.begin_mixing(None);
         store.begin().await.map_err(failed)?;
-        looked[index].store = Some(store);
-        looked[index].seen.found = Ok(made.clone());
+        inspected[index].store = Some(store);
+        inspected[index].seen.found = Ok(made.clone());
         volume.found(index, candidate, made);
         Ok(())
     }
@@ -346,10 +349,10 @@ impl Attempt<'_> {
         future.await.map_err(|error| Setback::Side(index, error))
     }
 
-    async fn look(&self, index: usize) -> Looked {
+    async fn inspect(&self, index: usize) -> Inspected {
         let side = &self.sides[index];
         let durable = !self.config.ephemeral.contains(&side.name);
-        let absent = |why: Absence| Looked {
+        let absent = |why: Absence| Inspected {
             seen: Seen {
                 durable,
                 ..Seen::of(&side.name, Err(why))
@@ -365,7 +368,7 @@ impl Attempt<'_> {
             name: side.name.clone(),
             device: Rc::clone(&device),
         };
-        let superblock = match candidate.look().await {
+        let superblock = match candidate.inspect().await {
             Err(NotSeen::Damaged(why)) => return absent(Absence::Damaged(why)),
             Err(NotSeen::Unreadable(why)) => return absent(Absence::Unreadable(why)),
             Ok(None) => return absent(Absence::NoVolume),
@@ -373,8 +376,9 @@ impl Attempt<'_> {
         };
         let on = store_device(&device, &superblock, self.config);
         let log_bytes = superblock.layout.log.1;
-        let told = |read_bytes| self.tell(index, OpeningStep::ReadingLog, read_bytes, log_bytes);
-        let store = match Store::open_telling(self.rt, &on, &told).await {
+        let acknowledged =
+            |read_bytes| self.tell(index, OpeningStep::ReadingLog, read_bytes, log_bytes);
+        let store = match Store::open_telling(self.rt, &on, &acknowledged).await {
             Ok(store) => store,
             Err(IoError::Corrupt) => {
                 return absent(Absence::Damaged(
@@ -387,8 +391,8 @@ impl Attempt<'_> {
         // A side must still be complete up to the point that it once stated. While it is rebuilt it
         // has stated nothing.
         let said_below = found.shared_below.max(superblock.complete_below);
-        let lost = found.complete_below < said_below && superblock.state != State::Inconsistent;
-        Looked {
+        let lost = found.complete_below < said_below && superblock.state != SideState::Inconsistent;
+        Inspected {
             seen: Seen {
                 complete_below: found.complete_below,
                 shared_below: found.shared_below,
@@ -404,20 +408,20 @@ impl Attempt<'_> {
 
     /// Returns the error for a refusal, with the ranges in which changes may be lost, as far as
     /// they are known.
-    fn refused(&self, looked: &[Looked], refusal: &family::Refusal) -> OpenError {
+    fn refused(&self, inspected: &[Inspected], refusal: &family::Refusal) -> OpenError {
         let mut message = self.full_in_words().unwrap_or_else(|| refusal.to_string());
         let no_volume = matches!(refusal, family::Refusal::NotAVolume { .. });
-        for side in looked.iter().filter(|side| !no_volume && is_blank(side)) {
+        for side in inspected.iter().filter(|side| !no_volume && is_blank(side)) {
             message.push_str(&format!("; {}", blank_in_words(&side.seen.name)));
         }
-        for side in looked.iter().filter(|side| side.seen.damaged) {
+        for side in inspected.iter().filter(|side| side.seen.damaged) {
             message.push_str(&format!(
                 "; the log of {} has lost entries that had been durable",
                 side.seen.name
             ));
         }
         for (side, failed) in self.sides.iter().zip(&self.failed) {
-            match (&side.way, failed) {
+            match (&side.device_path, failed) {
                 (Err(error), _) => {
                     message.push_str(&format!("\n  {}: {}", side.name, error.message))
                 }
@@ -425,7 +429,7 @@ impl Attempt<'_> {
                 (Ok(_), None) => {}
             }
         }
-        let lost = lost_ranges(looked, refusal);
+        let lost = lost_ranges(inspected, refusal);
         if !lost.is_empty() {
             message.push_str("\nwhat may be lost, as OFFSET+LENGTH in bytes:");
         }
@@ -453,20 +457,20 @@ impl Attempt<'_> {
 
     fn stores<'l>(
         &self,
-        looked: &'l [Looked],
+        inspected: &'l [Inspected],
         plan: &'l Plan,
     ) -> impl Iterator<Item = &'l Rc<Store>> {
-        plan.sources.iter().map(|&index| store_of(looked, index))
+        plan.sources.iter().map(|&index| store_of(inspected, index))
     }
 
     /// Returns the first sequence number that no counting change has.
-    fn next_number(&self, looked: &[Looked], plan: &Plan) -> u64 {
+    fn next_number(&self, inspected: &[Inspected], plan: &Plan) -> u64 {
         if let Some(first) = plan.counts_below {
             return first.max(super::superblock::FIRST_CHANGE);
         }
         let seen = plan.sources.iter().map(|&index| {
-            let superblock = superblock_of(looked, index);
-            let found = store_of(looked, index).found();
+            let superblock = superblock_of(inspected, index);
+            let found = store_of(inspected, index).found();
             found.next_number.max(superblock.complete_below)
         });
         // A past that does not count may have used higher sequence numbers; it is told apart by its
@@ -478,23 +482,23 @@ impl Attempt<'_> {
     /// Decides that changes beyond the complete ones do not count, if they are too many for the log
     /// of the most complete side. Such changes came before their turn and are in no home, and none
     /// of them was flushed.
-    fn cut_to_fit(&self, looked: &[Looked], plan: &mut Plan) {
-        let truth = most_complete(looked, &plan.sources);
+    fn cut_to_fit(&self, inspected: &[Inspected], plan: &mut Plan) {
+        let truth = most_complete(inspected, &plan.sources);
         if !takes(
-            looked,
+            inspected,
             truth,
-            &lacked(looked, &plan.sources, truth, &RangeSet::new()),
+            &lacked(inspected, &plan.sources, truth, &RangeSet::new()),
         ) {
-            let complete = store_of(looked, truth).complete();
+            let complete = store_of(inspected, truth).complete();
             plan.counts_below = Some(complete);
-            self.stores(looked, plan)
+            self.stores(inspected, plan)
                 .for_each(|store| store.forget_from(complete));
         }
     }
 
-    fn volume(&self, looked: &[Looked], plan: &Plan) -> Result<Volume, Setback> {
-        let sides = self.sides.iter().zip(looked).map(|(side, looked)| {
-            let superblock = looked.seen.found.as_ref().ok()?;
+    fn volume(&self, inspected: &[Inspected], plan: &Plan) -> Result<Volume, Setback> {
+        let sides = self.sides.iter().zip(inspected).map(|(side, inspected)| {
+            let superblock = inspected.seen.found.as_ref().ok()?;
             // A side that is not listed has left the volume, or is made anew.
             place_in(&plan.table, &superblock.side)?;
             let candidate = Candidate {
@@ -514,7 +518,7 @@ impl Attempt<'_> {
                 }
             }
         }
-        let tables = (table, self.remembered(looked, plan));
+        let tables = (table, self.remembered(inspected, plan));
         let volume = Volume::new(self.rt, sides.collect(), history, tables, plan.volume_bytes);
         let volume = volume.map_err(Setback::Refused)?;
         plan.made.iter().for_each(|(_, place)| volume.list(*place));
@@ -524,11 +528,11 @@ impl Attempt<'_> {
     /// Returns the unfinished operations of the opened volume. A side that the configuration names
     /// is no longer one added by a command. Once the configuration names exactly the sides of the
     /// volume, the sides that have left are forgotten.
-    fn remembered(&self, looked: &[Looked], plan: &Plan) -> Remembered {
+    fn remembered(&self, inspected: &[Inspected], plan: &Plan) -> Remembered {
         let mut remembered = plan.remembered.within(&plan.table);
         let mut agree = self.sides.len() == self.config.sides.len();
-        for (side, looked) in self.sides.iter().zip(looked) {
-            let found = looked.seen.found.as_ref().ok();
+        for (side, inspected) in self.sides.iter().zip(inspected) {
+            let found = inspected.seen.found.as_ref().ok();
             let place = found.and_then(|found| place_in(&plan.table, &found.side));
             agree &= place.is_some();
             if let Some(place) = place.filter(|_| self.config.sides.contains(&side.name)) {
@@ -557,14 +561,20 @@ impl Attempt<'_> {
             table: volume.table(),
         });
         for &index in &plan.sources {
-            let mark = volume.mark_one(index, State::Active, 0);
+            let mark = volume.mark_one(index, SideState::Dirty, 0);
             self.on_side(index, mark).await?;
         }
         Ok(())
     }
 
     /// Returns the ranges that a side that is behind may lack.
-    fn lacks(&self, looked: &[Looked], plan: &Plan, index: usize, behind: Behind) -> RangeSet {
+    fn lacks(
+        &self,
+        inspected: &[Inspected],
+        plan: &Plan,
+        index: usize,
+        behind: Behind,
+    ) -> RangeSet {
         let volume_bytes = plan.volume_bytes;
         let mut lacks = RangeSet::for_volume(volume_bytes);
         let Behind::Since {
@@ -575,13 +585,15 @@ impl Attempt<'_> {
             lacks.insert(0..volume_bytes);
             return lacks;
         };
-        let own = store_of(looked, index);
+        let own = store_of(inspected, index);
         let discarded = own.discard_from(discard_from, epoch);
         // The side may already have been late while it was a member.
         let epoch = epoch.min(plan.newest.epoch_of(own.complete()));
-        let regions = self.stores(looked, plan).flat_map(|s| s.stale_since(epoch));
+        let regions = self
+            .stores(inspected, plan)
+            .flat_map(|s| s.out_of_sync_since(epoch));
         let complete = own.complete().min(discard_from);
-        let newest = newest_of(looked, &plan.sources);
+        let newest = newest_of(inspected, &plan.sources);
         let logged = lacking(own, &newest, complete).into_iter();
         let logged = logged.map(|(range, _)| range);
         lacks.extend(regions.chain(logged).chain(discarded));
@@ -593,14 +605,14 @@ impl Attempt<'_> {
     /// Prepares a side to be rebuilt: it is marked before any other change to it.
     async fn begin_rebuild(
         &self,
-        looked: &[Looked],
+        inspected: &[Inspected],
         volume: &Volume,
         index: usize,
         behind: Behind,
         lacks: &RangeSet,
     ) -> Result<(), Setback> {
-        let store = store_of(looked, index);
-        self.fit(looked, index, volume.volume_bytes())?;
+        let store = store_of(inspected, index);
+        self.fit(inspected, index, volume.volume_bytes())?;
         let member_until = match behind {
             Behind::Everything => None,
             Behind::Since { epoch, .. } => Some(epoch),
@@ -613,19 +625,24 @@ impl Attempt<'_> {
         self.on_side(index, begun).await
     }
 
-    fn read_only(&self, looked: &[Looked], plan: &Plan, next_number: u64) -> Result<Made, Setback> {
+    fn read_only(
+        &self,
+        inspected: &[Inspected],
+        plan: &Plan,
+        next_number: u64,
+    ) -> Result<Made, Setback> {
         Ok(Made {
-            volume: self.volume(looked, plan)?,
+            volume: self.volume(inspected, plan)?,
             volume_bytes: plan.volume_bytes,
             next_number,
-            stale: looked.iter().map(|_| RangeSet::new()).collect(),
+            out_of_sync: inspected.iter().map(|_| RangeSet::new()).collect(),
             lives: self.lives(plan),
             read_only: true,
         })
     }
 
-    fn opened(&self, looked: Vec<Looked>, made: Made) -> Opened {
-        let blank = looked.iter().filter(|side| is_blank(side));
+    fn opened(&self, inspected: Vec<Inspected>, made: Made) -> Opened {
+        let blank = inspected.iter().filter(|side| is_blank(side));
         for side in blank {
             let name = &side.seen.name;
             let words = blank_in_words(name);
@@ -634,7 +651,7 @@ impl Attempt<'_> {
                 .post(&format!("side {name}"), "side-blank", words);
         }
         let table = made.volume.table();
-        for (side, life) in looked.iter().zip(&made.lives) {
+        for (side, life) in inspected.iter().zip(&made.lives) {
             let found = side.seen.found.as_ref().ok();
             let is_unlisted = found.is_some_and(|found| place_in(&table, &found.side).is_none());
             if is_unlisted && *life == Life::MISSING {
@@ -645,16 +662,16 @@ impl Attempt<'_> {
                     .post(&format!("side {name}"), "side-unlisted", words);
             }
         }
-        let sides = looked.into_iter().zip(made.stale).zip(made.lives);
+        let sides = inspected.into_iter().zip(made.out_of_sync).zip(made.lives);
         let sides = sides
             .enumerate()
-            .map(|(index, ((looked, stale), life))| OpenedSide {
+            .map(|(index, ((inspected, out_of_sync), life))| OpenedSide {
                 name: self.sides[index].name.clone(),
-                store: looked.store.filter(|_| life.is_used()),
-                durable: looked.seen.durable,
-                way: self.sides[index].way.as_ref().ok().cloned(),
+                store: inspected.store.filter(|_| life.is_used()),
+                durable: inspected.seen.durable,
+                device_path: self.sides[index].device_path.as_ref().ok().cloned(),
                 life,
-                stale,
+                out_of_sync,
             });
         Opened {
             sides: sides.collect(),
@@ -667,7 +684,7 @@ impl Attempt<'_> {
 }
 
 /// Returns true for a device that was read and is no side of a volume.
-fn is_blank(side: &Looked) -> bool {
+fn is_blank(side: &Inspected) -> bool {
     side.seen.found == Err(Absence::NoVolume)
 }
 
@@ -685,13 +702,13 @@ fn unlisted_in_words(name: &str) -> String {
     )
 }
 
-fn store_of(looked: &[Looked], index: usize) -> &Rc<Store> {
-    let store = looked[index].store.as_ref();
+fn store_of(inspected: &[Inspected], index: usize) -> &Rc<Store> {
+    let store = inspected[index].store.as_ref();
     store.expect("a side with a superblock has a store")
 }
 
-fn superblock_of(looked: &[Looked], index: usize) -> &Superblock {
-    let found = looked[index].seen.found.as_ref();
+fn superblock_of(inspected: &[Inspected], index: usize) -> &Superblock {
+    let found = inspected[index].seen.found.as_ref();
     found.expect("a side that is used has a superblock")
 }
 
@@ -719,12 +736,12 @@ pub(super) fn store_device(
 }
 
 /// Returns the ranges in which changes may be lost if the volume were opened nevertheless.
-fn lost_ranges(looked: &[Looked], refusal: &family::Refusal) -> Vec<Range<u64>> {
+fn lost_ranges(inspected: &[Inspected], refusal: &family::Refusal) -> Vec<Range<u64>> {
     let mut lost = RangeSet::new();
     match refusal {
         // A side that is missing may have changed anything since.
         family::Refusal::FreshestMissing { .. } => {
-            let known = looked
+            let known = inspected
                 .iter()
                 .filter_map(|side| side.seen.found.as_ref().ok());
             if let Some(volume_bytes) = known.map(|found| found.volume_bytes).max() {
@@ -734,12 +751,12 @@ fn lost_ranges(looked: &[Looked], refusal: &family::Refusal) -> Vec<Range<u64>> 
         family::Refusal::SplitBrain { splits } => {
             for split in splits {
                 let since = split.since_epoch.unwrap_or(0);
-                let both = looked
+                let both = inspected
                     .iter()
                     .filter(|side| split.sides.contains(&side.seen.name));
                 for store in both.filter_map(|side| side.store.as_ref()) {
                     let logged = store.changes_from(0).into_iter().map(|(range, _)| range);
-                    lost.extend(store.stale_since(since).into_iter().chain(logged));
+                    lost.extend(store.out_of_sync_since(since).into_iter().chain(logged));
                 }
             }
         }

@@ -89,10 +89,10 @@ fn what_an_opening_has_answered_is_found_on_each_side_alone() {
         drop(killed);
         for alone in 0..2 {
             let there = |index| index == alone;
-            let looked_at = open_some(&rt, &sides, there, Some(Force::ReadOnly)).await;
-            let looked_at = looked_at.expect("it is forced");
-            assert_eq!(first_byte(&looked_at).await, 2, "side {alone} alone");
-            looked_at.close().await.expect("closed");
+            let examined = open_some(&rt, &sides, there, Some(Force::ReadOnly)).await;
+            let examined = examined.expect("it is forced");
+            assert_eq!(first_byte(&examined).await, 2, "side {alone} alone");
+            examined.close().await.expect("closed");
         }
     });
 }

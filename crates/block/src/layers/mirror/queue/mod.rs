@@ -30,7 +30,7 @@ use crate::request::{self, Flags, Op};
 
 /// Number of batches in elevator order between two jumps to the oldest write: a jump for each batch
 /// would make the order random again.
-const BATCHES_BETWEEN_JUMPS: u32 = 32;
+const BATCHES_BETWEEN_DISCONTINUITIES: u32 = 32;
 
 /// Effect of a write on its range.
 #[derive(Clone, Debug)]
@@ -102,7 +102,7 @@ struct Outstanding {
 }
 
 /// A write that some outstanding writes stand for.
-struct Origin {
+struct SourceWrite {
     ticket: Rc<Ticket>,
     count: usize,
     /// Number of these outstanding writes with a part that the side has not been given.
@@ -117,7 +117,7 @@ pub(super) struct SideQueue {
     /// Ranges in flight, with the write of each.
     flying: ExtentMap<Waiting>,
     outstanding: BTreeMap<u64, Outstanding>,
-    origins: BTreeMap<u64, Origin>,
+    origins: BTreeMap<u64, SourceWrite>,
     /// Writes that the side was given, or that were replaced, and that stand for an older one: maps
     /// their sequence numbers to that of the oldest write that each stands for.
     ahead: BTreeMap<u64, u64>,
@@ -132,7 +132,7 @@ pub(super) struct SideQueue {
     /// Position of the elevator.
     head: u64,
     /// Number of batches since the elevator last left its order for an old write.
-    since_jump: u32,
+    since_discontinuity: u32,
 }
 
 impl SideQueue {
@@ -149,7 +149,7 @@ impl SideQueue {
             urgent: VecDeque::new(),
             stays_urgent,
             head: 0,
-            since_jump: 0,
+            since_discontinuity: 0,
         }
     }
 
@@ -294,7 +294,7 @@ impl SideQueue {
     }
 
     fn add_origin(&mut self, ticket: Rc<Ticket>, unsent: bool) {
-        let origin = self.origins.entry(ticket.seq).or_insert(Origin {
+        let origin = self.origins.entry(ticket.seq).or_insert(SourceWrite {
             ticket,
             count: 0,
             unsent: 0,
@@ -422,13 +422,13 @@ impl SideQueue {
     /// Takes the next batch of the elevator: neighbours of one kind, at most `bytes_max`. When
     /// `overdue` says that the oldest write has waited too long, the elevator goes there first.
     pub(super) fn take_batch(&mut self, bytes_max: u64, overdue: bool) -> Option<Batch> {
-        self.since_jump = self.since_jump.saturating_add(1);
+        self.since_discontinuity = self.since_discontinuity.saturating_add(1);
         if overdue
-            && self.since_jump > BATCHES_BETWEEN_JUMPS
+            && self.since_discontinuity > BATCHES_BETWEEN_DISCONTINUITIES
             && let Some(oldest) = self.oldest_waiting()
         {
             self.head = oldest.start;
-            self.since_jump = 0;
+            self.since_discontinuity = 0;
         }
         let (seq, first) = self.next_free_from_head()?;
         let mut batch = self.take(seq, first, true);

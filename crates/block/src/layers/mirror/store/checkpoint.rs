@@ -18,16 +18,16 @@ use crate::request::{Flags, Request};
 const SLOTS: [u64; 2] = [4 << 10, 8 << 10];
 const MAGIC: [u8; 8] = *b"BMCHECK\0";
 /// Maximum number of discontinuity records.
-pub(super) const JUMPS_MAX: usize = 128;
-const JUMPS_AT: usize = 72;
-const JUMP_BYTES: usize = 24;
-const KEPT_FROM_AT: usize = JUMPS_AT + JUMPS_MAX * JUMP_BYTES;
+pub(super) const DISCONTINUITIES_MAX: usize = 128;
+const DISCONTINUITIES_AT: usize = 72;
+const DISCONTINUITY_BYTES: usize = 24;
+const KEPT_FROM_AT: usize = DISCONTINUITIES_AT + DISCONTINUITIES_MAX * DISCONTINUITY_BYTES;
 const DURABLE_AT: usize = KEPT_FROM_AT + 8;
 const CHECKSUM_AT: usize = BLOCK_BYTES as usize - 4;
 
 /// A discontinuity record: the place where one incarnation of the log ended and the next one began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Jump {
+pub(super) struct Discontinuity {
     /// The incarnation that began.
     pub(super) run: u64,
     /// Position at which the incarnation before it ended.
@@ -58,13 +58,16 @@ pub(super) struct Checkpoint {
     /// not known.
     pub(super) durable_to: u64,
     /// The discontinuity records between the tail and the head.
-    pub(super) jumps: Vec<Jump>,
+    pub(super) discontinuities: Vec<Discontinuity>,
 }
 
 impl Checkpoint {
     /// Encodes the checkpoint as the block on the device.
     fn encode(&self, side: &Uuid) -> Vec<u8> {
-        assert!(self.jumps.len() <= JUMPS_MAX, "the jumps fit");
+        assert!(
+            self.discontinuities.len() <= DISCONTINUITIES_MAX,
+            "the jumps fit"
+        );
         let mut block = vec![0; BLOCK_BYTES as usize];
         block[..8].copy_from_slice(&MAGIC);
         block[8..24].copy_from_slice(side);
@@ -72,15 +75,15 @@ impl Checkpoint {
         for (index, word) in words.into_iter().enumerate() {
             put_u64(&mut block, 24 + index * 8, word);
         }
-        put_u32(&mut block, 56, self.jumps.len() as u32);
+        put_u32(&mut block, 56, self.discontinuities.len() as u32);
         put_u64(&mut block, 64, self.shared_below);
         put_u64(&mut block, KEPT_FROM_AT, self.kept_from);
         put_u64(&mut block, DURABLE_AT, self.durable_to);
-        for (index, jump) in self.jumps.iter().enumerate() {
-            let at = JUMPS_AT + index * JUMP_BYTES;
-            put_u64(&mut block, at, jump.run);
-            put_u64(&mut block, at + 8, jump.end);
-            put_u64(&mut block, at + 16, jump.start);
+        for (index, discontinuity) in self.discontinuities.iter().enumerate() {
+            let at = DISCONTINUITIES_AT + index * DISCONTINUITY_BYTES;
+            put_u64(&mut block, at, discontinuity.run);
+            put_u64(&mut block, at + 8, discontinuity.end);
+            put_u64(&mut block, at + 16, discontinuity.start);
         }
         let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
         put_u32(&mut block, CHECKSUM_AT, checksum);
@@ -94,12 +97,12 @@ impl Checkpoint {
             return None;
         }
         let count = u32_at(block, 56) as usize;
-        if block[8..24] != side[..] || count > JUMPS_MAX {
+        if block[8..24] != side[..] || count > DISCONTINUITIES_MAX {
             return None;
         }
-        let jump = |index: usize| {
-            let at = JUMPS_AT + index * JUMP_BYTES;
-            Jump {
+        let discontinuity = |index: usize| {
+            let at = DISCONTINUITIES_AT + index * DISCONTINUITY_BYTES;
+            Discontinuity {
                 run: u64_at(block, at),
                 end: u64_at(block, at + 8),
                 start: u64_at(block, at + 16),
@@ -113,19 +116,25 @@ impl Checkpoint {
             shared_below: u64_at(block, 64),
             kept_from: u64_at(block, KEPT_FROM_AT),
             durable_to: u64_at(block, DURABLE_AT),
-            jumps: (0..count).map(jump).collect(),
+            discontinuities: (0..count).map(discontinuity).collect(),
         };
         checkpoint.is_sound().then_some(checkpoint)
     }
 
     /// Returns true when positions and incarnations only grow.
     fn is_sound(&self) -> bool {
-        let forward = self.jumps.iter().all(|jump| jump.end <= jump.start);
+        let forward = self
+            .discontinuities
+            .iter()
+            .all(|discontinuity| discontinuity.end <= discontinuity.start);
         let ordered = self
-            .jumps
+            .discontinuities
             .windows(2)
             .all(|pair| pair[0].start <= pair[1].end && pair[0].run < pair[1].run);
-        let last = self.jumps.last().is_none_or(|last| last.run == self.run);
+        let last = self
+            .discontinuities
+            .last()
+            .is_none_or(|last| last.run == self.run);
         let aligned = self.tail.is_multiple_of(BLOCK_BYTES);
         forward && ordered && last && aligned
     }

@@ -27,7 +27,7 @@ use bimetal_rt::turn::{count_entries, give_way};
 
 use super::areas::CheckedAreas;
 use super::pages::{Area, PageError, WriteBack, WrittenIn};
-use crate::device::{Device, Figure, FigureVisitor};
+use crate::device::{Device, Statistic, StatisticVisitor};
 use crate::error::IoError;
 use crate::layers::mirror::superblock::areas::{PAGE_BLOCKS, PAGE_BYTES};
 use cache::Cache;
@@ -55,7 +55,7 @@ impl Drop for Loading<'_> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     /// The entries are only read.
-    Look,
+    Verify,
     /// The entries are changed, so the page must be in memory.
     Change,
 }
@@ -121,7 +121,7 @@ impl Checksums {
     pub(super) async fn bring_in(&self, blocks: Range<u64>, changed: bool) -> Result<(), IoError> {
         let purpose = match changed {
             true => Purpose::Change,
-            false => Purpose::Look,
+            false => Purpose::Verify,
         };
         let room = (self.cached_pages_max / 4).max(1) as u64 * PAGE_BLOCKS;
         let end = blocks.end.min(blocks.start + room).min(self.blocks.get());
@@ -172,7 +172,7 @@ impl Checksums {
     pub(super) async fn expected(&self, blocks: Range<u64>) -> Result<Vec<Expected>, IoError> {
         let mut expected = Vec::with_capacity((blocks.end - blocks.start) as usize);
         let load_end = blocks.end.div_ceil(PAGE_BLOCKS);
-        self.visit(blocks, load_end, Purpose::Look, |_, entries| {
+        self.visit(blocks, load_end, Purpose::Verify, |_, entries| {
             expected.extend(entries.iter().map(|entry| Expected::of_entry(*entry)));
         })
         .await?;
@@ -202,7 +202,7 @@ impl Checksums {
         let load_end = blocks.end.div_ceil(PAGE_BLOCKS).min(page + ahead);
         let in_page = blocks.start..blocks.end.min(Checksums::blocks_of(page).end);
         let mut kinds = Vec::new();
-        self.visit(in_page, load_end, Purpose::Look, |_, entries| {
+        self.visit(in_page, load_end, Purpose::Verify, |_, entries| {
             let runs = entries.chunk_by(|a, b| kind_of(*a) == kind_of(*b));
             kinds.extend(runs.map(|run| (kind_of(run[0]), run.len() as u64)));
         })
@@ -407,17 +407,20 @@ impl Checksums {
     }
 
     /// Reports the statistics of this area for a part of the device.
-    pub(super) fn figures(&self, part: &str, out: &mut dyn FigureVisitor) {
+    pub(super) fn statistics(&self, part: &str, out: &mut dyn StatisticVisitor) {
         let cached_pages = self.cache.borrow().pages.len() as f64;
         let unwritten_pages = self.unwritten_pages() as f64;
         let damaged_pages = self.damaged_pages.get();
-        let mut show = |name, value| out.figure(part, name, value);
-        show("checksum_cached_pages", Figure::Gauge(cached_pages));
-        show("checksum_unwritten_pages", Figure::Gauge(unwritten_pages));
-        show("checksum_loads", Figure::Counter(self.loads.get()));
+        let mut show = |name, value| out.statistic(part, name, value);
+        show("checksum_cached_pages", Statistic::Gauge(cached_pages));
+        show(
+            "checksum_unwritten_pages",
+            Statistic::Gauge(unwritten_pages),
+        );
+        show("checksum_loads", Statistic::Counter(self.loads.get()));
         let write_backs = self.write_back.writes();
-        show("checksum_write_backs", Figure::Counter(write_backs));
-        show("checksum_damaged_pages", Figure::Counter(damaged_pages));
+        show("checksum_write_backs", Statistic::Counter(write_backs));
+        show("checksum_damaged_pages", Statistic::Counter(damaged_pages));
     }
 
     /// Passes the entries of the blocks, page by page and in order, to `each`. A page that is not

@@ -53,7 +53,7 @@ impl Limits {
     }
 
     /// Returns true when an entry is durable, and all its changes may be written home.
-    pub(super) fn may_go_home(&self, entry: &Entry) -> bool {
+    pub(super) fn may_be_destaged(&self, entry: &Entry) -> bool {
         entry.end <= self.flushed && entry.highest().unwrap_or(0) < self.home_below
     }
 }
@@ -148,15 +148,18 @@ impl Store {
     pub(super) fn first_may_go(&self) -> bool {
         let (index, limits) = (self.log.index.borrow(), self.limits());
         let first = index.entries().front();
-        first
-            .is_some_and(|first| limits.may_go_home(first) && !self.is_kept(&index, &limits, first))
+        first.is_some_and(|first| {
+            limits.may_be_destaged(first) && !self.is_kept(&index, &limits, first)
+        })
     }
 
     /// Returns true when the oldest entry could be destaged if no other member lacked it.
     pub(super) fn keeps_first(&self) -> bool {
         let (index, limits) = (self.log.index.borrow(), self.limits());
         let first = index.entries().front();
-        first.is_some_and(|first| limits.may_go_home(first) && self.is_kept(&index, &limits, first))
+        first.is_some_and(|first| {
+            limits.may_be_destaged(first) && self.is_kept(&index, &limits, first)
+        })
     }
 
     /// Chooses the oldest entries that are durable, complete, and needed by no member that is
@@ -175,7 +178,7 @@ impl Store {
                 let large =
                     newest.bytes() >= CHUNK_LIVE_BYTES_MAX || entry.end - begin > log_bytes_max;
                 let kept = self.is_kept(&index, &limits, entry);
-                if !limits.may_go_home(entry) || kept || large && end > 0 {
+                if !limits.may_be_destaged(entry) || kept || large && end > 0 {
                     break;
                 }
                 entry.clone()

@@ -29,10 +29,10 @@ const WRITE_BYTES_MAX: u64 = 1 << 20;
 /// A side without requests for this long counts as idle.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Maximum time between two checks whether the destage may continue.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// After this many checks of a full log that found no entry to drop, the log drops the changes that
 /// a late member lacks.
-const LOOKS_IN_VAIN_MAX: u32 = 3;
+const FAILED_PROBES_MAX: u32 = 3;
 /// Pause of the destage after an error.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Timeout of a request for content to a peer.
@@ -53,7 +53,7 @@ const READ_TOGETHER_BYTES_MAX: u64 = 64 << 10;
 const READ_GAP_BYTES_MAX: u64 = 8 << 10;
 
 /// A range that is written home as one operation.
-pub(super) struct HomeWrite {
+pub(super) struct DestageWrite {
     range: Range<u64>,
     /// Empty for zeroes.
     data: Payload,
@@ -62,15 +62,15 @@ pub(super) struct HomeWrite {
     space: Space,
 }
 
-impl HomeWrite {
+impl DestageWrite {
     /// Builds the home write of content with these digests; without data, it writes only the
     /// digests.
-    pub(super) fn of(range: &Range<u64>, data: Payload, digests: &Digests) -> HomeWrite {
+    pub(super) fn of(range: &Range<u64>, data: Payload, digests: &Digests) -> DestageWrite {
         let expected = digests
             .values()
             .iter()
             .map(|digest| Expected::Digest(*digest));
-        HomeWrite {
+        DestageWrite {
             range: range.clone(),
             data,
             expected: expected.collect(),
@@ -80,19 +80,19 @@ impl HomeWrite {
 }
 
 /// A guard that makes the destage run without waiting for an idle side.
-struct Hurry<'s>(&'s Store);
+struct Escalation<'s>(&'s Store);
 
-impl Hurry<'_> {
-    fn of(store: &Store) -> Hurry<'_> {
-        store.hurries.set(store.hurries.get() + 1);
-        Hurry(store)
+impl Escalation<'_> {
+    fn of(store: &Store) -> Escalation<'_> {
+        store.escalations.set(store.escalations.get() + 1);
+        Escalation(store)
     }
 }
 
-impl Drop for Hurry<'_> {
+impl Drop for Escalation<'_> {
     fn drop(&mut self) {
-        let hurries = &self.0.hurries;
-        hurries.set(hurries.get() - 1);
+        let escalations = &self.0.escalations;
+        escalations.set(escalations.get() - 1);
     }
 }
 
@@ -104,7 +104,7 @@ impl Store {
             self.log.is_busy() || held()
         };
         match self.fill() {
-            _ if self.hurries.get() > 0 => true,
+            _ if self.escalations.get() > 0 => true,
             Fill::Full | Fill::High => true,
             Fill::Much => !held(),
             Fill::Low => self.rt.now().since(self.wanted.get()) >= IDLE_AFTER && !held(),
@@ -120,7 +120,7 @@ impl Store {
         while !over() {
             let moved = self.log.changed.until(over);
             // On an idle side no event occurs, so the time is checked as well.
-            let _ = self.rt.timeout(LOOK_EVERY, moved).await;
+            let _ = self.rt.timeout(PROBE_INTERVAL, moved).await;
         }
         if self.ending.get() {
             return Err(IoError::Closed);
@@ -140,7 +140,7 @@ impl Store {
     /// Returns the number of home writes in flight.
     fn destage_depth(&self) -> usize {
         match self.fill() {
-            _ if self.hurries.get() > 0 => 16,
+            _ if self.escalations.get() > 0 => 16,
             Fill::Full => 16,
             Fill::High => self.burst_writes(),
             Fill::Much => 1,
@@ -159,7 +159,7 @@ impl Store {
 
     /// Runs the destage for ever.
     pub(super) async fn destage_for_ever(self: Rc<Self>) {
-        let mut looks_in_vain = 0;
+        let mut failed_probes = 0;
         loop {
             let some = || !self.log.index.borrow().entries().is_empty();
             self.log.changed.until(some).await;
@@ -181,7 +181,7 @@ impl Store {
                 let full = || self.log.is_full() && (!was_full || self.log.has_unflushed());
                 let moved = self.log.changed.until(|| full() || self.first_may_go());
                 let patience = match was_full {
-                    true => LOOK_EVERY,
+                    true => PROBE_INTERVAL,
                     false => IDLE_AFTER,
                 };
                 let kept_full = || was_full && self.log.is_full() && self.keeps_first();
@@ -190,11 +190,11 @@ impl Store {
                 drop(held_up);
                 // Otherwise two full logs that wait for each other would wait for ever.
                 if in_vain && kept_full() {
-                    looks_in_vain += 1;
-                    self.let_go.set(looks_in_vain >= LOOKS_IN_VAIN_MAX);
+                    failed_probes += 1;
+                    self.let_go.set(failed_probes >= FAILED_PROBES_MAX);
                 }
             } else {
-                looks_in_vain = 0;
+                failed_probes = 0;
                 self.let_go.set(false);
             }
         }
@@ -202,7 +202,7 @@ impl Store {
 
     /// Destages every entry that may be destaged, and returns whether the log is empty afterwards.
     pub(in super::super) async fn empty(self: &Rc<Self>) -> Result<bool, IoError> {
-        let _hurry = Hurry::of(self);
+        let _escalation = Escalation::of(self);
         self.empty_now().await
     }
 
@@ -210,7 +210,7 @@ impl Store {
     /// log: entries that a side keeps save late peers from copying whole regions.
     pub(super) async fn make_space(self: &Rc<Self>) -> Result<bool, IoError> {
         let tail = self.log.tail();
-        let _hurry = Hurry::of(self);
+        let _escalation = Escalation::of(self);
         let brought = self.destage_chunk().await;
         brought.map(|()| self.log.tail() > tail)
     }
@@ -287,7 +287,7 @@ impl Store {
 
     /// Reads the content of a chunk, in the order of the log, and returns it in the order of the
     /// home, with neighbours merged.
-    async fn contents_of(&self, chunk: &Chunk) -> Result<Vec<HomeWrite>, IoError> {
+    async fn contents_of(&self, chunk: &Chunk) -> Result<Vec<DestageWrite>, IoError> {
         let mut pieces: Vec<&(Range<u64>, Logged)> = chunk.pieces.iter().collect();
         pieces.sort_by_key(|(_, record)| match record.content {
             Content::Data { position, .. } => position,
@@ -337,7 +337,7 @@ impl Store {
     async fn contents_of_run(
         &self,
         run: &[&(Range<u64>, Logged)],
-    ) -> Result<Vec<HomeWrite>, IoError> {
+    ) -> Result<Vec<DestageWrite>, IoError> {
         if run.len() > 1
             && let Some(writes) = self.read_run(run).await?
         {
@@ -353,7 +353,7 @@ impl Store {
     async fn read_run(
         &self,
         run: &[&(Range<u64>, Logged)],
-    ) -> Result<Option<Vec<HomeWrite>>, IoError> {
+    ) -> Result<Option<Vec<DestageWrite>>, IoError> {
         let mut parts = Vec::with_capacity(run.len());
         for (range, record) in run {
             let Content::Data { position, digests } = &record.content else {
@@ -380,14 +380,18 @@ impl Store {
             if !digests.agree_with(&data) {
                 return Ok(None);
             }
-            writes.push(HomeWrite::of(range, data, digests));
+            writes.push(DestageWrite::of(range, data, digests));
         }
         Ok(Some(writes))
     }
 
-    async fn content_of(&self, range: &Range<u64>, record: &Logged) -> Result<HomeWrite, IoError> {
+    async fn content_of(
+        &self,
+        range: &Range<u64>,
+        record: &Logged,
+    ) -> Result<DestageWrite, IoError> {
         let count = ((range.end - range.start) / BLOCK_BYTES) as usize;
-        let without_data = |expected, space| HomeWrite {
+        let without_data = |expected, space| DestageWrite {
             range: range.clone(),
             data: Payload::empty(),
             expected: vec![expected; count],
@@ -399,18 +403,18 @@ impl Store {
             Content::Data { digests, .. } => digests,
         };
         if let Some(data) = self.content_from_peer(range, digests).await {
-            return Ok(HomeWrite::of(range, data, digests));
+            return Ok(DestageWrite::of(range, data, digests));
         }
         match self.read_logged(range, record, Origin::NONE).await {
             Ok(data) => {
                 self.noticed.note();
-                Ok(HomeWrite::of(range, data, digests))
+                Ok(DestageWrite::of(range, data, digests))
             }
             Err(IoError::Corrupt) => {
                 // Write home only the digest from the log. The home does not match it, so the old
                 // content there cannot be taken for the newest.
                 self.suspect.borrow_mut().insert(range.clone());
-                Ok(HomeWrite::of(range, Payload::empty(), digests))
+                Ok(DestageWrite::of(range, Payload::empty(), digests))
             }
             Err(error) => Err(error),
         }
@@ -426,7 +430,7 @@ impl Store {
         digests.agree_with(&data).then_some(data)
     }
 
-    async fn write_home(self: &Rc<Self>, writes: Vec<HomeWrite>) -> Result<(), IoError> {
+    async fn write_home(self: &Rc<Self>, writes: Vec<DestageWrite>) -> Result<(), IoError> {
         let failed = Rc::new(Cell::new(None));
         let group = TaskGroup::new(&self.rt);
         let mut burst = 0;
@@ -442,7 +446,7 @@ impl Store {
             }
             let (store, failed) = (Rc::clone(self), Rc::clone(&failed));
             group.spawn(async move {
-                if let Err(error) = store.write_one_home(write).await {
+                if let Err(error) = store.destage_one(write).await {
                     failed.set(Some(error));
                 }
             });
@@ -461,10 +465,10 @@ impl Store {
             // The write in flight may take long on a device that hangs.
             let _ = self
                 .rt
-                .timeout(LOOK_EVERY, self.straight.until_written())
+                .timeout(PROBE_INTERVAL, self.straight.until_written())
                 .await;
         }
-        if *burst < self.burst_writes() || self.fill() != Fill::High || self.hurries.get() > 0 {
+        if *burst < self.burst_writes() || self.fill() != Fill::High || self.escalations.get() > 0 {
             return;
         }
         *burst = 0;
@@ -473,17 +477,17 @@ impl Store {
         // A log that is never idle has had its turn after this time.
         let _ = self
             .rt
-            .timeout(LOOK_EVERY, self.log.changed.until(had))
+            .timeout(PROBE_INTERVAL, self.log.changed.until(had))
             .await;
     }
 
-    async fn write_one_home(&self, write: HomeWrite) -> Result<(), IoError> {
+    async fn destage_one(&self, write: DestageWrite) -> Result<(), IoError> {
         let _home = self.home.lock(write.range.clone()).await;
         self.write_locked_home(write).await
     }
 
     /// Writes a range home; the caller holds the lock of the range at home.
-    pub(super) async fn write_locked_home(&self, write: HomeWrite) -> Result<(), IoError> {
+    pub(super) async fn write_locked_home(&self, write: DestageWrite) -> Result<(), IoError> {
         let (offset, len) = (
             self.data_offset + write.range.start,
             write.range.end - write.range.start,
@@ -560,8 +564,8 @@ impl Store {
 }
 
 /// Merges neighbours that can be written with one request.
-fn merged(writes: Vec<HomeWrite>) -> Vec<HomeWrite> {
-    let mut merged: Vec<HomeWrite> = Vec::with_capacity(writes.len());
+fn merged(writes: Vec<DestageWrite>) -> Vec<DestageWrite> {
+    let mut merged: Vec<DestageWrite> = Vec::with_capacity(writes.len());
     for write in writes {
         let len = write.range.end - write.range.start;
         match merged.last_mut() {

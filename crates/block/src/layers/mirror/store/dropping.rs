@@ -43,7 +43,8 @@ impl Log {
         next.kept_from = self.kept_from.get();
         next.durable_to = self.flushed.get();
         let tail = next.tail;
-        next.jumps.retain(|jump| jump.start > tail);
+        next.discontinuities
+            .retain(|discontinuity| discontinuity.start > tail);
         self.write_checkpoint(&next).await?;
         let dropping = Dropping::of(self, position);
         *self.checkpoint.borrow_mut() = next;

@@ -66,7 +66,7 @@ impl Store {
         self.forget_from(first);
         // While the side was a member, its map marked the regions that others lack; in later epochs
         // it marks those that this side lacks.
-        let mut lacks = self.stale_since(member_until + 1);
+        let mut lacks = self.out_of_sync_since(member_until + 1);
         for range in self.forgotten_ranges() {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
             lacks.push(range);

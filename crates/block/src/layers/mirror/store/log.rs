@@ -13,7 +13,7 @@ use bimetal_rt::sync::{Event, OnceValue, Semaphore, TaskGroup};
 use bimetal_rt::{Payload, Rt};
 
 use super::append::Append;
-use super::checkpoint::{self, Checkpoint, JUMPS_MAX};
+use super::checkpoint::{self, Checkpoint, DISCONTINUITIES_MAX};
 use super::entry::{DATA_BLOCKS_MAX, HEADER_BYTES, Header, Kind, RECORDS_MAX, Record};
 use super::index::{Entry, Index, block_count};
 use crate::BLOCK_BYTES;
@@ -238,7 +238,7 @@ impl Log {
     }
 
     /// Sets the epoch, and the function that tells which changes the log has been given.
-    pub(super) fn attend(&self, epoch: u64, given_below: Rc<GivenBelow>) {
+    pub(super) fn monitor(&self, epoch: u64, given_below: Rc<GivenBelow>) {
         self.epoch.set(epoch);
         *self.given_below.borrow_mut() = given_below;
     }
@@ -381,12 +381,12 @@ impl Log {
             self.pump();
         } else if !self.is_writing() && self.has_waiting() {
             let log = Rc::clone(self);
-            self.tasks.spawn(async move { log.mend().await });
+            self.tasks.spawn(async move { log.rewrite().await });
         }
     }
 
     /// Begins a new incarnation after a failure, or fails the appends that wait for it.
-    async fn mend(self: Rc<Self>) {
+    async fn rewrite(self: Rc<Self>) {
         match self.begin_run().await {
             Ok(()) => self.pump(),
             Err(IoError::NoSpace) => {
@@ -742,7 +742,7 @@ impl Log {
 
     /// Returns true when the tail must advance before many more incarnations can begin.
     pub(super) fn has_many_runs(&self) -> bool {
-        self.checkpoint.borrow().jumps.len() >= JUMPS_MAX / 16 * 15
+        self.checkpoint.borrow().discontinuities.len() >= DISCONTINUITIES_MAX / 16 * 15
     }
 
     /// Returns the number of bytes that can be in use before changes have to wait.
@@ -771,7 +771,7 @@ impl Log {
     }
 
     /// Waits until no entry is in flight.
-    pub(super) async fn until_quiet(&self) {
+    pub(super) async fn until_idle(&self) {
         self.changed.until(|| self.flying.borrow().is_empty()).await;
     }
 

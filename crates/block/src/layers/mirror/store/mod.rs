@@ -58,9 +58,9 @@ pub(super) use self::straight::Unsettled;
 pub(super) use self::superseded::Superseded;
 use self::written::Written;
 use super::digest::BlockDigest;
-use super::superblock::{FIRST_CHANGE, Layout, Uuid};
+use super::superblock::{FIRST_CHANGE, SideLayout, Uuid};
 use crate::BLOCK_BYTES;
-use crate::device::{Device, Figure, FigureVisitor, LocalFuture};
+use crate::device::{Device, LocalFuture, Statistic, StatisticVisitor};
 use crate::error::IoError;
 use crate::range_lock::RangeLock;
 use crate::range_set::RangeSet;
@@ -75,7 +75,7 @@ const RECORDS_TOGETHER: u64 = 16;
 pub(super) struct StoreDevice {
     pub(super) device: Rc<dyn Device>,
     pub(super) side: Uuid,
-    pub(super) layout: Layout,
+    pub(super) layout: SideLayout,
     pub(super) digest: BlockDigest,
     pub(super) volume_bytes: u64,
     /// Number of blocks at the start of the data area that had content when the side was formatted.
@@ -165,7 +165,7 @@ pub(super) struct Store {
     /// Asks a peer for its content of a range, if there is a peer that is cheaper to read.
     peer: RefCell<Option<Rc<AskPeer>>>,
     /// Number of callers that wait until everything is destaged.
-    hurries: Cell<u32>,
+    escalations: Cell<u32>,
     /// Lets one chunk at a time be destaged.
     destaging: Rc<Semaphore>,
     /// The destage has ended and will not start again.
@@ -203,7 +203,7 @@ pub(super) async fn initialise(
     rt: &Rt,
     device: &Rc<dyn Device>,
     side: Uuid,
-    layout: &Layout,
+    layout: &SideLayout,
     has_content: bool,
 ) -> Result<(), IoError> {
     let place = layout.written.expect("a new side says what was written");
@@ -339,7 +339,7 @@ impl Store {
             let_go: Cell::new(false),
             durability_moved: RefCell::new(Rc::new(|| {})),
             peer: RefCell::default(),
-            hurries: Cell::new(0),
+            escalations: Cell::new(0),
             destaging: Semaphore::new(1),
             ending: Cell::new(false),
             wanted: Cell::new(rt.now()),
@@ -388,14 +388,14 @@ impl Store {
 
     /// Tells the store its epoch, how to ask for the sequence number below which it has been given
     /// every change, and when it should hold back the destage.
-    pub(super) fn attend(
+    pub(super) fn monitor(
         &self,
         epoch: u64,
         given_below: Rc<GivenBelow>,
         held: Rc<dyn Fn() -> bool>,
     ) {
         self.epoch.set(epoch);
-        self.log.attend(epoch, given_below);
+        self.log.monitor(epoch, given_below);
         *self.held.borrow_mut() = held;
     }
 
@@ -479,7 +479,7 @@ impl Store {
         // Where an earlier rebuild was cut short, the home may hold content that the checksums do
         // not describe.
         let since = member_until.map_or(0, |epoch| epoch + 1);
-        let touched = self.stale_since(since);
+        let touched = self.out_of_sync_since(since);
         self.unsettled.borrow_mut().extend(touched);
         self.mixes.set(true);
         self.straight.allow(true);
@@ -516,7 +516,7 @@ impl Store {
             return Ok(());
         }
         self.log
-            .attend(self.epoch.get(), Rc::new(move |limit| number.min(limit)));
+            .monitor(self.epoch.get(), Rc::new(move |limit| number.min(limit)));
         self.log.flush(number).await
     }
 
@@ -592,8 +592,9 @@ impl Store {
 
     /// Returns the ranges that a side whose current epoch has this number may lack, because log
     /// entries of them have been dropped.
-    pub(super) fn stale_since(&self, epoch: u64) -> Vec<Range<u64>> {
-        self.regions.stale_since(epoch, self.volume_bytes.get())
+    pub(super) fn out_of_sync_since(&self, epoch: u64) -> Vec<Range<u64>> {
+        self.regions
+            .out_of_sync_since(epoch, self.volume_bytes.get())
     }
 
     /// Takes no more changes; waiting ones fail with `error`.
@@ -609,7 +610,7 @@ impl Store {
         self.ending.set(true);
         self.log.changed.notify();
         let _none = self.destaging.acquire(1).await;
-        self.log.until_quiet().await;
+        self.log.until_idle().await;
         self.noticed.end_changes().await;
         self.stop().await;
     }
@@ -647,27 +648,27 @@ impl Store {
     }
 
     /// Reports the statistics of the store under the name `part` of its side.
-    pub(super) fn figures(&self, part: &str, out: &mut dyn FigureVisitor) {
+    pub(super) fn statistics(&self, part: &str, out: &mut dyn StatisticVisitor) {
         let ((used, all), (store, log)) = (self.log_bytes(), self.counts());
-        let mut show = |name, value| out.figure(part, name, value);
-        show("log_used_bytes", Figure::Gauge(used as f64));
-        show("log_bytes", Figure::Gauge(all as f64));
-        show("logged_bytes", Figure::Gauge(self.logged_bytes() as f64));
-        show("log_entries", Figure::Counter(log.entries));
-        show("log_records", Figure::Counter(log.records));
-        show("log_written_bytes", Figure::Counter(log.bytes));
-        show("log_full", Figure::Counter(log.full));
-        show("home_writes", Figure::Counter(store.destage_writes));
-        show("home_written_bytes", Figure::Counter(store.destaged_bytes));
-        show("replaced_bytes", Figure::Counter(store.replaced_bytes));
+        let mut show = |name, value| out.statistic(part, name, value);
+        show("log_used_bytes", Statistic::Gauge(used as f64));
+        show("log_bytes", Statistic::Gauge(all as f64));
+        show("logged_bytes", Statistic::Gauge(self.logged_bytes() as f64));
+        show("log_entries", Statistic::Counter(log.entries));
+        show("log_records", Statistic::Counter(log.records));
+        show("log_written_bytes", Statistic::Counter(log.bytes));
+        show("log_full", Statistic::Counter(log.full));
+        show("destage_writes", Statistic::Counter(store.destage_writes));
+        show("destaged_bytes", Statistic::Counter(store.destaged_bytes));
+        show("replaced_bytes", Statistic::Counter(store.replaced_bytes));
         let damaged = self.regions.damaged().len() as u64;
-        show("map_damaged_pages", Figure::Counter(damaged));
+        show("bitmap_damaged_pages", Statistic::Counter(damaged));
         if let Some(written) = &self.written {
             let damaged = written.damaged_sectors();
-            show("written_damaged_sectors", Figure::Counter(damaged));
+            show("written_damaged_sectors", Statistic::Counter(damaged));
         }
         if let Some(checksums) = &self.checksums {
-            checksums.figures(part, out);
+            checksums.statistics(part, out);
         }
     }
 

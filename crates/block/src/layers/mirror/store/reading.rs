@@ -31,13 +31,13 @@ impl Store {
         let _still = self.home.lock(range.clone()).await;
         let reply = self.read_once(&range, origin).await;
         if matches!(reply, Err(IoError::Corrupt)) {
-            self.find_rotten(&range).await;
+            self.find_corrupt(&range).await;
         }
         reply
     }
 
     /// Notes which blocks of a range are corrupt.
-    async fn find_rotten(&self, range: &Range<u64>) {
+    async fn find_corrupt(&self, range: &Range<u64>) {
         for start in range.clone().step_by(BLOCK_BYTES as usize) {
             let block = start..start + BLOCK_BYTES;
             if matches!(

@@ -168,7 +168,7 @@ pub(super) async fn recover(
     };
     while walk.position < checkpoint.tail + area.bytes {
         told(walk.position - checkpoint.tail);
-        if walk.jump() {
+        if walk.discontinuity() {
             found.start.head = found.start.head.max(walk.position);
             continue;
         }
@@ -219,34 +219,40 @@ pub(super) async fn recover(
 struct Walk<'c> {
     position: u64,
     run: u64,
-    jumps: std::iter::Peekable<std::slice::Iter<'c, checkpoint::Jump>>,
+    discontinuities: std::iter::Peekable<std::slice::Iter<'c, checkpoint::Discontinuity>>,
 }
 
 impl<'c> Walk<'c> {
     fn new(checkpoint: &'c Checkpoint) -> Walk<'c> {
-        let mut jumps = checkpoint.jumps.iter().peekable();
+        let mut discontinuities = checkpoint.discontinuities.iter().peekable();
         // Each discontinuity record (jump) begins the incarnation after the one before it.
-        let run = jumps.peek().map_or(checkpoint.run, |jump| jump.run - 1);
+        let run = discontinuities
+            .peek()
+            .map_or(checkpoint.run, |discontinuity| discontinuity.run - 1);
         Walk {
             position: checkpoint.tail,
             run,
-            jumps,
+            discontinuities,
         }
     }
 
     /// Moves to the next incarnation if this one ends here.
-    fn jump(&mut self) -> bool {
-        let jump = self.jumps.next_if(|jump| self.position >= jump.end);
-        if let Some(jump) = jump {
-            (self.position, self.run) = (jump.start, jump.run);
+    fn discontinuity(&mut self) -> bool {
+        let discontinuity = self
+            .discontinuities
+            .next_if(|discontinuity| self.position >= discontinuity.end);
+        if let Some(discontinuity) = discontinuity {
+            (self.position, self.run) = (discontinuity.start, discontinuity.run);
         }
-        jump.is_some()
+        discontinuity.is_some()
     }
 
     /// Returns the position at which this incarnation is known to have ended; `None` in the last
     /// one.
     fn end(&mut self) -> Option<u64> {
-        self.jumps.peek().map(|jump| jump.end)
+        self.discontinuities
+            .peek()
+            .map(|discontinuity| discontinuity.end)
     }
 }
 

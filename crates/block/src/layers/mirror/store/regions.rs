@@ -244,7 +244,7 @@ impl Regions {
     ///
     /// # Panics
     /// When the map is of a smaller volume.
-    pub(super) fn stale_since(&self, epoch: u64, volume_bytes: u64) -> Vec<Range<u64>> {
+    pub(super) fn out_of_sync_since(&self, epoch: u64, volume_bytes: u64) -> Vec<Range<u64>> {
         let marks = self.marks.borrow();
         let regions = volume_bytes.div_ceil(REGION_BYTES);
         assert!(
@@ -252,16 +252,16 @@ impl Regions {
             "the map is of {} regions",
             marks.regions()
         );
-        let mut stale: Vec<Range<u64>> = Vec::new();
+        let mut out_of_sync: Vec<Range<u64>> = Vec::new();
         // `ALWAYS` must be above every epoch.
         for run in marks.above(epoch.min(ALWAYS - 1), regions) {
             let start = run.start * REGION_BYTES;
             let end = volume_bytes.min(run.end * REGION_BYTES);
-            match stale.last_mut() {
+            match out_of_sync.last_mut() {
                 Some(last) if last.end == start => last.end = end,
-                _ => stale.push(start..end),
+                _ => out_of_sync.push(start..end),
             }
         }
-        stale
+        out_of_sync
     }
 }

@@ -77,7 +77,7 @@ impl Store {
         let bytes_max = self.log.area.data_blocks_max * BLOCK_BYTES;
         let (mut parts, mut bytes) = (Vec::new(), 0);
         for entry in index.entries() {
-            if !limits.may_go_home(entry) || !self.is_needed(&index, &limits, entry) {
+            if !limits.may_be_destaged(entry) || !self.is_needed(&index, &limits, entry) {
                 break;
             }
             let mut own = Vec::new();

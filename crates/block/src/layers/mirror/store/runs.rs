@@ -1,7 +1,7 @@
 //! Incarnations of a log (`run` in the code). Each opening and each failure begins a new one, so
 //! that no entry written before can pass for one written from then on.
 
-use super::checkpoint::{self, Checkpoint, JUMPS_MAX, Jump};
+use super::checkpoint::{self, Checkpoint, DISCONTINUITIES_MAX, Discontinuity};
 use super::log::Log;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
@@ -26,9 +26,9 @@ impl Log {
     /// # Errors
     /// When the device fails, or `NoSpace` when the last incarnation has an entry.
     pub(super) async fn begin_run_again(&self) -> Result<(), IoError> {
-        self.begin_run_at(|jumps, head| {
-            let empty = jumps.pop_if(|last| last.start == head);
-            empty.filter(|_| !jumps.is_empty())
+        self.begin_run_at(|discontinuities, head| {
+            let empty = discontinuities.pop_if(|last| last.start == head);
+            empty.filter(|_| !discontinuities.is_empty())
         })
         .await
     }
@@ -37,7 +37,7 @@ impl Log {
     /// discontinuity record of an empty incarnation that is reused.
     async fn begin_run_at(
         &self,
-        place: impl FnOnce(&mut Vec<Jump>, u64) -> Option<Jump>,
+        place: impl FnOnce(&mut Vec<Discontinuity>, u64) -> Option<Discontinuity>,
     ) -> Result<(), IoError> {
         let _turn = self.checkpointing.acquire(1).await;
         if !self.broken.get() {
@@ -56,32 +56,33 @@ impl Log {
             true => pinned.map_or(head, |pinned| pinned.min(head)),
             false => self.floor(),
         };
-        next.jumps.retain(|jump| jump.start > tail);
+        next.discontinuities
+            .retain(|discontinuity| discontinuity.start > tail);
         next.run += 1;
-        let mut jump = Jump {
+        let mut discontinuity = Discontinuity {
             run: next.run,
             end: head,
             start: (head + self.area.window()).next_multiple_of(BLOCK_BYTES),
         };
-        if !is_empty && next.jumps.len() == JUMPS_MAX
-            || jump.start - floor + self.area.window() > self.area.bytes
+        if !is_empty && next.discontinuities.len() == DISCONTINUITIES_MAX
+            || discontinuity.start - floor + self.area.window() > self.area.bytes
         {
-            let empty = place(&mut next.jumps, head).ok_or(IoError::NoSpace)?;
-            jump = Jump {
+            let empty = place(&mut next.discontinuities, head).ok_or(IoError::NoSpace)?;
+            discontinuity = Discontinuity {
                 run: next.run,
                 ..empty
             };
         }
-        let start = jump.start;
+        let start = discontinuity.start;
         next.sequence += 1;
         next.kept_from = self.kept_from.get();
         next.durable_to = start;
         if is_empty {
-            next.jumps.clear();
+            next.discontinuities.clear();
             next.tail = start;
             next.complete_below = self.complete.get();
         } else {
-            next.jumps.push(jump);
+            next.discontinuities.push(discontinuity);
         }
         // The discontinuity record states that all entries before it exist, so they must be durable
         // first.

@@ -19,7 +19,7 @@ use bimetal_rt::Payload;
 use bimetal_rt::sync::Event;
 
 use super::Store;
-use super::destage::HomeWrite;
+use super::destage::DestageWrite;
 use super::digests::Digests;
 use super::superseded::Superseded;
 use crate::BLOCK_BYTES;
@@ -36,7 +36,7 @@ const UNWRITTEN_PAGES_MAX: usize = 1024;
 /// costs flushes, and if a rebuild is cut short, zeroes are written to all announced ranges.
 const ANNOUNCED_BYTES: u64 = 16 * MAP_PAGE_COVERS_BYTES;
 /// Maximum time between two checks whether the log may drop more entries.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Number of checksum pages that are read together, ahead of the copy.
 const PAGES_AHEAD: u64 = 64;
 
@@ -177,7 +177,7 @@ impl Store {
         self.wanted.set(self.rt.now());
         let range = kept.range().clone();
         let digests = Digests::of(self.digest, &data);
-        let write = HomeWrite::of(&range, data, &digests);
+        let write = DestageWrite::of(&range, data, &digests);
         let writing = Writing::begin(&self.straight);
         let written = self.write_locked_home(write).await;
         drop(writing);
@@ -241,7 +241,7 @@ impl Store {
             if !self.make_space().await? {
                 let tail = self.log.tail();
                 let moved = self.log.changed.until(|| self.log.tail() > tail);
-                let _ = self.rt.timeout(LOOK_EVERY, moved).await;
+                let _ = self.rt.timeout(PROBE_INTERVAL, moved).await;
             }
         }
         Ok(())

@@ -29,7 +29,7 @@ fn rt() -> Rt {
 
 fn memory(rt: &Rt) -> Rc<dyn Device> {
     let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, DEVICE_BYTES));
-    let layout = Layout::of_device(DEVICE_BYTES, Some(4 << 20)).expect("it is large enough");
+    let layout = SideLayout::of_device(DEVICE_BYTES, Some(4 << 20)).expect("it is large enough");
     rt.block_on(initialise(rt, &device, SIDE, &layout, false))
         .expect("memory does not fail");
     device
@@ -39,7 +39,7 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
     StoreDevice {
         device: Rc::clone(device),
         side: SIDE,
-        layout: Layout::of_device(DEVICE_BYTES, Some(4 << 20)).expect("it is large enough"),
+        layout: SideLayout::of_device(DEVICE_BYTES, Some(4 << 20)).expect("it is large enough"),
         digest: BlockDigest::Xxh3,
         volume_bytes: VOLUME_BYTES,
         unknown_blocks: 0,
@@ -55,7 +55,7 @@ async fn opened(rt: &Rt, device: &Rc<dyn Device>) -> (Rc<Store>, Rc<Cell<u64>>) 
     let next = Rc::new(Cell::new(store.found().next_number.max(1)));
     store.begin().await.expect("it begins");
     let given = Rc::clone(&next);
-    store.attend(
+    store.monitor(
         1,
         Rc::new(move |limit| given.get().min(limit)),
         Rc::new(|| false),
@@ -302,7 +302,7 @@ fn what_is_not_complete_can_be_forgotten() {
         let missing = next.get();
         next.set(missing + 1);
         let held = Rc::new(move |limit: u64| missing.min(limit));
-        store.attend(1, held, Rc::new(|| false));
+        store.monitor(1, held, Rc::new(|| false));
         put(&rt, &store, &next, 0, &[3]).await;
         put(&rt, &store, &next, 1, &[4]).await;
         assert!(

@@ -41,7 +41,7 @@ impl Candidate {
 
     /// Reads the newest superblock on the device, if there is one; `Err` says why it is unreadable
     /// or invalid.
-    pub(in crate::layers::mirror) async fn look(&self) -> Result<Option<Superblock>, NotSeen> {
+    pub(in crate::layers::mirror) async fn inspect(&self) -> Result<Option<Superblock>, NotSeen> {
         let (mut copies, mut unread) = (Vec::new(), 0);
         for offset in self.copies() {
             let read = Request::read(offset, SUPERBLOCK_BYTES);
@@ -70,7 +70,7 @@ impl Candidate {
     /// # Errors
     /// When it cannot be read, or is invalid.
     pub async fn superblock(&self) -> Result<Option<Superblock>, OpenError> {
-        let found = self.look().await;
+        let found = self.inspect().await;
         found.map_err(|(NotSeen::Unreadable(why) | NotSeen::Damaged(why))| self.error(&why))
     }
 

@@ -21,7 +21,7 @@ const LOG_BYTES_DEFAULT_MAX: u64 = 1 << 30;
 
 /// Offsets and lengths of the areas of a side, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct SideLayout {
     /// The map of regions.
     pub map: (u64, u64),
     /// The checksums.
@@ -88,18 +88,18 @@ pub struct Asked {
     pub grow_to_bytes: Option<u64>,
 }
 
-impl Layout {
+impl SideLayout {
     /// Computes the layout of a device, with a log of the requested length (rounded up to 64 KiB),
     /// or else of one 16th of the device, at least 4 MiB and at most 1 GiB.
     ///
     /// # Errors
     /// When the device is too small, or the log is not between 4 MiB and half of the device.
-    pub fn of_device(device_bytes: u64, log_bytes: Option<u64>) -> Result<Layout, LayoutError> {
+    pub fn of_device(device_bytes: u64, log_bytes: Option<u64>) -> Result<SideLayout, LayoutError> {
         let asked = Asked {
             log_bytes,
             ..Asked::default()
         };
-        Layout::of(&Geometry::of_size(device_bytes), asked)
+        SideLayout::of(&Geometry::of_size(device_bytes), asked)
     }
 
     /// Computes the layout of a device. If the device already has content, that is the data area,
@@ -108,7 +108,7 @@ impl Layout {
     ///
     /// # Errors
     /// As [`of_device`](Self::of_device); or when there is too little room before the content.
-    pub fn of(geometry: &Geometry, asked: Asked) -> Result<Layout, LayoutError> {
+    pub fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, LayoutError> {
         let device_bytes = geometry.size_bytes;
         if device_bytes < SIDE_BYTES_MIN && geometry.content_offset_bytes.is_none() {
             return Err(LayoutError::TooSmall { device_bytes });
@@ -139,7 +139,7 @@ impl Layout {
             });
         }
         assert!(position <= start, "the data lie behind the other areas");
-        Ok(Layout {
+        Ok(SideLayout {
             map,
             checksums,
             written: Some(written),
@@ -167,8 +167,8 @@ impl Layout {
     }
 
     /// Returns the layout with a data area that is long enough for a volume.
-    pub(in crate::layers::mirror) fn reaching(&self, volume_bytes: u64) -> Layout {
-        Layout {
+    pub(in crate::layers::mirror) fn reaching(&self, volume_bytes: u64) -> SideLayout {
+        SideLayout {
             data: (self.data.0, self.data.1.max(volume_bytes)),
             ..*self
         }
@@ -269,7 +269,7 @@ pub(in crate::layers::mirror) fn device_bytes_for(data_bytes: u64, asked: Asked)
     let mut device_bytes = SIDE_BYTES_MIN.max(data_bytes).max(of_log);
     // The missing bytes are a lower bound of the growth needed, so the first size that is enough is
     // the smallest.
-    while let Ok(layout) = Layout::of(&Geometry::of_size(device_bytes), asked)
+    while let Ok(layout) = SideLayout::of(&Geometry::of_size(device_bytes), asked)
         && layout.data.1 < data_bytes
     {
         device_bytes += data_bytes - layout.data.1;
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn the_layout_of_the_format_page() {
         // 1 GiB: 3 pages of map, 261 of checksums (1044 KiB, in 64 KiB: 1088 KiB), 64 MiB of log.
-        let of_1_gib = Layout::of_device(1 << 30, None).unwrap();
+        let of_1_gib = SideLayout::of_device(1 << 30, None).unwrap();
         assert_eq!(of_1_gib.map, (64 * KIB, 64 * KIB));
         assert_eq!(of_1_gib.checksums, (128 * KIB, 1088 * KIB));
         // 16 + 272 pages have room in those two areas: one page of bits, twice (8 KiB, 64 KiB).
@@ -312,16 +312,16 @@ mod tests {
         assert_eq!(of_1_gib.log, (1280 * KIB, 64 * MIB));
         assert_eq!(of_1_gib.data, (66 * MIB, 958 * MIB - 4 * KIB));
         // 1 TiB: 2081 pages of map (8324 KiB, 8384), 266306 of checksums (1065224 KiB, 1065280).
-        let of_1_tib = Layout::of_device(1 << 40, None).unwrap();
+        let of_1_tib = SideLayout::of_device(1 << 40, None).unwrap();
         assert_eq!(of_1_tib.map, (64 * KIB, 8384 * KIB));
         assert_eq!(of_1_tib.checksums, (8448 * KIB, 1_065_280 * KIB));
         // 2096 + 266320 pages: 9 pages of 32256 bits, twice (72 KiB, 128 KiB).
         assert_eq!(of_1_tib.written, Some((1_073_728 * KIB, 128 * KIB)));
         assert_eq!(of_1_tib.log, (1_073_856 * KIB, 1 << 30));
-        let smallest = Layout::of_device(SIDE_BYTES_MIN, None).unwrap();
+        let smallest = SideLayout::of_device(SIDE_BYTES_MIN, None).unwrap();
         assert_eq!(smallest.log, (256 * KIB, 4 * MIB));
         assert_eq!(smallest.data, (5 * MIB, 11 * MIB - 4 * KIB));
-        let with_log = Layout::of_device(64 * MIB, Some(5 * MIB + 1)).unwrap();
+        let with_log = SideLayout::of_device(64 * MIB, Some(5 * MIB + 1)).unwrap();
         // 64 MiB: 17 pages of checksums (68 KiB, in 64 KiB: 128 KiB).
         assert_eq!(with_log.log, (320 * KIB, 5 * MIB + 64 * KIB));
     }
@@ -331,7 +331,7 @@ mod tests {
         let sizes = [SIDE_BYTES_MIN, 1 << 30, (1 << 40) + 12_288, 20 << 40];
         for device_bytes in sizes {
             for log_bytes in [None, Some(LOG_BYTES_MIN), Some(device_bytes / 2)] {
-                let layout = Layout::of_device(device_bytes, log_bytes).unwrap();
+                let layout = SideLayout::of_device(device_bytes, log_bytes).unwrap();
                 let mut end = HEADER_BYTES;
                 let written = layout.written.unwrap();
                 for (start, len) in [layout.map, layout.checksums, written, layout.log] {
@@ -353,12 +353,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         assert!(matches!(
-            Layout::of_device(SIDE_BYTES_MIN - 1, None),
+            SideLayout::of_device(SIDE_BYTES_MIN - 1, None),
             Err(LayoutError::TooSmall { .. })
         ));
         for log_bytes in [0, LOG_BYTES_MIN - 1, (32 << 20) + 1, u64::MAX] {
             assert!(matches!(
-                Layout::of_device(64 << 20, Some(log_bytes)),
+                SideLayout::of_device(64 << 20, Some(log_bytes)),
                 Err(LayoutError::LogSize { .. })
             ));
         }
@@ -377,7 +377,7 @@ mod tests {
                 log_bytes,
                 ..Asked::default()
             };
-            Layout::of(&geometry, asked)
+            SideLayout::of(&geometry, asked)
         };
         let layout = of(5 * MIB, None).unwrap();
         assert_eq!(layout.checksums, (128 * KIB, 128 * KIB));
@@ -406,7 +406,7 @@ mod tests {
     /// pages.
     #[test]
     fn a_side_has_room_to_grow_as_far_as_its_areas_reach() {
-        let layout = Layout::of_device(32 * MIB, None).unwrap();
+        let layout = SideLayout::of_device(32 * MIB, None).unwrap();
         assert_eq!(layout.volume_bytes_max(32 * MIB), layout.data.1);
         let larger = 40 * MIB - 4 * KIB - layout.data.0;
         assert_eq!(layout.volume_bytes_max(40 * MIB), larger);
@@ -415,7 +415,7 @@ mod tests {
             grow_to_bytes: Some(1 << 30),
             ..Asked::default()
         };
-        let layout = Layout::of(&Geometry::of_size(32 * MIB), asked).unwrap();
+        let layout = SideLayout::of(&Geometry::of_size(32 * MIB), asked).unwrap();
         // 261 pages for 1 GiB, rounded up to 272.
         assert_eq!(layout.checksums.1, 1088 * KIB);
         assert_eq!(layout.volume_bytes_max(1 << 40), 272 * 4032 * KIB);
@@ -428,7 +428,7 @@ mod tests {
             grow_to_bytes: Some(1 << 40),
             ..Asked::default()
         };
-        let too_far = Layout::of(&Geometry::of_size(32 * MIB), asked);
+        let too_far = SideLayout::of(&Geometry::of_size(32 * MIB), asked);
         assert!(matches!(too_far, Err(LayoutError::GrowTo { .. })));
     }
 
@@ -442,7 +442,7 @@ mod tests {
                 };
                 let least = device_bytes_for(data_bytes, asked);
                 let room = |device_bytes| {
-                    let layout = Layout::of_device(device_bytes, log_bytes);
+                    let layout = SideLayout::of_device(device_bytes, log_bytes);
                     layout.map_or(0, |layout| layout.data.1)
                 };
                 assert!(room(least) >= data_bytes);
@@ -457,51 +457,51 @@ mod tests {
 
     #[test]
     fn a_layout_that_cannot_be_is_noticed() {
-        let good = Layout::of_device(1 << 30, None).unwrap();
+        let good = SideLayout::of_device(1 << 30, None).unwrap();
         let volume_bytes = good.data.1;
         let bad = [
-            Layout {
+            SideLayout {
                 map: (0, good.map.1),
                 ..good
             },
-            Layout {
+            SideLayout {
                 map: (good.map.0, good.map.1 * 2),
                 ..good
             },
-            Layout {
+            SideLayout {
                 checksums: (good.checksums.0, 4096),
                 ..good
             },
-            Layout {
+            SideLayout {
                 checksums: (good.checksums.0, u64::MAX),
                 ..good
             },
             // One page is needed for each of the two copies.
-            Layout {
+            SideLayout {
                 written: Some((good.log.0 - 4096, 4096)),
                 ..good
             },
-            Layout {
+            SideLayout {
                 written: Some((good.checksums.0, 64 << 10)),
                 ..good
             },
-            Layout {
+            SideLayout {
                 log: (good.log.0 + 1, good.log.1),
                 ..good
             },
-            Layout {
+            SideLayout {
                 log: (good.log.0, 4096),
                 ..good
             },
-            Layout {
+            SideLayout {
                 log: (good.log.0, u64::MAX),
                 ..good
             },
-            Layout {
+            SideLayout {
                 data: (good.data.0 + 4096, good.data.1 - 4096),
                 ..good
             },
-            Layout {
+            SideLayout {
                 data: (good.data.0, good.data.1 + (1 << 20)),
                 ..good
             },
@@ -510,7 +510,7 @@ mod tests {
             assert!(layout.check(volume_bytes, 1 << 30).is_err(), "{layout:?}");
         }
         // Sides that were formatted by older programs do not record which pages were written.
-        let older = Layout {
+        let older = SideLayout {
             written: None,
             ..good
         };

@@ -21,47 +21,47 @@ pub struct Listed {
     /// UUID of the side.
     pub side: Uuid,
     /// Last known epoch of the side.
-    pub told: Told,
+    pub acknowledged: Acknowledged,
 }
 
 impl Listed {
     /// Creates the entry of a side whose epochs are unknown.
     pub fn new(side: Uuid) -> Listed {
-        let told = Told::default();
-        Listed { side, told }
+        let acknowledged = Acknowledged::default();
+        Listed { side, acknowledged }
     }
 }
 
 /// Last known (acknowledged) epoch of a side. A side that failed while its superblock was being
 /// written has either the epoch before the write or the one written, so there are two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Acknowledged {
     before: Half,
     last: Half,
 }
 
-impl Told {
+impl Acknowledged {
     /// Length in the table, in bytes.
     pub(super) const BYTES: usize = 16;
 
     /// Creates the record that the side has one of these epochs, as far as they are known.
-    pub fn one_of(before: Option<Uuid>, last: Option<Uuid>) -> Told {
+    pub fn one_of(before: Option<Uuid>, last: Option<Uuid>) -> Acknowledged {
         let half = |id: Option<Uuid>| id.map_or(NOTHING, |id| half_of(&id));
-        Told {
+        Acknowledged {
             before: half(before),
             last: half(last),
         }
     }
 
     /// Returns the record with this epoch as one that the side may have had since.
-    pub fn perhaps_since(self, id: &Uuid) -> Told {
+    pub fn perhaps_since(self, id: &Uuid) -> Acknowledged {
         let last = half_of(id);
-        Told { last, ..self }
+        Acknowledged { last, ..self }
     }
 
     /// Returns true when no epoch is known.
     pub fn is_unknown(&self) -> bool {
-        *self == Told::default()
+        *self == Acknowledged::default()
     }
 
     /// Returns true when the side may have this epoch as its current one.
@@ -70,16 +70,16 @@ impl Told {
         half != NOTHING && [self.before, self.last].contains(&half)
     }
 
-    pub(super) fn encode(&self) -> [u8; Told::BYTES] {
-        let mut bytes = [0; Told::BYTES];
+    pub(super) fn encode(&self) -> [u8; Acknowledged::BYTES] {
+        let mut bytes = [0; Acknowledged::BYTES];
         bytes[..8].copy_from_slice(&self.before);
         bytes[8..].copy_from_slice(&self.last);
         bytes
     }
 
-    pub(super) fn decode(bytes: [u8; Told::BYTES]) -> Told {
+    pub(super) fn decode(bytes: [u8; Acknowledged::BYTES]) -> Acknowledged {
         let half = |at: usize| std::array::from_fn(|byte| bytes[at + byte]);
-        Told {
+        Acknowledged {
             before: half(0),
             last: half(8),
         }

@@ -26,8 +26,8 @@ pub use candidate::Candidate;
 pub(super) use candidate::NotSeen;
 pub use history::{EPOCHS_MAX, Epoch, History};
 pub(super) use layout::device_bytes_for;
-pub use layout::{Asked, LOG_BYTES_MIN, Layout, LayoutError, SIDE_BYTES_MIN};
-pub use listed::{Listed, Table, Told, place_in};
+pub use layout::{Asked, LOG_BYTES_MIN, LayoutError, SIDE_BYTES_MIN, SideLayout};
+pub use listed::{Acknowledged, Listed, Table, place_in};
 pub use remembered::{Leaving, Remembered, ScrubRecord};
 
 const MAGIC: [u8; 8] = *b"BIMETAL\0";
@@ -47,8 +47,8 @@ const NAME_AT: usize = 192;
 const NAME_BYTES: usize = 64;
 const SIDE_TABLE_AT: usize = 256;
 const SIDE_ENTRY_BYTES: usize = 32;
-/// Offset of `told` within an entry of the table.
-const TOLD_AT: usize = 16;
+/// Offset of `acknowledged` within an entry of the table.
+const ACKNOWLEDGED_AT: usize = 16;
 const EPOCH_COUNT_AT: usize = 768;
 const HISTORY_AT: usize = 776;
 const EPOCH_BYTES: usize = 48;
@@ -90,51 +90,53 @@ pub fn short_uuid(uuid: &Uuid) -> String {
 
 /// State in which a side was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SideState {
     /// Closed: every change is on the side, and on every member of its epoch.
     Clean,
     /// In use, or stopped without being closed: a peer may be ahead of this side.
-    Active,
+    Dirty,
     /// In use, and every change is on every member of the epoch.
-    Quiet,
+    CleanIdle,
     /// Being rebuilt: its home is a mixture of old and new.
     Inconsistent,
 }
 
-impl State {
-    const ALL: [State; 4] = [
-        State::Clean,
-        State::Active,
-        State::Quiet,
-        State::Inconsistent,
+impl SideState {
+    const ALL: [SideState; 4] = [
+        SideState::Clean,
+        SideState::Dirty,
+        SideState::CleanIdle,
+        SideState::Inconsistent,
     ];
 
     /// Returns the name of the state for messages and JSON.
     pub fn name(self) -> &'static str {
         match self {
-            State::Clean => "clean",
-            State::Active => "active",
-            State::Quiet => "quiet",
-            State::Inconsistent => "inconsistent",
+            SideState::Clean => "clean",
+            SideState::Dirty => "dirty",
+            SideState::CleanIdle => "clean-idle",
+            SideState::Inconsistent => "inconsistent",
         }
     }
 
     fn code(self) -> u32 {
         match self {
-            State::Clean => 1,
-            State::Active => 2,
-            State::Quiet => 3,
-            State::Inconsistent => 4,
+            SideState::Clean => 1,
+            SideState::Dirty => 2,
+            SideState::CleanIdle => 3,
+            SideState::Inconsistent => 4,
         }
     }
 
-    fn of_code(code: u32) -> Option<State> {
-        State::ALL.into_iter().find(|state| state.code() == code)
+    fn of_code(code: u32) -> Option<SideState> {
+        SideState::ALL
+            .into_iter()
+            .find(|state| state.code() == code)
     }
 
     /// Returns true when the state says that no peer is ahead of the side.
     pub fn is_complete(self) -> bool {
-        matches!(self, State::Clean | State::Quiet)
+        matches!(self, SideState::Clean | SideState::CleanIdle)
     }
 }
 
@@ -170,7 +172,7 @@ pub struct Superblock {
     /// All sides by their places; `None` in a free place.
     pub table: Table,
     /// State in which the side was left.
-    pub state: State,
+    pub state: SideState,
     /// Further properties of the side.
     pub flags: SideFlags,
     /// Number of writes of this side's superblock; the copy with the highest is the newest.
@@ -180,7 +182,7 @@ pub struct Superblock {
     /// Size of the volume in bytes.
     pub volume_bytes: u64,
     /// Layout of the areas.
-    pub layout: Layout,
+    pub layout: SideLayout,
     /// Digest function for the blocks of the side.
     pub digest: BlockDigest,
     /// Number of blocks at the start of the data whose content is unknown in a checksum page that
@@ -299,9 +301,9 @@ impl Block<'_> {
     fn table(&self) -> Result<Table, String> {
         let entry = |place| {
             let at = SIDE_TABLE_AT + place * SIDE_ENTRY_BYTES;
-            let told = Told::decode(self.uuid_at(at + TOLD_AT));
+            let acknowledged = Acknowledged::decode(self.uuid_at(at + ACKNOWLEDGED_AT));
             let side = self.uuid_at(at);
-            Listed { side, told }
+            Listed { side, acknowledged }
         };
         let table: Table =
             std::array::from_fn(|place| Some(entry(place)).filter(|listed| listed.side != FREE));
@@ -395,7 +397,7 @@ impl Superblock {
             let at = SIDE_TABLE_AT + place * SIDE_ENTRY_BYTES;
             if let Some(listed) = listed {
                 Fields::at(&mut block, at).put(&listed.side);
-                Fields::at(&mut block, at + TOLD_AT).put(&listed.told.encode());
+                Fields::at(&mut block, at + ACKNOWLEDGED_AT).put(&listed.acknowledged.encode());
             }
         }
         let mut fields = Fields::at(&mut block, EPOCH_COUNT_AT);
@@ -426,7 +428,8 @@ impl Superblock {
         let block = Block(bytes);
         block.check()?;
         let state = block.u32_at(80);
-        let state = State::of_code(state).ok_or_else(|| format!("its state {state} is unknown"))?;
+        let state =
+            SideState::of_code(state).ok_or_else(|| format!("its state {state} is unknown"))?;
         let name = &bytes[NAME_AT..NAME_AT + NAME_BYTES];
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
         let (written, unknown_blocks) = block.written();
@@ -440,7 +443,7 @@ impl Superblock {
             generation: block.u64_at(88),
             complete_below: block.u64_at(96),
             volume_bytes: block.u64_at(104),
-            layout: Layout {
+            layout: SideLayout {
                 map: block.area_at(112),
                 checksums: block.area_at(128),
                 written,

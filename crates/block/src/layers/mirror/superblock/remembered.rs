@@ -28,7 +28,7 @@ pub enum Leaving {
     /// As soon as another side has all its content.
     Now,
     /// Once the side at this place of the table is whole.
-    OnceWhole(usize),
+    OnceComplete(usize),
 }
 
 /// Progress and findings of a scrub.
@@ -76,7 +76,7 @@ impl Remembered {
 
     /// Returns the place of the side that leaves once the side at this place is whole.
     pub fn replaced_by(&self, place: usize) -> Option<usize> {
-        let is = |leaving: &Option<Leaving>| *leaving == Some(Leaving::OnceWhole(place));
+        let is = |leaving: &Option<Leaving>| *leaving == Some(Leaving::OnceComplete(place));
         self.leaving.iter().position(is)
     }
 
@@ -146,7 +146,7 @@ impl Remembered {
         for leaving in self.leaving {
             fields.put(&[match leaving {
                 None => 0,
-                Some(Leaving::OnceWhole(place)) => place as u8 + 1,
+                Some(Leaving::OnceComplete(place)) => place as u8 + 1,
                 Some(Leaving::Now) => LEAVES_NOW,
             }]);
         }
@@ -170,7 +170,7 @@ impl Remembered {
         let leaving = |place: usize| match block.0[LEAVING_AT + place] {
             LEAVES_NOW => Some(Leaving::Now),
             by if (1..=SIDES_MAX).contains(&usize::from(by)) => {
-                Some(Leaving::OnceWhole(usize::from(by) - 1))
+                Some(Leaving::OnceComplete(usize::from(by) - 1))
                     .filter(|_| usize::from(by) - 1 != place)
             }
             _ => None,
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn one_side_leaves_for_another_and_nothing_is_kept_of_a_place_that_is_free() {
         let mut remembered = Remembered::default();
-        remembered.set_leaving(1, Some(Leaving::OnceWhole(2)));
+        remembered.set_leaving(1, Some(Leaving::OnceComplete(2)));
         remembered.set_added(2, true);
         assert_eq!(remembered.replaced_by(2), Some(1));
         assert!([1, 2].into_iter().all(|place| remembered.concerns(place)));

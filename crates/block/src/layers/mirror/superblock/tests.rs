@@ -36,7 +36,7 @@ fn remembered() -> Remembered {
         repaired: 0x16,
         unrepairable: 0x17,
     });
-    remembered.set_leaving(0, Some(Leaving::OnceWhole(2)));
+    remembered.set_leaving(0, Some(Leaving::OnceComplete(2)));
     remembered.set_added(2, true);
     remembered.note_left(&[0x71; 16]);
     remembered.note_left(&[0x72; 16]);
@@ -48,13 +48,13 @@ fn sample() -> Superblock {
     table[0] = Some(Listed::new([2; 16]));
     table[2] = Some(Listed {
         side: [3; 16],
-        told: Told::one_of(Some([0x51; 16]), Some([0x52; 16])),
+        acknowledged: Acknowledged::one_of(Some([0x51; 16]), Some([0x52; 16])),
     });
     Superblock {
         volume: [1; 16],
         side: [3; 16],
         table,
-        state: State::Active,
+        state: SideState::Dirty,
         flags: SideFlags {
             not_durable: true,
             no_checksums: false,
@@ -62,7 +62,7 @@ fn sample() -> Superblock {
         generation: 7,
         complete_below: 11,
         volume_bytes: 900 << 20,
-        layout: Layout::of_device(1 << 30, None).unwrap(),
+        layout: SideLayout::of_device(1 << 30, None).unwrap(),
         digest: BlockDigest::Xxh3,
         unknown_blocks: 0x0102_0304,
         created_s: 1_000,
@@ -198,10 +198,10 @@ fn fields_lie_where_the_format_page_says() {
     let differing = (0..4092).find(|&at| block[at] != expected[at]);
     assert_eq!(differing, None, "the first byte that differs");
     let codes = [
-        (State::Clean, 1),
-        (State::Active, 2),
-        (State::Quiet, 3),
-        (State::Inconsistent, 4),
+        (SideState::Clean, 1),
+        (SideState::Dirty, 2),
+        (SideState::CleanIdle, 3),
+        (SideState::Inconsistent, 4),
     ];
     for (state, code) in codes {
         let block = Superblock { state, ..sample() }.encode();
@@ -324,7 +324,7 @@ fn a_copy_that_is_left_is_not_written_before_the_other_is_whole() {
     let rt = Rt::virtual_time(VirtualOptions::default());
     let bytes = 32 << 20;
     let mut superblock = sample();
-    superblock.layout = Layout::of_device(bytes, Some(4 << 20)).unwrap();
+    superblock.layout = SideLayout::of_device(bytes, Some(4 << 20)).unwrap();
     superblock.volume_bytes = 4 << 20;
     let garbage = rt.pool().copy_of(&[0xA5; SUPERBLOCK_BYTES as usize]);
     let places = [0, bytes - SUPERBLOCK_BYTES];
@@ -352,7 +352,7 @@ fn a_copy_that_is_left_is_not_written_before_the_other_is_whole() {
                 disk.writes_until_struck.set(Some(strike));
                 let written = candidate.write(&superblock, &spare, &rt).await;
                 assert_eq!(written, Err(IoError::Medium));
-                let found = candidate.look().await;
+                let found = candidate.inspect().await;
                 let found = found.expect("a copy is whole").expect("it is a superblock");
                 if strike == 1 {
                     // The first copy was written.

@@ -13,15 +13,16 @@ fn damaged(seen: Seen) -> Seen {
 /// copy is not taken for the volume because the only witness is damaged.
 #[test]
 fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
-    let older = at(250, side(A, 2, State::Active, &[together()]));
+    let older = at(250, side(A, 2, SideState::Dirty, &[together()]));
     let without = [together(), epoch(0, 2, &[B])];
     let later = [1, 2, 3].map(|number| epoch(0, number, &[A, B]));
-    for state in [State::Active, State::Clean] {
+    for state in [SideState::Dirty, SideState::Clean] {
         let left = damaged(at(250, side(B, 2, state, &without)));
-        let mut told = damaged(at(250, side(B, 2, state, &later)));
-        let table = &mut told.found.as_mut().unwrap().table;
-        table[A].as_mut().unwrap().told = Told::one_of(Some(later[1].id), Some(later[1].id));
-        for witness in [left, told] {
+        let mut acknowledged = damaged(at(250, side(B, 2, state, &later)));
+        let table = &mut acknowledged.found.as_mut().unwrap().table;
+        table[A].as_mut().unwrap().acknowledged =
+            Acknowledged::one_of(Some(later[1].id), Some(later[1].id));
+        for witness in [left, acknowledged] {
             let seen = [older.clone(), witness];
             let refused = refusal(&seen);
             let Refusal::FreshestMissing { older, missing, .. } = refused else {
@@ -34,17 +35,17 @@ fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
         }
     }
     // A member that was not told of the epoch yet is no older copy.
-    let untold = damaged(at(250, side(B, 2, State::Active, &later[..2])));
-    assert_eq!(indices(&plan(&[older, untold])), [A]);
+    let unacknowledged = damaged(at(250, side(B, 2, SideState::Dirty, &later[..2])));
+    assert_eq!(indices(&plan(&[older, unacknowledged])), [A]);
 }
 
 /// A damaged member is made anew from the others once they have every change that it ever stated to
 /// have, and not before: it may have acknowledged changes that they lack (T7).
 #[test]
 fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
-    let whole = || at(160, side(A, 2, State::Active, &[together()]));
+    let whole = || at(160, side(A, 2, SideState::Dirty, &[together()]));
     let found = |complete, shared| {
-        let seen = damaged(at(complete, side(B, 2, State::Active, &[together()])));
+        let seen = damaged(at(complete, side(B, 2, SideState::Dirty, &[together()])));
         Seen {
             shared_below: shared,
             ..seen
@@ -63,7 +64,7 @@ fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
         );
     }
     // A clean source knows that no side is ahead of it.
-    let clean = at(160, side(A, 2, State::Clean, &[together()]));
+    let clean = at(160, side(A, 2, SideState::Clean, &[together()]));
     assert_eq!(indices(&plan(&[clean, found(161, 0)])), [A]);
 }
 
@@ -72,10 +73,11 @@ fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
 #[test]
 fn a_member_with_another_epoch_than_the_table_names_is_an_older_copy() {
     let epochs = [1, 2, 3].map(|number| epoch(0, number, &[A, B]));
-    let mut newest = at(60, side(A, 2, State::Active, &epochs));
-    let copy = |count: usize| at(60, side(B, 2, State::Active, &epochs[..count]));
+    let mut newest = at(60, side(A, 2, SideState::Dirty, &epochs));
+    let copy = |count: usize| at(60, side(B, 2, SideState::Dirty, &epochs[..count]));
     let table = &mut newest.found.as_mut().unwrap().table;
-    table[B].as_mut().unwrap().told = Told::one_of(Some(epochs[1].id), Some(epochs[1].id));
+    table[B].as_mut().unwrap().acknowledged =
+        Acknowledged::one_of(Some(epochs[1].id), Some(epochs[1].id));
     for count in [2, 3] {
         assert_eq!(indices(&plan(&[newest.clone(), copy(count)])), [A, B]);
     }
@@ -85,7 +87,7 @@ fn a_member_with_another_epoch_than_the_table_names_is_an_older_copy() {
         "{refused}"
     );
     // The newest is known to be complete, so the volume opens and the copy is made anew.
-    newest.found.as_mut().unwrap().state = State::Quiet;
+    newest.found.as_mut().unwrap().state = SideState::CleanIdle;
     let plan = plan(&[newest, copy(1)]);
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
 }

@@ -27,16 +27,16 @@ fn checksums(rig: &Rig, blocks: u64, cached_pages_max: usize) -> Checksums {
     Checksums::new(&rig.rt, &rig.device, AREA, blocks, cached_pages_max)
 }
 
-fn figure(checksums: &Checksums, name: &str) -> u64 {
-    let mut figures: Vec<(String, String, Figure)> = Vec::new();
-    checksums.figures("fast", &mut figures);
-    let found = figures
+fn statistic(checksums: &Checksums, name: &str) -> u64 {
+    let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
+    checksums.statistics("fast", &mut statistics);
+    let found = statistics
         .iter()
         .find(|(part, n, _)| part == "fast" && n == name);
-    match found.unwrap_or_else(|| panic!("no figure {name} in {figures:?}")) {
-        (_, _, Figure::Counter(value)) => *value,
-        (_, _, Figure::Gauge(value)) => *value as u64,
-        (_, _, Figure::State(state)) => panic!("{name} is the state {state}"),
+    match found.unwrap_or_else(|| panic!("no figure {name} in {statistics:?}")) {
+        (_, _, Statistic::Counter(value)) => *value,
+        (_, _, Statistic::Gauge(value)) => *value as u64,
+        (_, _, Statistic::State(state)) => panic!("{name} is the state {state}"),
     }
 }
 
@@ -332,8 +332,8 @@ fn neighbouring_pages_are_one_read_also_for_many_readers() {
         rig.asked(Op::Read),
         [[10, 11], [4, 10], [11, 267], [267, 300]]
     );
-    assert_eq!(figure(&sums, "checksum_loads"), 5);
-    assert_eq!(figure(&sums, "checksum_cached_pages"), 300);
+    assert_eq!(statistic(&sums, "checksum_loads"), 5);
+    assert_eq!(statistic(&sums, "checksum_cached_pages"), 300);
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn the_cache_keeps_what_is_used() {
     let ask = |page: u64| {
         let block = page * 1008;
         rig.rt.block_on(sums.expected(block..block + 1)).unwrap();
-        assert!(figure(&sums, "checksum_cached_pages") <= 2);
+        assert!(statistic(&sums, "checksum_cached_pages") <= 2);
     };
     // The hand has gone round once when 2 comes, and has taken 0; it finds 1 used again, not 2.
     [0, 1, 2, 1, 3].into_iter().for_each(ask);
@@ -381,7 +381,7 @@ fn pages_that_have_changed_stay_beyond_the_bound_until_they_are_written_and_veri
             .unwrap();
     }
     assert_eq!(sums.unwritten_pages(), 320);
-    assert_eq!(figure(&sums, "checksum_cached_pages"), 320);
+    assert_eq!(statistic(&sums, "checksum_cached_pages"), 320);
     rig.asked(Op::Read);
     rig.rt.block_on(sums.write_back()).unwrap();
     let mut runs: Vec<[u64; 2]> = (0..20).map(|i| [2 * i, 2 * i + 1]).collect();
@@ -391,10 +391,10 @@ fn pages_that_have_changed_stay_beyond_the_bound_until_they_are_written_and_veri
     assert_eq!(asked, runs);
     assert!((2..=8).contains(&rig.writes_peak()), "several, not all");
     assert_eq!(sums.unwritten_pages(), 0);
-    assert_eq!(figure(&sums, "checksum_cached_pages"), 320);
+    assert_eq!(statistic(&sums, "checksum_cached_pages"), 320);
     assert_eq!(rig.rt.block_on(sums.verify()), Ok(true));
-    assert_eq!(figure(&sums, "checksum_cached_pages"), 2);
-    assert_eq!(figure(&sums, "checksum_write_backs"), 22);
+    assert_eq!(statistic(&sums, "checksum_cached_pages"), 2);
+    assert_eq!(statistic(&sums, "checksum_write_backs"), 22);
     rig.rt.block_on(sums.write_back()).unwrap();
     assert_eq!(rig.asked(Op::Write), [[0; 2]; 0]);
 }
@@ -468,7 +468,7 @@ fn a_damaged_page_says_so_until_it_is_reset() {
     let update = rig.rt.block_on(sums.update(1009, &[Digest(8)]));
     assert_eq!(update, Err(IoError::Corrupt));
     assert_eq!(sums.damaged(), [(1, PageError::Checksum(7))]);
-    assert_eq!(figure(&sums, "checksum_damaged_pages"), 1);
+    assert_eq!(statistic(&sums, "checksum_damaged_pages"), 1);
     assert_eq!(ask(0..2), Ok(vec![Digest(5), NeverWritten]));
 
     // While a task reads the page, a reset waits: the result of the read must not replace the reset

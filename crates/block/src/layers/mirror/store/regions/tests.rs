@@ -33,8 +33,8 @@ async fn load(rig: &Rig) -> Result<Regions, IoError> {
 }
 
 /// Returns the stale ranges, each as its start and end.
-fn stale(map: &Regions, epoch: u64, volume_bytes: u64) -> Vec<[u64; 2]> {
-    let ranges = map.stale_since(epoch, volume_bytes).into_iter();
+fn out_of_sync(map: &Regions, epoch: u64, volume_bytes: u64) -> Vec<[u64; 2]> {
+    let ranges = map.out_of_sync_since(epoch, volume_bytes).into_iter();
     ranges.map(|range| [range.start, range.end]).collect()
 }
 
@@ -73,9 +73,9 @@ fn a_page_is_as_the_format_page_draws_it() {
     rig.set_page(1, &page);
     let map = rig.rt.block_on(load(&rig)).unwrap();
     let both = [[second, second + MIB], [last, last + MIB]];
-    assert_eq!(stale(&map, 2, VOLUME_BYTES), both);
-    assert_eq!(stale(&map, 3, VOLUME_BYTES), both[..1]);
-    assert_eq!(stale(&map, 0x0102, VOLUME_BYTES), both[..0]);
+    assert_eq!(out_of_sync(&map, 2, VOLUME_BYTES), both);
+    assert_eq!(out_of_sync(&map, 3, VOLUME_BYTES), both[..1]);
+    assert_eq!(out_of_sync(&map, 0x0102, VOLUME_BYTES), both[..0]);
     assert_eq!(map.damaged(), []);
     assert!(!map.dirty());
 }
@@ -99,9 +99,9 @@ fn a_page_of_old_and_new_sectors_is_believed() {
             let of_page_1 = (504..1008).contains(&region);
             of_page_1 && mask >> ((region - 504) / 63) & 1 == 1
         };
-        let found = as_regions(&map.stale_since(0x0303, VOLUME_BYTES));
+        let found = as_regions(&map.out_of_sync_since(0x0303, VOLUME_BYTES));
         assert!((0..REGIONS).map(is_new).eq(found), "mask {mask:08b}");
-        let found = stale(&map, 0x0101, VOLUME_BYTES);
+        let found = out_of_sync(&map, 0x0101, VOLUME_BYTES);
         assert_eq!(found, [[504 * MIB, 1008 * MIB]], "mask {mask:08b}");
     }
 }
@@ -115,14 +115,14 @@ fn marks_cover_what_they_touch_and_only_rise() {
     assert!(!map.mark(MIB..2 * MIB, 4));
     assert!(!map.mark(0..3 * MIB, 5));
     assert!(map.mark(2 * MIB..4 * MIB, 6));
-    assert_eq!(stale(&map, 4, VOLUME_BYTES), [[0, 4 * MIB]]);
-    assert_eq!(stale(&map, 5, VOLUME_BYTES), [[2 * MIB, 4 * MIB]]);
+    assert_eq!(out_of_sync(&map, 4, VOLUME_BYTES), [[0, 4 * MIB]]);
+    assert_eq!(out_of_sync(&map, 5, VOLUME_BYTES), [[2 * MIB, 4 * MIB]]);
     // The end of the volume is not the end of a region.
     assert!(map.mark(VOLUME_BYTES - 1..VOLUME_BYTES, 7));
     let end = [1050 * MIB, VOLUME_BYTES];
-    assert_eq!(stale(&map, 6, VOLUME_BYTES), [end]);
+    assert_eq!(out_of_sync(&map, 6, VOLUME_BYTES), [end]);
     let shorter = 3 * MIB - 4096;
-    assert_eq!(stale(&map, 5, shorter), [[2 * MIB, shorter]]);
+    assert_eq!(out_of_sync(&map, 5, shorter), [[2 * MIB, shorter]]);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_damaged_page_counts_as_always_stale() {
             [1]
         );
         for epoch in [0, 1 << 40, u64::MAX] {
-            assert_eq!(stale(&map, epoch, VOLUME_BYTES), [page_1]);
+            assert_eq!(out_of_sync(&map, epoch, VOLUME_BYTES), [page_1]);
         }
         // No mark changes an entry of the damaged page, so the page must be written as it is
         // interpreted.
@@ -153,7 +153,7 @@ fn a_damaged_page_counts_as_always_stale() {
         assert_eq!(rig.asked(Op::Write), [[1, 2]]);
         let again = rig.rt.block_on(load(&rig)).unwrap();
         assert!(again.damaged().is_empty() && !again.dirty());
-        assert_eq!(stale(&again, 1 << 40, VOLUME_BYTES), [page_1]);
+        assert_eq!(out_of_sync(&again, 1 << 40, VOLUME_BYTES), [page_1]);
     }
 }
 
@@ -253,7 +253,7 @@ proptest! {
 }
 
 /// Returns which regions of an array of entries are stale.
-fn stale_regions(model: &[u64], epoch: u64) -> Vec<bool> {
+fn out_of_sync_regions(model: &[u64], epoch: u64) -> Vec<bool> {
     model.iter().map(|entry| *entry > epoch).collect()
 }
 
@@ -299,8 +299,11 @@ fn it_agrees_with_an_array_through_failures_and_restarts() {
                 }
             });
             let epoch = run * 10;
-            let stale = map.stale_since(epoch, VOLUME_BYTES);
-            assert_eq!(as_regions(&stale), stale_regions(&model.borrow(), epoch));
+            let out_of_sync = map.out_of_sync_since(epoch, VOLUME_BYTES);
+            assert_eq!(
+                as_regions(&out_of_sync),
+                out_of_sync_regions(&model.borrow(), epoch)
+            );
             let group = TaskGroup::new(&rig.rt);
             for task in 0..4 {
                 let (rig, map, model) = (rig.clone(), map.clone(), model.clone());
@@ -313,8 +316,11 @@ fn it_agrees_with_an_array_through_failures_and_restarts() {
                         let news = mark_model(&mut model.borrow_mut(), &range, epoch);
                         assert_eq!(map.mark(range, epoch), news);
                         let epoch = rng.below(50);
-                        let stale = map.stale_since(epoch, VOLUME_BYTES);
-                        assert_eq!(as_regions(&stale), stale_regions(&model.borrow(), epoch));
+                        let out_of_sync = map.out_of_sync_since(epoch, VOLUME_BYTES);
+                        assert_eq!(
+                            as_regions(&out_of_sync),
+                            out_of_sync_regions(&model.borrow(), epoch)
+                        );
                         rig.rt.sleep(Duration::from_micros(rng.below(1000))).await;
                     }
                 });

@@ -28,7 +28,7 @@ fn a_flush_waits_for_no_change_that_waits_for_space() {
         let (store, next) = opened(&rt, &device).await;
         let given = Rc::new(Cell::new(1));
         let says = Rc::clone(&given);
-        store.attend(
+        store.monitor(
             1,
             Rc::new(move |limit| says.get().min(limit)),
             Rc::new(|| false),
@@ -58,7 +58,7 @@ fn a_full_log_says_what_is_complete_since() {
         let (store, next) = opened(&rt, &device).await;
         let given = Rc::new(Cell::new(1));
         let says = Rc::clone(&given);
-        store.attend(
+        store.monitor(
             1,
             Rc::new(move |limit| says.get().min(limit)),
             Rc::new(|| false),

@@ -24,7 +24,11 @@ impl Written {
                 assert_eq!(store.numbers_in(&range), vec![(range, *last)]);
             }
         }
-        assert_eq!(store.stale_since(0), Vec::new(), "no region is marked");
+        assert_eq!(
+            store.out_of_sync_since(0),
+            Vec::new(),
+            "no region is marked"
+        );
         let bytes: Vec<u8> = self.0.iter().map(|(_, byte)| *byte).collect();
         assert_eq!(get(store, 0..bytes.len() as u64).await, Ok(bytes));
     }
@@ -168,7 +172,7 @@ impl Device for Hanging {
 /// hangs meanwhile is detected once the log has work for it again.
 #[test]
 fn a_side_that_waits_for_a_late_member_is_not_silent() {
-    const LOOK: Duration = Duration::from_millis(10);
+    const PROBE: Duration = Duration::from_millis(10);
     for hangs in [false, true] {
         let rt = rt();
         let hanging = Rc::new(Hanging {
@@ -187,16 +191,16 @@ fn a_side_that_waits_for_a_late_member_is_not_silent() {
             };
             let mut fill = Box::pin(fill);
             while !store.is_full() {
-                let ended = rt.timeout(LOOK, fill.as_mut()).await;
+                let ended = rt.timeout(PROBE, fill.as_mut()).await;
                 assert!(ended.is_err(), "it does not fit into the log");
             }
             hanging.hangs.set(hangs);
             let (began, mut silent) = (rt.now(), Duration::ZERO);
-            while rt.timeout(LOOK, fill.as_mut()).await.is_err() && silent < 20 * LOOK {
+            while rt.timeout(PROBE, fill.as_mut()).await.is_err() && silent < 20 * PROBE {
                 silent = silent.max(rt.now().since(store.last_progress()));
             }
-            assert!(rt.now().since(began) >= 20 * LOOK, "it has waited");
-            assert_eq!(silent >= 20 * LOOK, hangs, "silent for {silent:?}");
+            assert!(rt.now().since(began) >= 20 * PROBE, "it has waited");
+            assert_eq!(silent >= 20 * PROBE, hangs, "silent for {silent:?}");
             hanging.hangs.set(false);
             hanging.goes_on.notify();
             store.stop().await;

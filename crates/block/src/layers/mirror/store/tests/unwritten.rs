@@ -113,7 +113,7 @@ async fn begun(rt: &Rt, on_device: &StoreDevice) -> Result<(Rc<Store>, Rc<Cell<u
     store.begin().await?;
     let given = Rc::clone(&next);
     let given = Rc::new(move |limit| given.get().min(limit));
-    store.attend(1, given, Rc::new(|| false));
+    store.monitor(1, given, Rc::new(|| false));
     store.release(u64::MAX, false);
     Ok((store, next))
 }
@@ -171,7 +171,7 @@ fn a_stop_at_any_moment_loses_no_page_and_invents_none() {
     let rt = rt();
     let image = formatted(&rt);
     let mut rng = Rng::new(9);
-    let (mut cuts, mut brought_home) = (0, 0);
+    let (mut cuts, mut destaged) = (0, 0);
     rt.block_on(async {
         for changes in 0.. {
             let device = Volatile::new(&rt, image.clone(), changes);
@@ -196,12 +196,12 @@ fn a_stop_at_any_moment_loses_no_page_and_invents_none() {
                 assert_eq!(get(&store, 1009..1020).await, Ok(vec![0; 11]));
                 assert_eq!(get(&store, 4000..4010).await, Ok(vec![0; 10]));
                 assert!(store.empty().await.expect("it goes home"));
-                brought_home += u64::from(store.counts().0.destage_writes > 0);
+                destaged += u64::from(store.counts().0.destage_writes > 0);
                 store.stop().await;
             }
         }
     });
-    assert!(cuts > 40 && brought_home > 20, "{cuts} {brought_home}");
+    assert!(cuts > 40 && destaged > 20, "{cuts} {destaged}");
 }
 
 /// A page that was written is validated by its checksums alone: one that has turned to zeroes, or

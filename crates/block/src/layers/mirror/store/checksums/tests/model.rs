@@ -51,7 +51,7 @@ fn it_agrees_with_an_array_through_failures_and_restarts() {
                 _ => match rig.rt.block_on(sums.write_back()) {
                     Ok(()) => {
                         restarts += 1;
-                        loads += figure(&sums, "checksum_loads");
+                        loads += statistic(&sums, "checksum_loads");
                         sums = checksums(&rig, BLOCKS, 2);
                     }
                     Err(error) => {
@@ -60,7 +60,7 @@ fn it_agrees_with_an_array_through_failures_and_restarts() {
                     }
                 },
             }
-            let cached_pages = figure(&sums, "checksum_cached_pages") as usize;
+            let cached_pages = statistic(&sums, "checksum_cached_pages") as usize;
             assert!(cached_pages <= sums.needed_pages().max(2));
         }
         assert!(failed > 20 && restarts > 10 && loads > 40);
@@ -126,6 +126,6 @@ fn tasks_do_not_lose_each_others_values() {
         let on_device = (0..BLOCKS).map(|block| entry_on_device(&rig, block));
         assert!(on_device.eq(model.borrow().iter().copied()));
         assert!(good > 10 && failed > 10);
-        assert!(figure(&sums, "checksum_loads") > 50, "pages come and go");
+        assert!(statistic(&sums, "checksum_loads") > 50, "pages come and go");
     }
 }

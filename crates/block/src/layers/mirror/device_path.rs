@@ -15,7 +15,7 @@ use std::time::Duration;
 use bimetal_rt::Rt;
 
 use super::durable::Durable;
-use crate::device::{Device, FigureVisitor, IoFuture, LocalFuture};
+use crate::device::{Device, IoFuture, LocalFuture, StatisticVisitor};
 use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{IoResult, Request};
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) type Decide = Rc<dyn Fn() -> bool>;
 
 /// The path to a side; see the module.
-pub(super) struct Way {
+pub(super) struct DevicePath {
     passage: Rc<Passage>,
     durable: Durable,
 }
@@ -46,9 +46,9 @@ struct Passage {
     decide: RefCell<Option<Decide>>,
 }
 
-impl Way {
+impl DevicePath {
     /// Creates the path to a device. The time of requests is bounded as long as `opening` is set.
-    pub(super) fn new(rt: &Rt, below: Rc<dyn Device>, opening: &Rc<Cell<bool>>) -> Rc<Way> {
+    pub(super) fn new(rt: &Rt, below: Rc<dyn Device>, opening: &Rc<Cell<bool>>) -> Rc<DevicePath> {
         let passage = Rc::new(Passage {
             rt: rt.clone(),
             known: Cell::new(below.interruptions()),
@@ -58,12 +58,12 @@ impl Way {
             decide: RefCell::new(None),
         });
         let durable = Durable::over(rt, Rc::clone(&passage) as Rc<dyn Device>);
-        Rc::new(Way { passage, durable })
+        Rc::new(DevicePath { passage, durable })
     }
 
     /// Registers `decide`, which is called at each interruption from now on. Without it, an
     /// interruption cuts the path.
-    pub(super) fn attend(&self, decide: Decide) {
+    pub(super) fn monitor(&self, decide: Decide) {
         *self.passage.decide.borrow_mut() = Some(decide);
     }
 
@@ -82,8 +82,8 @@ impl Way {
     }
 
     /// Reports the statistics of content that is not durable yet.
-    pub(super) fn figures(&self, part: &str, out: &mut dyn FigureVisitor) {
-        self.durable.figures(part, out);
+    pub(super) fn statistics(&self, part: &str, out: &mut dyn StatisticVisitor) {
+        self.durable.statistics(part, out);
     }
 }
 
@@ -151,7 +151,7 @@ impl Device for Passage {
     }
 }
 
-impl Device for Way {
+impl Device for DevicePath {
     fn geometry(&self) -> &Geometry {
         self.passage.geometry()
     }
@@ -200,46 +200,52 @@ mod tests {
         }
     }
 
-    fn remote(rt: &Rt) -> (Rc<Remote>, Rc<Way>) {
+    fn remote(rt: &Rt) -> (Rc<Remote>, Rc<DevicePath>) {
         let remote = Rc::new(Remote {
             disk: NullDevice::new(rt, 1 << 20),
             interruptions: Cell::new(3),
             interrupted_by_next: Cell::new(false),
         });
         let below: Rc<dyn Device> = Rc::clone(&remote) as Rc<dyn Device>;
-        let way = Way::new(rt, below, &Rc::new(Cell::new(false)));
-        (remote, way)
+        let device_path = DevicePath::new(rt, below, &Rc::new(Cell::new(false)));
+        (remote, device_path)
     }
 
     #[test]
     fn nothing_goes_through_a_cut_way_before_it_is_begun_anew() {
         let rt = Rt::virtual_time(bimetal_rt::VirtualOptions::default());
-        let (remote, way) = remote(&rt);
-        let flush = || rt.block_on(way.submit(Request::flush())).map(|_done| ());
+        let (remote, device_path) = remote(&rt);
+        let flush = || {
+            rt.block_on(device_path.submit(Request::flush()))
+                .map(|_done| ())
+        };
         assert_eq!(flush(), Ok(()));
         remote.interrupted_by_next.set(true);
         assert_eq!(flush(), Err(IoError::Transport));
         assert_eq!(flush(), Err(IoError::Transport));
-        assert_eq!(rt.block_on(way.begin_anew()), Ok(()));
+        assert_eq!(rt.block_on(device_path.begin_anew()), Ok(()));
         assert_eq!(flush(), Ok(()));
         // A later decision does not restore a path that was cut before.
         remote.interrupted_by_next.set(true);
         assert_eq!(flush(), Err(IoError::Transport));
-        way.attend(Rc::new(|| false));
+        device_path.monitor(Rc::new(|| false));
         assert_eq!(flush(), Err(IoError::Transport));
     }
 
     #[test]
     fn each_interruption_is_decided_once() {
         let rt = Rt::virtual_time(bimetal_rt::VirtualOptions::default());
-        let (remote, way) = remote(&rt);
+        let (remote, device_path) = remote(&rt);
         let (asked, given_up) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
         let (asked_too, given_up_too) = (Rc::clone(&asked), Rc::clone(&given_up));
-        way.attend(Rc::new(move || {
+        device_path.monitor(Rc::new(move || {
             asked_too.set(asked_too.get() + 1);
             given_up_too.get()
         }));
-        let flush = || rt.block_on(way.submit(Request::flush())).map(|_done| ());
+        let flush = || {
+            rt.block_on(device_path.submit(Request::flush()))
+                .map(|_done| ())
+        };
         // The content that the device held before is durable, so no lost content would need to be
         // written again.
         assert_eq!(flush(), Ok(()));

@@ -1,38 +1,38 @@
 //! Statistics of devices, as JSON for programs and as text for people.
 
-use bimetal_block::{Device, Figure};
+use bimetal_block::{Device, Statistic};
 use serde_json::{Map, Value, json};
 
 /// Returns the statistics of `device` as
-/// `{"figures": {NAME: VALUE}, "parts": {PART: {NAME: VALUE}}}`: a counter is an integer, a gauge
+/// `{"statistics": {NAME: VALUE}, "parts": {PART: {NAME: VALUE}}}`: a counter is an integer, a gauge
 /// any number, a state a string.
 pub(crate) fn to_json(device: &dyn Device) -> Value {
-    let mut seen: Vec<(String, String, Figure)> = Vec::new();
-    device.figures(&mut seen);
+    let mut seen: Vec<(String, String, Statistic)> = Vec::new();
+    device.statistics(&mut seen);
     of(seen)
 }
 
 /// Works like [`to_json`], for statistics that were collected before.
-pub(crate) fn of(seen: Vec<(String, String, Figure)>) -> Value {
+pub(crate) fn of(seen: Vec<(String, String, Statistic)>) -> Value {
     let (mut own, mut parts) = (Map::new(), Map::new());
-    for (part, name, figure) in seen {
-        let value = value(&figure);
+    for (part, name, statistic) in seen {
+        let value = value(&statistic);
         if part.is_empty() {
             own.insert(name, value);
         } else if let Value::Object(of_part) = parts.entry(part).or_insert_with(|| json!({})) {
             of_part.insert(name, value);
         }
     }
-    json!({ "figures": own, "parts": parts })
+    json!({ "statistics": own, "parts": parts })
 }
 
 /// Converts one statistic; a gauge that is not finite becomes `null`, since JSON has no number for
 /// it.
-pub(crate) fn value(figure: &Figure) -> Value {
-    match figure {
-        Figure::Counter(count) => json!(count),
-        Figure::Gauge(value) => json!(value),
-        Figure::State(word) => json!(word),
+pub(crate) fn value(statistic: &Statistic) -> Value {
+    match statistic {
+        Statistic::Counter(count) => json!(count),
+        Statistic::Gauge(value) => json!(value),
+        Statistic::State(word) => json!(word),
     }
 }
 
@@ -42,7 +42,7 @@ const HEALTH: (&str, &str) = ("health", "healthy");
 /// Returns the overall health in a status answer as one word: `stopped` if a device accepts no
 /// requests, `degraded` if a device reports that it is not healthy.
 pub(crate) fn health(devices: &Map<String, Value>) -> &'static str {
-    let stopped = |device: &Value| device["figures"]["state"] == "stopped";
+    let stopped = |device: &Value| device["statistics"]["state"] == "stopped";
     if devices.values().any(stopped) {
         "stopped"
     } else if all_healthy(devices) {
@@ -54,10 +54,14 @@ pub(crate) fn health(devices: &Map<String, Value>) -> &'static str {
 
 fn all_healthy(devices: &Map<String, Value>) -> bool {
     devices.values().all(|device| {
-        let own = std::iter::once(&device["figures"]);
+        let own = std::iter::once(&device["statistics"]);
         let parts = device["parts"].as_object();
         own.chain(parts.into_iter().flat_map(Map::values))
-            .all(|figures| figures.get(HEALTH.0).is_none_or(|state| state == HEALTH.1))
+            .all(|statistics| {
+                statistics
+                    .get(HEALTH.0)
+                    .is_none_or(|state| state == HEALTH.1)
+            })
     })
 }
 
@@ -122,15 +126,15 @@ mod tests {
     fn one_sick_part_is_not_health() {
         let devices = |side: &str| {
             json!({
-                "a": { "figures": { "ops": 3 }, "parts": {} },
-                "vol": { "figures": { "health": "healthy" }, "parts": { "b": { "health": side } } },
+                "a": { "statistics": { "ops": 3 }, "parts": {} },
+                "vol": { "statistics": { "health": "healthy" }, "parts": { "b": { "health": side } } },
             })
         };
         for (side, healthy) in [("healthy", true), ("absent", false)] {
             let mut devices = devices(side);
             let word = if healthy { "healthy" } else { "degraded" };
             assert_eq!(health(devices.as_object().unwrap()), word);
-            devices["vol"]["figures"]["state"] = json!("stopped");
+            devices["vol"]["statistics"]["state"] = json!("stopped");
             assert_eq!(health(devices.as_object().unwrap()), "stopped");
         }
     }

@@ -45,7 +45,7 @@ impl Writer {
 
     /// Returns true if deltas take so little of the log that relogging them makes room, and if the
     /// log has room to relog them.
-    fn may_carry(&self) -> bool {
+    fn may_relog(&self) -> bool {
         let has_room = self.log.free_blocks() as usize * BLOCK_BYTES > self.frame_bytes() * 2;
         has_room && self.tree.memory.delta_bytes() < self.log_bytes() as u64 / 4
     }
@@ -64,21 +64,21 @@ impl Writer {
         if self.needed_from() >= target {
             return Ok(false);
         }
-        if !self.may_carry() {
+        if !self.may_relog() {
             match self.is_needed_before(target) {
-                true => self.fold_first_logged()?,
+                true => self.consolidate_first_logged()?,
                 // There is no room to relog deletions, so leaves apply them, and are written for
                 // it.
                 false => _ = self.take_in_some(LEAVES_IN_TURN)?,
             }
-        } else if !self.carry_deletions(target)? {
-            self.carry(target)?;
+        } else if !self.relog_deletions(target)? {
+            self.relog(target)?;
         }
         Ok(true)
     }
 
     /// Writes back the leaf whose changes are first in the log.
-    fn fold_first_logged(&mut self) -> Result<(), Error> {
+    fn consolidate_first_logged(&mut self) -> Result<(), Error> {
         if let Some((_, id)) = self.dirty.first_logged(&self.tree.slots) {
             // The leaf stays in the queue until it is written, because the queue tells from where
             // the log is needed.
@@ -88,7 +88,7 @@ impl Writer {
     }
 
     /// Relogs the deltas of leaves that need the log before `target`, until a frame is full.
-    fn carry(&mut self, target: u64) -> Result<(), Error> {
+    fn relog(&mut self, target: u64) -> Result<(), Error> {
         let storage = self.storage();
         self.log.write_out(&*storage, false)?;
         let frame_bytes = self.frame_bytes();
@@ -120,14 +120,14 @@ impl Writer {
             // The first delta is too long for any frame, or the records are too long for the free
             // room.
             self.dirty.put_back(leaves);
-            return self.fold_first_logged();
+            return self.consolidate_first_logged();
         }
         let position = self.log.head();
         if let Err(error) = self.log.log_again(&*storage, &records) {
             self.dirty.put_back(leaves);
             return Err(error);
         }
-        self.figures.carried += leaves.len() as u64;
+        self.statistics.relogged += leaves.len() as u64;
         self.dirty.logged_again(leaves, &self.tree.slots, position);
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Writer {
     fn push_delta(&self, id: NodeId, records: &mut Vec<u8>) {
         let node = self.tree.slots.get(id).node.read();
         let Some(delta) = &node.delta else { return };
-        let ranges = match is_planted(Bug::CarriesNoRanges) {
+        let ranges = match is_planted(Bug::RelogsNoRanges) {
             true => &[],
             false => delta.ranges(),
         };

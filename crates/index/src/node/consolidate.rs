@@ -11,7 +11,7 @@ use std::ops::{Bound, Range};
 /// counts as a deletion of each existing key in the range. A deletion with no older version behind
 /// it has no effect and is dropped. `freed` receives the values of the dropped rows of kind
 /// [`Blob`](Kind::Blob).
-pub fn fold(
+pub fn consolidate(
     base: Option<&Image>,
     delta: &Delta,
     oldest: Seq,
@@ -20,7 +20,7 @@ pub fn fold(
 ) {
     let all = Bound::Unbounded;
     let mut merge = Merge::new(base, Some(delta), all, all, false, Vec::new());
-    let mut fold = Fold {
+    let mut consolidate = Consolidation {
         base,
         delta,
         oldest,
@@ -31,15 +31,15 @@ pub fn fold(
     let mut key = Vec::new();
     while let Some(step) = merge.next() {
         if let Some(image) = base {
-            fold.rows(image, step.alone, &mut key);
+            consolidate.rows(image, step.alone, &mut key);
         }
         if let Some(shared) = step.shared {
-            fold.key(&merge.key, shared.slots, shared.rows);
+            consolidate.key(&merge.key, shared.slots, shared.rows);
         }
     }
 }
 
-struct Fold<'a> {
+struct Consolidation<'a> {
     base: Option<&'a Image>,
     delta: &'a Delta,
     oldest: Seq,
@@ -63,7 +63,7 @@ enum Source {
     Row(usize),
 }
 
-impl Fold<'_> {
+impl Consolidation<'_> {
     /// Handles rows of the image whose keys have no version in the delta.
     fn rows(&mut self, image: &Image, rows: Range<usize>, key: &mut Vec<u8>) {
         let as_they_are = !image.is_versioned() && self.delta.ranges().is_empty();

@@ -10,7 +10,7 @@ use crate::request::Origin;
 
 impl Shared {
     /// Registers the callbacks that the store of a side needs.
-    pub(super) fn attend_store(self: &Rc<Self>, index: usize) {
+    pub(super) fn monitor_store(self: &Rc<Self>, index: usize) {
         let side = &self.sides[index];
         let (Some(store), Some(volume)) = (side.store(), &self.membership.superblocks) else {
             return;
@@ -57,7 +57,7 @@ impl Shared {
                 Some(reply.ok()?.into_data())
             })
         }));
-        store.attend(
+        store.monitor(
             volume.epoch(),
             Rc::new(move |limit| given_below(limit).unwrap_or(0)),
             Rc::new(held),
@@ -65,11 +65,11 @@ impl Shared {
     }
 
     /// Registers the callback that decides about a side when the path to it is interrupted.
-    pub(super) fn attend_way(self: &Rc<Self>, index: usize) {
-        if let Some(way) = &self.sides[index].way {
+    pub(super) fn monitor_path(self: &Rc<Self>, index: usize) {
+        if let Some(device_path) = &self.sides[index].device_path {
             let weak = Rc::downgrade(self);
             let decide = move || weak.upgrade().is_none_or(|shared| shared.is_cut_off(index));
-            way.attend(Rc::new(decide));
+            device_path.monitor(Rc::new(decide));
         }
     }
 

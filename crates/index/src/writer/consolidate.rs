@@ -7,12 +7,12 @@
 //! everything unchanged.
 
 use super::Writer;
-use super::unsettled::Origin;
+use super::unsettled::LeafSources;
 use crate::error::Error;
 use crate::footer::{About, Base, NOT_LOGGED};
 use crate::limits::blob_bytes_max;
 use crate::node::{
-    Delta, Image, KeyRange, Kind, NodeId, ROWS_MAX, Row, Seal, Seq, blob_image, fold,
+    Delta, Image, KeyRange, Kind, NodeId, ROWS_MAX, Row, Seal, Seq, blob_image, consolidate,
 };
 use crate::planted::{Bug, is_planted};
 use crate::segments::{Class, Location};
@@ -210,7 +210,7 @@ pub(super) struct Written {
 
 impl Writer {
     /// Writes back the leaf that has been dirty longest. Returns false if no leaf is dirty.
-    pub(super) fn fold_oldest(&mut self) -> Result<bool, Error> {
+    pub(super) fn consolidate_oldest(&mut self) -> Result<bool, Error> {
         let Some(id) = self.dirty.oldest(&self.tree.slots) else {
             return Ok(false);
         };
@@ -249,7 +249,7 @@ impl Writer {
         );
         let held = self.readers.held();
         let mut dropped = Vec::new();
-        fold(
+        consolidate(
             image.as_ref(),
             delta,
             oldest,
@@ -289,11 +289,11 @@ impl Writer {
         if !has_changes || self.write_patch(id)? {
             return Ok(());
         }
-        self.fold_leaf(id)
+        self.consolidate_leaf(id)
     }
 
     /// Writes a new image of a leaf, including its changes.
-    pub(super) fn fold_leaf(&mut self, id: NodeId) -> Result<(), Error> {
+    pub(super) fn consolidate_leaf(&mut self, id: NodeId) -> Result<(), Error> {
         self.has_ids_left()?;
         let path = self.path_of(id)?;
         // Applying waiting range deletions may leave the leaf no key that leads to it, so the path
@@ -310,10 +310,10 @@ impl Writer {
         for leaf in &written {
             self.checkpointer.note_leaf(leaf.id, origin.clone());
         }
-        self.figures.folds += 1;
-        self.figures.splits += u64::from(written.len() > leaves.len());
-        self.figures.joins += u64::from(leaves.len() > 1);
-        self.figures.folded_rows += self.scratch.rows.len() as u64;
+        self.statistics.consolidations += 1;
+        self.statistics.splits += u64::from(written.len() > leaves.len());
+        self.statistics.joins += u64::from(leaves.len() > 1);
+        self.statistics.consolidated_rows += self.scratch.rows.len() as u64;
         let change = self.plan(path, &leaves, &written);
         let floor = oldest.max(self.scratch.floor);
         self.install(change, &leaves, written, floor);
@@ -457,7 +457,7 @@ impl Writer {
         &mut self,
         ids: &[NodeId],
         range: &KeyRange,
-        origin: &Origin,
+        origin: &LeafSources,
         is_appended: bool,
     ) -> Result<Vec<Written>, Error> {
         let mut written = Vec::new();
@@ -587,7 +587,7 @@ impl Writer {
                 Ok(Written {
                     id,
                     separator,
-                    image: made(&bytes, self.tree.fillings.seal_of(location)),
+                    image: made(&bytes, self.tree.generations.seal_of(location)),
                     location,
                 })
             }
@@ -671,7 +671,7 @@ impl Writer {
                 }
             }
         }
-        self.figures.blobs += 1;
+        self.statistics.blobs += 1;
         let reference = reference.encode();
         self.scratch.new_blobs.push(reference.clone());
         Ok(reference)

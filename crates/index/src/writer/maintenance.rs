@@ -30,33 +30,33 @@ pub(crate) enum WritingBack {
 impl Writer {
     /// Does the maintenance after a group that took `blocks` log blocks for `changes_bytes` of
     /// changes.
-    pub(crate) fn keep_house(&mut self, blocks: u64, changes_bytes: u64) -> Result<(), Error> {
+    pub(crate) fn maintain(&mut self, blocks: u64, changes_bytes: u64) -> Result<(), Error> {
         self.dirty.pay_off(changes_bytes);
-        self.fold_overgrown()?;
-        self.fold_beyond_budget()?;
+        self.consolidate_overgrown()?;
+        self.consolidate_beyond_budget()?;
         self.take_in_some(LEAVES_IN_TURN)?;
         self.clean_some()?;
         self.move_tail(blocks)?;
-        self.give_memory_back();
+        self.release_memory();
         self.tree.memory.give_up_kept(&self.tree.slots);
         Ok(())
     }
 
     /// Writes leaves back until changes are within their memory budget.
-    pub(super) fn fold_beyond_budget(&mut self) -> Result<(), Error> {
+    pub(super) fn consolidate_beyond_budget(&mut self) -> Result<(), Error> {
         let bytes_max = self.dirty.bytes_max(self.buffer_bytes());
-        while self.tree.memory.delta_bytes() > bytes_max && self.fold_oldest()? {
+        while self.tree.memory.delta_bytes() > bytes_max && self.consolidate_oldest()? {
             self.clean_some()?;
         }
         Ok(())
     }
 
-    fn fold_overgrown(&mut self) -> Result<(), Error> {
+    fn consolidate_overgrown(&mut self) -> Result<(), Error> {
         while let Some(id) = self.dirty.last_overgrown() {
             let has_delta = self.tree.slots.get(id).node.read().delta.is_some();
             // The leaf may have been written back since, and its id may belong to another node now.
             if has_delta {
-                self.fold_leaf(id)?;
+                self.consolidate_leaf(id)?;
             }
             self.dirty.pop_overgrown();
             self.clean_some()?;
@@ -68,7 +68,7 @@ impl Writer {
     /// once no checkpoint names them. Otherwise the storage would grow. Also evicts written nodes
     /// from memory.
     pub(super) fn clean_some(&mut self) -> Result<(), Error> {
-        self.give_memory_back();
+        self.release_memory();
         if self.options.paper.is_some() {
             self.clean_clusters()?;
         } else if self.needs_cleaning()? && !self.clean_piece()? {
@@ -99,13 +99,15 @@ impl Writer {
                 true => WritingBack::Deletions(left.saturating_sub(LEAVES_IN_STEP)),
                 false => WritingBack::Leaves(self.nodes()),
             },
-            WritingBack::Leaves(left) => match self.fold_more(left, Writer::fold_oldest)? {
-                Some(left) => WritingBack::Leaves(left),
-                None => {
-                    self.checkpoint_now()?;
-                    WritingBack::Done
+            WritingBack::Leaves(left) => {
+                match self.consolidate_more(left, Writer::consolidate_oldest)? {
+                    Some(left) => WritingBack::Leaves(left),
+                    None => {
+                        self.checkpoint_now()?;
+                        WritingBack::Done
+                    }
                 }
-            },
+            }
             WritingBack::Done => WritingBack::Done,
         };
         Ok(*at != WritingBack::Done)
@@ -118,7 +120,7 @@ impl Writer {
             if !self.take_in_some(LEAVES_IN_TURN)? {
                 return Ok(false);
             }
-            self.fold_beyond_budget()?;
+            self.consolidate_beyond_budget()?;
             self.keep_up()?;
         }
         Ok(true)
@@ -127,7 +129,7 @@ impl Writer {
     /// Calls `write` for at most `left` leaves, until one step of leaves was written, including
     /// those that cleaning wrote. Returns the number of leaves left; `None` if none is left or
     /// `write` finds none.
-    pub(super) fn fold_more(
+    pub(super) fn consolidate_more(
         &mut self,
         mut left: u32,
         write: impl Fn(&mut Writer) -> Result<bool, Error>,
@@ -184,8 +186,8 @@ mod tests {
         let db = Db::create(MemoryStorage::new(), 1, &options).expect("an index");
         let shared = std::sync::Arc::clone(&db.snapshot().shared);
         let written = || {
-            let upkeep = db.figures().upkeep;
-            upkeep.folds + upkeep.patches
+            let maintenance = db.statistics().maintenance;
+            maintenance.consolidations + maintenance.patches
         };
         (0..RECORDS / 1000).for_each(|number| change_some(&db, number * 1000));
         let mut at = WritingBack::default();

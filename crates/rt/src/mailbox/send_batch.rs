@@ -8,28 +8,28 @@ use crate::sync::Event;
 
 /// The messages of this turn of the executor, to be sent in one batch by [`carry`](Self::carry).
 /// The tasks that put messages in must bound their number.
-pub struct Outbox<T> {
-    letters: RefCell<Vec<T>>,
+pub struct SendBatch<T> {
+    messages: RefCell<Vec<T>>,
     filled: Event,
     to: Arc<Sender<T>>,
 }
 
-impl<T> Outbox<T> {
+impl<T> SendBatch<T> {
     /// Creates an empty outbox for the receiver of `to`.
-    pub fn new(to: Arc<Sender<T>>) -> Outbox<T> {
-        Outbox {
-            letters: RefCell::new(Vec::new()),
+    pub fn new(to: Arc<Sender<T>>) -> SendBatch<T> {
+        SendBatch {
+            messages: RefCell::new(Vec::new()),
             filled: Event::new(),
             to,
         }
     }
 
     /// Adds a message, which [`carry`](Self::carry) or [`send`](Self::send) will send.
-    pub fn put(&self, letter: T) {
+    pub fn put(&self, message: T) {
         let is_first = {
-            let mut letters = self.letters.borrow_mut();
-            letters.push(letter);
-            letters.len() == 1
+            let mut messages = self.messages.borrow_mut();
+            messages.push(message);
+            messages.len() == 1
         };
         if is_first {
             self.filled.notify();
@@ -41,7 +41,7 @@ impl<T> Outbox<T> {
     pub async fn carry(&self) {
         loop {
             self.filled
-                .until(|| !self.letters.borrow().is_empty())
+                .until(|| !self.messages.borrow().is_empty())
                 .await;
             self.send();
         }
@@ -51,8 +51,8 @@ impl<T> Outbox<T> {
     pub fn send(&self) {
         // If the mailbox is closed, its thread has ended, which is detected at that thread's own
         // mailbox; the messages are dropped.
-        let letters = self.letters.take();
-        self.to.send_all(letters);
+        let messages = self.messages.take();
+        self.to.send_all(messages);
     }
 
     /// Closes the mailbox after the messages that were sent.

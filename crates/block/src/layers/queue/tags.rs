@@ -25,7 +25,7 @@ enum Stage {
     Answered(IoResult),
 }
 
-struct Place {
+struct TaggedRequest {
     request: Request,
     stage: Stage,
     /// True if the future that waited for the answer was dropped.
@@ -35,18 +35,18 @@ struct Place {
 }
 
 /// All tags.
-pub(super) struct Places {
-    places: Vec<Option<Place>>,
+pub(super) struct Tags {
+    tags: Vec<Option<TaggedRequest>>,
     free: Vec<Tag>,
     /// An empty list that is kept to reuse its memory.
     list: Vec<Tag>,
 }
 
-impl Places {
+impl Tags {
     /// Creates `count` free tags.
-    pub(super) fn new(count: usize) -> Places {
-        Places {
-            places: (0..count).map(|_| None).collect(),
+    pub(super) fn new(count: usize) -> Tags {
+        Tags {
+            tags: (0..count).map(|_| None).collect(),
             free: (0..count as Tag).rev().collect(),
             list: Vec::with_capacity(count),
         }
@@ -54,13 +54,13 @@ impl Places {
 
     /// Returns the number of tags.
     pub(super) fn count(&self) -> usize {
-        self.places.len()
+        self.tags.len()
     }
 
     /// Takes a free tag; the permit guarantees that there is one.
     pub(super) fn take(&mut self, request: Request, permit: Permit) -> Tag {
         let tag = self.free.pop().expect("a permit is a free place");
-        self.places[tag as usize] = Some(Place {
+        self.tags[tag as usize] = Some(TaggedRequest {
             request,
             stage: Stage::Queued(None),
             abandoned: false,
@@ -155,19 +155,19 @@ impl Places {
         self.list = list;
     }
 
-    fn free(&mut self, tag: Tag) -> Place {
-        let place = self.places[tag as usize].take();
+    fn free(&mut self, tag: Tag) -> TaggedRequest {
+        let place = self.tags[tag as usize].take();
         self.free.push(tag);
         place.expect("a place is left once")
     }
 
-    fn taken(&self, tag: Tag) -> &Place {
-        let place = self.places[tag as usize].as_ref();
+    fn taken(&self, tag: Tag) -> &TaggedRequest {
+        let place = self.tags[tag as usize].as_ref();
         place.expect("a tag in use has a place")
     }
 
-    fn taken_mut(&mut self, tag: Tag) -> &mut Place {
-        let place = self.places[tag as usize].as_mut();
+    fn taken_mut(&mut self, tag: Tag) -> &mut TaggedRequest {
+        let place = self.tags[tag as usize].as_mut();
         place.expect("a tag in use has a place")
     }
 }
