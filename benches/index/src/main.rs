@@ -1,5 +1,5 @@
 //! One cell of the comparison of index engines: one engine does one thing in one process, and says
-//! in one line of JSON what it took. `benches/index.py` runs them and compares.
+//! in one line of JSON what it took. `python3 benches index` runs them and compares.
 
 mod engine;
 mod measure;
