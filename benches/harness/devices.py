@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import subprocess
 
 from harness import processes
 
@@ -15,30 +16,47 @@ def attach(file, *options):
     return processes.run(["losetup", "--find", "--show", *options, file]).strip()
 
 
-def detach(device):
-    """Takes a loop device away."""
-    processes.run(["losetup", "--detach", device])
+def detach(file):
+    """Takes all loop devices over a file away."""
+    listed = ["losetup", "--list", "--noheadings", "--output", "NAME", "--associated", file]
+    for device in processes.run(listed).split():
+        processes.run(["losetup", "--detach", device])
 
 
 @contextlib.contextmanager
 def looped(file, *options):
     """A loop device over a file."""
-    device = attach(file, *options)
+    device = None
     try:
+        with processes.undisturbed():
+            device = attach(file, *options)
         yield device
     finally:
-        detach(device)
+        # Not `detach`: losetup(8) does not find a file of FUSE by its name.
+        with processes.undisturbed():
+            if device:
+                processes.run(["losetup", "--detach", device])
 
 
 @contextlib.contextmanager
 def mounted(device, folder, *options):
     """A mounted file system."""
     folder.mkdir(exist_ok=True)
-    processes.run(["mount", *options, device, folder])
     try:
+        with processes.undisturbed():
+            processes.run(["mount", *options, device, folder])
         yield folder
     finally:
-        processes.run(["umount", folder])
+        with processes.undisturbed():
+            # What an interrupted load has started may need a moment to end.
+            processes.wait_until(f"{folder} is not mounted", lambda: unmount(folder), step_s=0.1)
+
+
+def unmount(folder):
+    """Unmounts a folder, unless it is in use; returns whether it is not mounted any more."""
+    if folder.is_mount():
+        subprocess.run(["umount", folder], check=False, stderr=subprocess.DEVNULL)
+    return not folder.is_mount()
 
 
 def sparse(path, size_bytes):

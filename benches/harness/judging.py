@@ -127,8 +127,8 @@ class Bar:
             return None
         worst, where = (max if self.at_most is not None else min)(found)
         met = worst <= self.at_most if self.at_most is not None else worst >= self.at_least
-        limit = (f"at most {self.at_most:g}" if self.at_most is not None
-                 else f"at least {self.at_least:g}")
+        limit = (f"at most {self.at_most:,.10g}" if self.at_most is not None
+                 else f"at least {self.at_least:,.10g}")
         return {"bar": self.text, "limit": limit, "worst": worst, "where": where, "met": met}
 
 

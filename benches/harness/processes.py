@@ -6,7 +6,9 @@ import os
 import pathlib
 import resource
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -22,6 +24,17 @@ def run(command, within_s=WITHIN_S, statuses=(0,), **options):
         raise SystemExit(f"{' '.join(command)}: status {ran.returncode}\n"
                          f"{ran.stdout[-1000:]}{ran.stderr[-2000:]}")
     return ran.stdout
+
+
+@contextlib.contextmanager
+def undisturbed():
+    """Puts Ctrl-C off until the end of a block: half a cleanup would leave a mount under a folder
+    that is about to be removed."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def run_json(command, **options):
@@ -78,9 +91,15 @@ def listening_ports():
 
 @contextlib.contextmanager
 def scratch(name, place=None):
-    """A folder that is removed at the end, also after Ctrl-C."""
-    with tempfile.TemporaryDirectory(prefix=f"bimetal-{name}-", dir=place) as folder:
-        yield pathlib.Path(folder)
+    """A folder that is removed at the end, also after Ctrl-C, unless something is mounted in it."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"bimetal-{name}-", dir=place)).resolve()
+    try:
+        yield folder
+    finally:
+        if f" {folder}/" in pathlib.Path("/proc/self/mounts").read_text(encoding="utf-8"):
+            print(f"{folder} is left behind: something is mounted in it", file=sys.stderr)
+        else:
+            shutil.rmtree(folder)
 
 
 class Process:
@@ -178,4 +197,5 @@ class Process:
         return self
 
     def __exit__(self, *_error):
-        self.stop()
+        with undisturbed():
+            self.stop()

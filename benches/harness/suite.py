@@ -45,6 +45,7 @@ class Suite(Command):
     # The values that a line of progress shows.
     headline = ()
     bars = ()
+    how_to_build = "cargo build --release -p bimetal-cli"
 
     def missing(self, _args):
         """Returns why it cannot be run here, or `None`."""
@@ -57,10 +58,6 @@ class Suite(Command):
     def tables(self, summary):
         """Returns tables by their names on a page; a suite with one table calls it ""."""
         raise NotImplementedError
-
-    def bars_of(self, _summary):
-        """Returns the bars that hold for these figures."""
-        return self.bars
 
     def order(self, cell):
         """Returns the key by which cells are sorted in tables."""
@@ -76,7 +73,7 @@ class Suite(Command):
 
     def verdicts(self, summary):
         """Returns the verdicts of the bars."""
-        return judging.judge(self.bars_of(summary), summary, self.place_name)
+        return judging.judge(self.bars, summary, self.place_name)
 
     def all_tables(self, summary):
         """Returns the tables of the suite, and that of its bars."""
@@ -95,15 +92,13 @@ class Suite(Command):
         if args.fresh:
             args.out.unlink(missing_ok=True)
         store = records.Store(args.out)
-        context = host.context(command_line(), args.binary)
+        context = host.context(command_line(sys.argv[1:]), args.binary)
         known = store.comparable(self.name, context)
         groups = self.groups(args)
         status = 0
         if not args.report:
             status = self.measure_missing(args, groups, store, context, known)
         return status or self.show(args, groups, store.comparable(self.name, context))
-
-    how_to_build = "cargo build --release -p bimetal-cli"
 
     def measure_missing(self, args, groups, store, context, known):
         """Measures what is missing; returns 3 where the time was up before the end."""
@@ -142,9 +137,21 @@ class Suite(Command):
         return 1 if args.check and not all(one["met"] for one in judged) else 0
 
 
-def command_line():
-    """Returns the command that was given, as a person would repeat it."""
-    return f"python3 benches {shlex.join(sys.argv[1:])}"
+# Options that say where the program and the records lie or what is printed, not what is measured.
+ASIDE = {"--binary": 1, "--out": 1, "--within": 1, "--fresh": 0, "--report": 0, "--markdown": 0,
+         "--json": 0, "--check": 0}
+
+
+def command_line(words):
+    """Returns the command that measures the same, from the words behind `benches`."""
+    kept, words = [], list(words)
+    while words:
+        name, equals, _ = (word := words.pop(0)).partition("=")
+        if name not in ASIDE:
+            kept.append(word)
+        elif not equals:
+            del words[:ASIDE[name]]
+    return f"python3 benches {shlex.join(kept)}"
 
 
 def heading(summary):

@@ -110,7 +110,7 @@ class Client:
 
 
 def size_bytes(extents):
-    """Returns the size of a file for so many extents."""
+    """Returns the size of a file for that many extents."""
     return extents * BLOCK * 5 // 4 + (2 << 30)
 
 

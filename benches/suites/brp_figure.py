@@ -93,7 +93,9 @@ def panel(summary, what, most):
 
 def figure(summary):
     """The whole picture, line by line."""
-    present = [what for what in PANELS if series(summary, what[0], what[1], "adaptive")]
+    present = [what for what in PANELS if len(series(summary, *what[:2], "adaptive")) > 1]
+    if not present:
+        raise SystemExit("the records have the adaptive mode at fewer than two depths")
     most = round_up(max(value for transport, load, _ in present for name, *_ in LINES
                         for _, value in series(summary, transport, load, name)))
     rows = math.ceil(len(present) / 2)
@@ -128,8 +130,8 @@ class Figure(Command):
 
     def run(self, args):
         made = [one for one in records.load(args.source) if one["bench"] == brp.SUITE.name]
-        if not any(one["subject"] == "adaptive" for one in made):
-            raise SystemExit(f"{args.source} has no figures of the adaptive mode")
+        if not made:
+            raise SystemExit(f"{args.source} has no records of brp")
         print("\n".join(figure(brp.SUITE.summary(page.newest(brp.SUITE, made)))))
         return 0
 

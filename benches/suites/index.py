@@ -85,9 +85,7 @@ class Disk:
         """Takes it down, also what a run that was killed has left."""
         if self.mount.is_mount():
             processes.run(["umount", self.mount])
-        listed = ["losetup", "--list", "--noheadings", "--output", "NAME", "--associated"]
-        for device in processes.run([*listed, self.image]).split():
-            devices.detach(device)
+        devices.detach(self.image)
 
     def remove(self):
         """Leaves nothing behind."""
@@ -389,7 +387,8 @@ class Index(Suite):
         try:
             yield Rounds(args, disk).measure
         except BaseException:
-            disk.leave()
+            with processes.undisturbed():
+                disk.leave()
             raise
         disk.remove()
 

@@ -83,12 +83,14 @@ def fused(folder, uri):
     pid.unlink(missing_ok=True)
     with processes.Process("nbdfuse", ["nbdfuse", "-P", pid, place / "nbd", uri],
                            folder) as process:
-        processes.wait_until("nbdfuse has mounted", pid.exists)
         try:
+            processes.wait_until("nbdfuse has mounted", pid.exists)
             yield place / "nbd"
         finally:
-            processes.run(["fusermount3", "-u", place])
-            process.process.wait(60)
+            with processes.undisturbed():
+                if place.is_mount():
+                    processes.run(["fusermount3", "-u", place])
+                    process.process.wait(60)
 
 
 def make_image(folder):
@@ -211,7 +213,8 @@ class LiveCache(Suite):
                 yield lambda cell, member, _turn: measure(programs.server(args), group, made,
                                                           folder, cell, member)
         finally:
-            group.remove()
+            with processes.undisturbed():
+                group.remove()
 
     def tables(self, summary):
         return {"": tables.long(

@@ -113,10 +113,10 @@ def drain(server):
 
 
 class Loop:
-    """A loop device over a file, and the kernel's throttle on it."""
+    """A loop device, and the kernel's throttle on it."""
 
-    def __init__(self, path):
-        self.device = devices.attach(devices.sparse(path, SIDE_BYTES))
+    def __init__(self, device):
+        self.device = device
         self.number = pathlib.Path(f"/sys/block/{pathlib.Path(self.device).name}/dev").read_text(
             encoding="ascii").strip()
 
@@ -126,11 +126,6 @@ class Loop:
         for kind in ("read", "write"):
             file = BLKIO / f"blkio.throttle.{kind}_iops_device"
             file.write_text(f"{self.number} {iops}", encoding="ascii")
-
-    def detach(self):
-        """Takes the device away."""
-        self.limit(0)
-        devices.detach(self.device)
 
 
 class Ours:
@@ -178,8 +173,8 @@ def loops_of(stack, folder):
     folder.mkdir()
     found = []
     for side in ("fast", "slow"):
-        found.append(Loop(folder / f"{side}.img"))
-        stack.callback(found[-1].detach)
+        image = devices.sparse(folder / f"{side}.img", SIDE_BYTES)
+        found.append(Loop(stack.enter_context(devices.looped(image))))
     return found
 
 

@@ -6,7 +6,7 @@ import pathlib
 import tempfile
 import unittest
 
-from harness import host, options, records, rounds
+from harness import host, options, records, rounds, suite
 from tests.made import record
 
 CELLS = [{"depth": 1}, {"depth": 2}]
@@ -115,3 +115,9 @@ class Only(unittest.TestCase):
         with self.assertRaises(SystemExit):
             options.chosen(self.CELLS, ["1:32"], self.AXES)
         self.assertEqual(options.chosen(self.CELLS, ["1:32"], self.AXES, tuple), [("1", "32")])
+
+
+class Command(unittest.TestCase):
+    def test_the_command_in_a_record_says_what_is_measured(self):
+        words = "nbd --binary a/b --rounds 3 --fresh --out=x --within 9 --only 1:1 --check".split()
+        self.assertEqual(suite.command_line(words), "python3 benches nbd --rounds 3 --only 1:1")
