@@ -2,8 +2,6 @@
 
 import pathlib
 
-from harness import host
-
 
 def add(parser, suite):
     """Adds the common options of a suite to a parser."""
@@ -81,9 +79,3 @@ def program_missing(path, how="cargo build --release -p bimetal-cli"):
     if not pathlib.Path(path).is_file():
         return f"{path} is missing; build it: {how}"
     return None
-
-
-def raised_priority():
-    """Returns the priority where it is not the ordinary one, else `None`."""
-    found = host.priority()
-    return None if found == host.ORDINARY else found

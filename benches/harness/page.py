@@ -39,14 +39,12 @@ def replaced(text, tables):
 def newest(suite, made):
     """Returns the records that stand in a table together: those of the program, host and priority
     of the latest run, and of each place of the table only those of its latest conditions."""
-    def run_of(one):
-        return one["binary"]["sha256"], records.cell_key(one["host"]), one["priority"]
-
     def conditions(one):
         return records.cell_key(one["cell"], (*suite.axes, "turn"))
 
     in_time = sorted(made, key=lambda one: one["time"])
-    in_time = [one for one in in_time if run_of(one) == run_of(in_time[-1])]
+    run = records.run_key(in_time[-1])
+    in_time = [one for one in in_time if records.run_key(one) == run]
     latest = {suite.place_name(one["cell"]): conditions(one) for one in in_time}
     return [one for one in in_time if conditions(one) == latest[suite.place_name(one["cell"])]]
 

@@ -62,9 +62,19 @@ class Store:
         A record of another priority is not comparable either: a median over both would be
         neither's.
         """
-        return [made for made in load(self.path) if made["bench"] == bench
-                and made["binary"]["sha256"] == context.binary["sha256"]
-                and made["host"] == context.host and made["priority"] == context.priority]
+        this = run_key(dataclasses.asdict(context))
+        return [made for made in load(self.path)
+                if made["bench"] == bench and run_key(made) == this]
+
+    def latest(self, bench):
+        """Returns the records of this benchmark that are comparable with the last of them."""
+        made = [one for one in load(self.path) if one["bench"] == bench]
+        return [one for one in made if run_key(one) == run_key(made[-1])]
+
+
+def run_key(made):
+    """Returns a text that is equal for records of the same program, host and priority."""
+    return json.dumps([made["binary"]["sha256"], made["host"], made["priority"]], sort_keys=True)
 
 
 def cell_key(cell, without=()):

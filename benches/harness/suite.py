@@ -85,23 +85,23 @@ class Suite(Command):
     def run(self, args):
         """Measures what is missing, then shows all of it."""
         options.settle(args, self)
-        reason = (options.program_missing(args.binary, self.how_to_build)
-                  or not args.report and self.missing(args))
-        if reason:
+        store = records.Store(args.out)
+        if args.report:
+            return self.show(args, self.groups(args), store.latest(self.name))
+        if reason := (options.program_missing(args.binary, self.how_to_build)
+                      or self.missing(args)):
             raise SystemExit(f"{self.name}: {reason}")
         if args.fresh:
             args.out.unlink(missing_ok=True)
-        store = records.Store(args.out)
         context = host.context(command_line(sys.argv[1:]), args.binary)
-        known = store.comparable(self.name, context)
         groups = self.groups(args)
-        status = 0
-        if not args.report:
-            status = self.measure_missing(args, groups, store, context, known)
+        status = self.measure_missing(args, groups, store, context)
         return status or self.show(args, groups, store.comparable(self.name, context))
 
-    def measure_missing(self, args, groups, store, context, known):
+    def measure_missing(self, args, groups, store, context):
         """Measures what is missing; returns 3 where the time was up before the end."""
+        known = store.comparable(self.name, context)
+
         def keep(*which_and_values):
             *which, values = which_and_values
             store.add(records.record(self.name, context, which, values))

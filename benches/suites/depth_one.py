@@ -146,8 +146,8 @@ class DepthOne(Suite):
         parser.add_argument("--size-mib", type=int, default=256, help="of the device")
 
     def missing(self, args):
-        if raised := options.raised_priority():
-            return f"this measures at ordinary priority ({host.ORDINARY}), not at {raised}"
+        if not (priority := host.priority()).startswith("SCHED_OTHER"):
+            return f"this measures at ordinary priority, not at {priority}: start it without chrt"
         return processes.missing("fio", "nbdkit")
 
     def order(self, cell):

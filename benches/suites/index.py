@@ -359,7 +359,8 @@ class Index(Suite):
 
     def groups(self, args):
         args.fewer = getattr(args, "fewer", 1)
-        there = [*engines_of(args.binary), *([BEFORE] if args.before else [])]
+        there = (args.engine if args.report
+                 else [*engines_of(args.binary), *([BEFORE] if args.before else [])])
         engines = [engine for engine in ENGINES if engine in args.engine and engine in there]
         names = [name for name in (BEYOND_CELLS if args.beyond else CELLS) if name in args.cell]
         own = {name: getattr(args, name) for name in ("buffer_bytes", "node_bytes")
