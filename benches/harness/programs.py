@@ -1,7 +1,9 @@
 """The programs of this project that benchmarks run."""
 
+from harness import options
+
 # The words that name these verbs of the lab's program.
-SIM_CACHE = ("sim", "cache")
+SIM_CACHE = ("cache",)
 TRACE = ("trace",)
 
 
@@ -11,8 +13,13 @@ def server(args):
 
 
 def lab(args):
-    """Returns the absolute path of the program that simulates; today the same one serves."""
-    return args.binary.resolve()
+    """Returns the absolute path of `bimetal-lab`, which is built beside the program that serves."""
+    return args.binary.with_name("bimetal-lab").resolve()
+
+
+def lab_missing(args):
+    """Returns why `bimetal-lab` cannot be run, or `None`."""
+    return options.program_missing(lab(args), "cargo build --release -p bimetal-lab-cli")
 
 
 def volatile_disk(args):

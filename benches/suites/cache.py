@@ -81,7 +81,7 @@ class Cache(Suite):
         if subprocess.run([args.python, "-c", "import libcachesim"], check=False,
                           capture_output=True).returncode != 0:
             return f"{args.python} has no libcachesim: pip install libcachesim"
-        return processes.missing("zstd", "/usr/bin/time")
+        return processes.missing("zstd", "/usr/bin/time") or programs.lab_missing(args)
 
     def groups(self, args):
         if not args.trace:

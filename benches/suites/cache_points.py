@@ -63,7 +63,7 @@ class CachePoints(Suite):
         parser.add_argument("extra", nargs="*", help="options of the simulation, after --")
 
     def missing(self, args):
-        return None if args.traces else "--traces DIR says where the traces are"
+        return programs.lab_missing(args) if args.traces else "--traces DIR says where the traces are"
 
     def groups(self, args):
         if not args.traces:

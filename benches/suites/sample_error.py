@@ -80,7 +80,7 @@ class SampleError(Suite):
         parser.add_argument("traces", nargs="*", type=pathlib.Path, metavar="TRACE")
 
     def missing(self, args):
-        return None if args.traces else "it needs the files of traces"
+        return programs.lab_missing(args) if args.traces else "it needs the files of traces"
 
     def groups(self, args):
         full = {trace.name: Full(args, trace) for trace in args.traces}
