@@ -63,7 +63,9 @@ class CachePoints(Suite):
         parser.add_argument("extra", nargs="*", help="options of the simulation, after --")
 
     def missing(self, args):
-        return programs.lab_missing(args) if args.traces else "--traces DIR says where the traces are"
+        if not args.traces:
+            return "--traces DIR says where the traces are"
+        return programs.lab_missing(args)
 
     def groups(self, args):
         if not args.traces:
