@@ -49,4 +49,4 @@ kernel-peers:
 bench:
 	scripts/install-test-deps.sh
 	$(CARGO) build --release -p bimetal-cli
-	python3 benches/nbd.py --binary target/release/bimetal $(BENCH_ARGS)
+	python3 benches nbd --binary target/release/bimetal $(BENCH_ARGS)

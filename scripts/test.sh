@@ -38,6 +38,7 @@ step() {
 step "test dependencies" scripts/install-test-deps.sh
 step "format" $cargo fmt --all --check
 step "lints" $cargo clippy --workspace --all-targets --locked $rdma -- -D warnings
+step "benches" python3 -m unittest discover -q -s benches/tests -t benches
 documentation() {
     RUSTDOCFLAGS="-D warnings" $cargo doc --workspace --no-deps --locked --quiet
 }

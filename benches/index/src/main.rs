@@ -1,5 +1,5 @@
 //! One cell of the comparison of index engines: one engine does one kind of work in one process,
-//! and reports the cost in one line of JSON. `benches/index.py` runs the cells and compares them.
+//! and reports the cost in one line of JSON. `python3 benches index` runs the cells and compares them.
 
 mod engine;
 mod measure;

@@ -73,11 +73,11 @@ impl Engine for Ours {
             "content_bytes": statistics.content_bytes,
             "image_reads": statistics.image_reads,
             "segment_written_bytes": statistics.segment_written_bytes,
-            "folds": statistics.maintenance.consolidations,
+            "consolidations": statistics.maintenance.consolidations,
             "patches": statistics.maintenance.patches,
             "moved_bytes": statistics.maintenance.moved_bytes,
             "checkpoint_bytes": statistics.maintenance.checkpoint_bytes,
-            "carried": statistics.maintenance.relogged,
+            "relogged": statistics.maintenance.relogged,
             "checkpoints": statistics.maintenance.checkpoints,
             "cleaned_segments": statistics.maintenance.cleaned_segments,
         }))

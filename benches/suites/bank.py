@@ -1,12 +1,11 @@
-#!/usr/bin/env python3
-"""The database load of `live_cache.py`: a bank in SQLite.
+"""The database load of `live_cache`: a bank in SQLite.
 
 A transaction reads the balance of an account, takes from it, gives to another and notes that in a
-history; 80 % of the accounts drawn are among the first 20 %. SQLite keeps a log of changes (WAL), which
-it copies to the tables when it has 1,000 pages, and next to nothing in memory of its own. All draws are
-seeded. No money may come or go, which is how a database is checked afterwards.
+history; 80 % of the accounts drawn are among the first 20 %. SQLite keeps a log of changes (WAL),
+which it copies to the tables when it has 1,000 pages, and next to nothing in memory of its own. All
+draws are seeded. No money may come or go, which is how a database is checked afterwards.
 
-    benches/bank.py warm|load DATABASE normal|full FIRST COUNT
+This module imports nothing of the harness, because it runs in a small memory group.
 """
 
 import json
@@ -84,7 +83,7 @@ def make(path):
 
 
 def check(path, transactions):
-    """The tables, which nobody has open, are well formed, and no money and no history is missing."""
+    """Checks the tables, which no program has open: no money and no history is missing."""
     db = sqlite3.connect(f"file:{path}?immutable=1", uri=True)
     found = [db.execute(question).fetchone()[0] for question in
              ("pragma integrity_check", "select sum(balance) from accounts",
@@ -94,6 +93,7 @@ def check(path, transactions):
         raise SystemExit(f"the database is wrong: {found}")
 
 
-if __name__ == "__main__":
-    WHAT = {"warm": warm, "load": load}[sys.argv[1]]
-    WHAT(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+def command():
+    """Runs `warm` or `load` as the command line says: WHAT DATABASE SYNC FIRST COUNT."""
+    what, path, sync, first, count = sys.argv[1:]
+    {"warm": warm, "load": load}[what](path, sync, int(first), int(count))

@@ -1,16 +1,17 @@
-#!/usr/bin/env python3
-"""The paper's figure 7 from what brp.py has measured: BRP-1, BRP-2, BRP-3T and ours, by depth.
+"""The paper's figure 7 from the records of `brp`: BRP-1, BRP-2, BRP-3T and ours, by depth.
 
-    chrt -r 1 python3 benches/brp.py --floor DIR --out brp.jsonl
-    python3 benches/brp_figure.py brp.summary.json > docs/figures/brp-modes.svg
+Small multiples, UNIX and TCP beside each other, reads above writes, all on one scale. The figure
+says of itself what it shows, since it may be looked at alone.
 
-Small multiples, UNIX and TCP beside each other, reads above writes, all on one scale. The figure says of
-itself what it shows, since it may be looked at alone.
+    python3 benches brp-figure > docs/figures/brp-modes.svg
 """
 
-import json
 import math
-import sys
+import pathlib
+
+from harness import options, page, records
+from harness.suite import Command
+from suites import brp
 
 # The line of ours stands out, and no two are told apart by colour alone: each is named at its end.
 LINES = [
@@ -27,10 +28,11 @@ LEFT, TOP, RIGHT, BOTTOM, HEAD = 46, 30, 104, 30, 52
 NAME_PX = 13
 
 
-def series(cells, transport, load, name):
-    """Depths and thousands of operations a second, by depth."""
-    points = [(cell["depth"], cell["subjects"][name]["ops_per_s"] / 1e3) for cell in cells
-              if (cell["transport"], cell["rw"]) == (transport, load) and name in cell["subjects"]]
+def series(summary, transport, load, name):
+    """Returns depths and thousands of operations a second, by depth."""
+    points = [(cell["depth"], rate / 1e3) for cell in summary.cells()
+              if (cell["transport"], cell["rw"]) == (transport, load)
+              and (rate := summary.median(cell, name, "ops_per_s")) is not None]
     return sorted(points)
 
 
@@ -62,10 +64,10 @@ def axes(depth_max, most, at_x, at_y):
         depth *= 2
 
 
-def panel(cells, what, most):
+def panel(summary, what, most):
     """One panel as SVG, at the origin."""
     transport, load, title = what
-    lines = [(name, said, colour, series(cells, transport, load, name))
+    lines = [(name, said, colour, series(summary, transport, load, name))
              for name, said, colour in LINES]
     lines = [line for line in lines if len(line[3]) > 1]
     depth_max = max(depth for *_, points in lines for depth, _ in points)
@@ -89,11 +91,13 @@ def panel(cells, what, most):
                f'class="name">{said}</text>')
 
 
-def figure(cells):
+def figure(summary):
     """The whole picture, line by line."""
-    present = [what for what in PANELS if series(cells, what[0], what[1], "adaptive")]
+    present = [what for what in PANELS if len(series(summary, *what[:2], "adaptive")) > 1]
+    if not present:
+        raise SystemExit("the records have the adaptive mode at fewer than two depths")
     most = round_up(max(value for transport, load, _ in present for name, *_ in LINES
-                        for _, value in series(cells, transport, load, name)))
+                        for _, value in series(summary, transport, load, name)))
     rows = math.ceil(len(present) / 2)
     width, height = 2 * WIDTH, HEAD + rows * HEIGHT + 6
     yield (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -108,24 +112,28 @@ def figure(cells):
     for number, what in enumerate(present):
         x, y = number % 2 * WIDTH, HEAD + number // 2 * HEIGHT
         yield f'<g transform="translate({x} {y})">'
-        yield from panel(cells, what, most)
+        yield from panel(summary, what, most)
         yield "</g>"
     yield "</svg>"
 
 
-def main():
-    """Reads the summary that is named and prints the picture."""
-    if len(sys.argv) != 2:
-        raise SystemExit(f"{sys.argv[0]} SUMMARY: one summary of brp.py, please")
-    try:
-        with open(sys.argv[1], encoding="utf-8") as file:
-            cells = json.load(file)["cells"]
-    except (OSError, ValueError, KeyError) as error:
-        raise SystemExit(f"{sys.argv[1]}: no summary of brp.py: {error}") from error
-    if not any(series(cells, *what[:2], "adaptive") for what in PANELS):
-        raise SystemExit(f"{sys.argv[1]} has no figures of the adaptive mode")
-    print("\n".join(figure(cells)))
+class Figure(Command):
+    """Draws the figure."""
+
+    name, group = "brp-figure", "network"
+    line = "the figure of BRP's modes, as SVG, from the records of brp"
+
+    def add_options(self, parser):
+        usual = options.records_file("brp")
+        parser.add_argument("--from", dest="source", type=pathlib.Path, default=usual,
+                            metavar="FILE", help=f"records of brp (default: {usual})")
+
+    def run(self, args):
+        made = [one for one in records.load(args.source) if one["bench"] == brp.SUITE.name]
+        if not made:
+            raise SystemExit(f"{args.source} has no records of brp")
+        print("\n".join(figure(brp.SUITE.summary(page.newest(brp.SUITE, made)))))
+        return 0
 
 
-if __name__ == "__main__":
-    main()
+SUITE = Figure()

@@ -1,0 +1,1 @@
+"""What all benchmarks share: records, rounds, judging, tables, servers and the pages."""
