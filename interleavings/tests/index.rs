@@ -509,7 +509,7 @@ fn leaves_are_found_where_nothing_stays_in_memory() {
 }
 
 #[test]
-fn what_was_answered_is_durable_whoever_has_led() {
+fn an_answered_batch_is_durable_under_every_leader() {
     in_any_order(200, answers_are_durable);
 }
 
@@ -519,7 +519,7 @@ fn no_update_is_lost() {
 }
 
 #[test]
-fn readers_see_whole_batches_beside_upkeep() {
+fn readers_see_whole_batches_beside_maintenance() {
     in_any_order(60, || batches_are_whole(small));
 }
 

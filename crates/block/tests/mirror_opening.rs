@@ -490,7 +490,7 @@ fn a_forced_opening_shows_the_last_moment_that_is_known_or_goes_on_from_it() {
 /// A block that becomes corrupt on one side is detected by a read, and repaired from the other
 /// side.
 #[test]
-fn a_rotten_block_is_found_and_repaired() {
+fn a_corrupt_block_is_found_and_repaired() {
     let rt = virtual_rt(11);
     rt.block_on(async {
         let sides = formatted(&rt, 2).await;

@@ -46,9 +46,19 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// End of the help text.
+const EXAMPLES: &str = "\
+First steps:
+  bimetal demo                     a mirror under load for 45 seconds; no root, 1 GiB of disk
+  bimetal format vol.toml          prepares the sides of a mirror, once
+  bimetal serve vol.toml           serves it until SIGTERM or SIGINT
+  bimetal status --watch vol.toml  shows its state
+
+Experiments, simulators and the tester are in a second program: bimetal-lab --help";
+
 /// Bonds unlike storage media into one block device.
 #[derive(Parser)]
-#[command(name = "bimetal", version, max_term_width = 100)]
+#[command(name = "bimetal", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Command {
     #[command(subcommand)]
     verb: Verb,
@@ -101,12 +111,9 @@ enum Verb {
     Probe(probe::Args),
     /// Load, read and check an index: ordered keys and values in one file.
     Index(index::Args),
-    /// Run the simulation tester, or an experiment in virtual time.
+    /// Record the requests on a device of a running server as a trace.
     Record(record::Args),
-    /// Run experiments that show which scheduler, read-ahead, write mode and file system suit a
-    /// device.
     #[command(flatten)]
-    /// Examine, convert or record an I/O trace.
     Moved(moved::Verb),
 }
 

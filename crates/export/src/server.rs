@@ -539,8 +539,8 @@ impl ServerState {
 async fn watch(state: Rc<ServerState>) {
     let (mut was_short, mut stays_short) = (false, false);
     loop {
-        let somebody = || !state.watched.borrow().is_empty();
-        state.changed.until(somebody).await;
+        let another_client = || !state.watched.borrow().is_empty();
+        state.changed.until(another_client).await;
         let interval = match stays_short {
             true => WATCH_INTERVAL_WHEN_SHORT,
             false => WATCH_INTERVAL,

@@ -405,7 +405,7 @@ fn jobs_of_one_call_leave_together() {
 }
 
 #[test]
-fn whoever_sends_anything_else_is_cut_off_and_leaves_nothing() {
+fn a_client_that_sends_anything_else_is_disconnected_and_leaves_nothing() {
     let rt = virtual_rt();
     let server = server(&rt, Rc::new(MemoryDevice::new(&rt, SIZE)));
     rt.block_on(async {

@@ -41,7 +41,7 @@ fn cleaning_is_as_the_formula_says(cleaning: Cleaning, pages_per_block: u32, spa
 /// Tests the models themselves: harmonic numbers against their sums, and the limit in which greedy
 /// cleaning equals FIFO.
 #[test]
-fn the_oracles_hold_where_they_can_be_reckoned() {
+fn the_formulas_hold_where_they_can_be_computed() {
     for n in [0u32, 1, 2, 10, 64] {
         let sum: f64 = (1..=n).map(|k| 1.0 / f64::from(k)).sum();
         assert!((harmonic(f64::from(n)) - sum).abs() < 1e-10, "H({n})");

@@ -206,7 +206,7 @@ fn well_packed() -> Options {
 }
 
 /// Number of records, so large that the segments kept in reserve count little.
-const SMALL_RECORDS: u64 = 600_000;
+const SMALL_RECORDS: u64 = 400_000;
 
 /// Loads records of 8 + 8 bytes and changes each once, in random order.
 ///

@@ -201,7 +201,7 @@ fn writers_that_wait_share_one_flush() {
 }
 
 #[test]
-fn a_batch_of_a_group_goes_along_with_one_that_is_in_a_hurry() {
+fn a_batch_of_a_group_is_committed_with_an_urgent_one() {
     let disk = Disk::default();
     let options = Options {
         // This is longer than any test waits: only another batch ends the wait.

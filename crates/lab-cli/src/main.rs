@@ -17,10 +17,20 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// End of the help text.
+const EXAMPLES: &str = "\
+First steps:
+  bimetal-lab run contrib/lab/quick.toml       which scheduler and file system, in a minute
+  bimetal-lab cache --trace FILE --html FILE   which replacement policy suits a trace
+  bimetal-lab mirror --seconds 60              a mirror beside the paper's
+  bimetal-lab tester swarm --seeds 0..100      faults that bimetal must withstand
+
+The server is another program: bimetal --help";
+
 /// Experiments and simulations of storage: schedulers, caches, mirrors, indexes, and the tester of
 /// bimetal itself.
 #[derive(Parser)]
-#[command(name = "bimetal-lab", version, max_term_width = 100)]
+#[command(name = "bimetal-lab", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Command {
     #[command(subcommand)]
     verb: Verb,

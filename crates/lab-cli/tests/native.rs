@@ -265,7 +265,11 @@ impl Given {
             .unwrap();
         let path = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "losetup");
-        Given(PathBuf::from(path.trim()))
+        let given = Given(PathBuf::from(path.trim()));
+        // A loop device keeps the limits of the run that used its number before.
+        std::fs::write(given.queue("../bdi/min_ratio_fine"), "0").unwrap();
+        std::fs::write(given.queue("../bdi/max_ratio_fine"), "1000000").unwrap();
+        given
     }
 
     fn queue(&self, name: &str) -> PathBuf {

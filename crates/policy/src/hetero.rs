@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_is_no_excuse_but_is_reckoned_with() {
+    fn a_backlog_is_no_excuse_but_is_taken_into_account() {
         let mut side = taught(HeteroRules::default(), 5);
         let before = side.own_limit_ns(0).unwrap();
         (0..500).for_each(|_| side.completed(160 * MS, 31));

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn who_jumps_about_reads_what_he_asks_for() {
+    fn a_random_reader_gets_no_read_ahead() {
         let mut memory = Memory::new();
         for page in [700, 90, 800, 41, 705, 88] {
             assert_eq!(memory.read(page..page + 2), None);

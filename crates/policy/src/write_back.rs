@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_come_with_memory_and_more_often_when_somebody_is_over() {
+    fn checks_depend_on_memory_and_are_more_frequent_over_a_limit() {
         let every = |pages, processors| {
             let parameters = WriteBackParameters::for_memory(pages, processors);
             parameters.check_pages

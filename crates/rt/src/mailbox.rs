@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_told_that_nobody_will_answer() {
+    fn a_waiter_learns_that_no_answer_will_come() {
         let (sender, receiver) = mailbox().expect("a mailbox");
         let (message, answered) = mpsc::channel();
         sender.send((1, message)).expect("somebody may look");

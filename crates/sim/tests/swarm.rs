@@ -216,9 +216,9 @@ fn a_seed_replays_and_its_log_changes_nothing() {
             verbose: true,
             ..once
         };
-        let (idle, logged) = (tester::run(seed, once), tester::run(seed, verbose));
-        assert_eq!(idle.hash, logged.hash);
-        assert!(!logged.log.is_empty() && idle.log.is_empty());
-        assert_ne!(idle.hash, tester::run(seed + 1, once).hash);
+        let (silent, logged) = (tester::run(seed, once), tester::run(seed, verbose));
+        assert_eq!(silent.hash, logged.hash);
+        assert!(!logged.log.is_empty() && silent.log.is_empty());
+        assert_ne!(silent.hash, tester::run(seed + 1, once).hash);
     }
 }

@@ -45,7 +45,7 @@ fn wide_lines<'a>(
 }
 
 /// Position of a line in the structure of a text.
-struct Block {
+pub(super) struct Block {
     /// The line is between two code fences.
     is_fenced: bool,
     /// The line belongs to a block indented by four columns, which is code if it follows an empty
@@ -67,7 +67,7 @@ impl Default for Block {
 
 impl Block {
     /// Advances by one line, and returns whether the line is prose.
-    fn is_prose(&mut self, text: &str) -> bool {
+    pub(super) fn is_prose(&mut self, text: &str) -> bool {
         let trimmed = text.trim();
         if trimmed.starts_with("```") || trimmed.starts_with("~~~") {
             self.is_fenced = !self.is_fenced;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::prose::Block;
 use super::{Complaint, File, Tree};
 use crate::rust_text::code_only;
 
@@ -20,8 +21,8 @@ struct Refused {
     words: BTreeSet<String>,
 }
 
-/// No comment and no page has a word or phrase that the glossary refuses, outside of code spans and
-/// fences, and no name in code has such a word as a part, as in `fold_upkeep` or `FoldUpkeep`.
+/// No comment and no page has a word or phrase that the glossary refuses, outside of code
+/// spans, code and tables, and no name in code has such a word as a part, as in `fold_upkeep` or `FoldUpkeep`.
 pub fn old_terms(tree: &Tree) -> Vec<Complaint> {
     let page = tree.files.iter().find(|file| file.path == PAGE);
     let Some(refused) = page.map(|page| refused(&page.text)) else {

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_stands_still_is_told_and_whoever_finds_no_room_is_sent_away() {
+    fn a_stalled_device_is_reported_and_a_client_without_a_slot_is_refused() {
         in_virtual_time(async |rt| {
             let room = Room::new(rt, "m/vol".to_owned());
             let mut held = Vec::new();

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_goes_and_what_has_not_landed_stays() {
+    fn unused_nodes_are_evicted_and_unflushed_ones_stay() {
         let one = leaf(0).memory_bytes() as u64;
         let (memory, slots) = (Memory::new(one * 3, true), Slots::default());
         for id in 0..6 {

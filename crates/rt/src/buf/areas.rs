@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_zeroes_also_when_somebody_has_written_to_it() {
+    fn a_piece_is_zeroes_also_after_it_was_written() {
         let mut areas = Areas::new(PIECE);
         let first = areas.take().unwrap();
         // SAFETY: the test holds the piece.

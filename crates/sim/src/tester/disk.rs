@@ -72,7 +72,7 @@ pub struct Around {
     /// Rule that decides which copies may be corrupted.
     pub rule: Rc<Rule>,
     /// Whether requests in flight may reach the medium after their program was killed.
-    pub lands_late: bool,
+    pub arrives_late: bool,
     /// Whether a disk answers a program only after the requests of the previous program have ended.
     pub fenced: bool,
     /// Whether a failed flush loses writes that it should have made durable.
@@ -207,8 +207,8 @@ impl Disk {
             let old = platter.borrow_mut().leave();
             let landing = async move {
                 rt.sleep(Duration::from_nanos(late_ns)).await;
-                let lands = platter.borrow_mut().end_old(old);
-                if lands {
+                let arrives = platter.borrow_mut().end_old(old);
+                if arrives {
                     apply(&platter, &queued.request, |block| part[block]);
                 }
             };
@@ -291,7 +291,7 @@ impl Disk {
             }
         };
         apply(&self.platter, request, |block| early[block]);
-        if self.around.lands_late {
+        if self.around.arrives_late {
             let queued = Queued {
                 request: request.clone(),
                 early: early.clone(),

@@ -187,7 +187,7 @@ fn add_kills(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
     if !scenario.superblocks {
         return;
     }
-    scenario.lands_late = true;
+    scenario.arrives_late = true;
     if class == Class::Unfenced {
         scenario.fenced = false;
     }
@@ -296,7 +296,7 @@ fn add_ambushes(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
         return;
     }
     let kills = rng.chance(0.3);
-    scenario.lands_late |= kills;
+    scenario.arrives_late |= kills;
     let (span_ns, absent_after_ns) = (span_ns(scenario), scenario.mirror.absent_after_ns);
     if class != Class::CrashInScrub {
         add_some(scenario, rng, |rng| {
@@ -392,7 +392,7 @@ fn add_quiet_lives(scenario: &mut Scenario, rng: &mut Rng) {
         let idle = if badly { 1 + rng.below(2) } else { 0 };
         for _ in 0..idle {
             let at_ns = pick(rng, &[0, MS, S]);
-            let end = if scenario.lands_late && rng.chance(0.5) {
+            let end = if scenario.arrives_late && rng.chance(0.5) {
                 End::Kill { at_ns }
             } else {
                 End::Crash { at_ns }

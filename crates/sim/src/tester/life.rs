@@ -118,9 +118,9 @@ async fn live(world: &Rc<World>, disks: &Rc<Cell<Disks>>) {
     };
     run.all_lives().await;
     run.until_idle().await;
-    let landed = run.platters.iter().flatten();
-    let landed: u64 = landed.map(|disk| disk.borrow().landed_late()).sum();
-    world.count_faults(|c| c.landed_late += landed);
+    let arrived = run.platters.iter().flatten();
+    let arrived: u64 = arrived.map(|disk| disk.borrow().arrived_late()).sum();
+    world.count_faults(|c| c.arrived_late += arrived);
     // The platters end with the run, and their buffers with them.
     world.around.rule.set_sides(Vec::new());
 }
@@ -419,7 +419,7 @@ impl Run {
         }
         world.around.boundaries.restore();
         clients.cancel().await;
-        if world.scenario.lands_late {
+        if world.scenario.arrives_late {
             leave_queues(&program.sides);
         }
         let closing = program.closing.get();

@@ -41,7 +41,7 @@ pub struct Platter {
     power_cuts: u64,
     /// Number of requests of dead programs that may still be applied.
     old_requests: u64,
-    landed_late: u64,
+    arrived_late: u64,
     idle: Rc<Event>,
 }
 
@@ -66,7 +66,7 @@ impl Platter {
             zeroes: rt.pool().zeroed(BLOCK_BYTES as usize).into(),
             power_cuts: 0,
             old_requests: 0,
-            landed_late: 0,
+            arrived_late: 0,
             idle: Rc::new(Event::new()),
         }))
     }
@@ -75,7 +75,7 @@ impl Platter {
     pub fn fork(&self) -> Platter {
         Platter {
             old_requests: 0,
-            landed_late: 0,
+            arrived_late: 0,
             idle: Rc::new(Event::new()),
             ..self.clone()
         }
@@ -349,14 +349,14 @@ impl Platter {
     pub fn end_old(&mut self, old: OldRequest) -> bool {
         self.old_requests -= 1;
         self.idle.notify();
-        let lands = old.power_cuts == self.power_cuts;
-        self.landed_late += u64::from(lands);
-        lands
+        let arrives = old.power_cuts == self.power_cuts;
+        self.arrived_late += u64::from(arrives);
+        arrives
     }
 
     /// Returns the number of writes of dead programs that were applied.
-    pub fn landed_late(&self) -> u64 {
-        self.landed_late
+    pub fn arrived_late(&self) -> u64 {
+        self.arrived_late
     }
 }
 

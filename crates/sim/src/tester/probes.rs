@@ -43,7 +43,7 @@ pub fn sides_over(
         findings: Rc::clone(&world.findings),
         boundaries: Rc::clone(boundaries),
         rule: Rc::clone(&world.around.rule),
-        lands_late: false,
+        arrives_late: false,
         fenced: false,
         flushes_lose: true,
     });

@@ -230,7 +230,7 @@ pub struct Scenario {
     /// Whether power cuts tear blocks.
     pub torn: bool,
     /// Whether requests in flight may be applied after their program was killed.
-    pub lands_late: bool,
+    pub arrives_late: bool,
     /// Whether disks answer a program only after the requests of the previous program have ended.
     pub fenced: bool,
     /// Whether each side is booted alone after each life but the last, on a copy.
@@ -412,7 +412,7 @@ impl Scenario {
             classes: Classes::NONE,
             corrupts: false,
             torn: false,
-            lands_late: false,
+            arrives_late: false,
             fenced: true,
             boots_alone: false,
             watches_openings: false,

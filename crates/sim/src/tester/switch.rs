@@ -30,7 +30,7 @@ pub struct FaultCounts {
     /// Blocks that a power cut tore.
     pub torn_blocks: u64,
     /// Writes that were applied after their program was killed.
-    pub landed_late: u64,
+    pub arrived_late: u64,
     /// Writes that were acknowledged and not done.
     pub lost_writes: u64,
     /// Writes that changed other blocks.
@@ -55,7 +55,7 @@ impl FaultCounts {
             ("lost blocks", self.lost_blocks),
             ("blocks lost by failed flushes", self.lost_by_flushes),
             ("torn blocks", self.torn_blocks),
-            ("landed late", self.landed_late),
+            ("landed late", self.arrived_late),
             ("lost writes", self.lost_writes),
             ("misdirected writes", self.misdirected_writes),
             ("misdirected reads", self.misdirected_reads),
@@ -75,7 +75,7 @@ impl FaultCounts {
         self.lost_blocks += other.lost_blocks;
         self.lost_by_flushes += other.lost_by_flushes;
         self.torn_blocks += other.torn_blocks;
-        self.landed_late += other.landed_late;
+        self.arrived_late += other.arrived_late;
         self.lost_writes += other.lost_writes;
         self.misdirected_writes += other.misdirected_writes;
         self.misdirected_reads += other.misdirected_reads;

@@ -116,7 +116,7 @@ impl World {
             findings: Rc::clone(&findings),
             boundaries: Rc::new(Boundaries::new(options.interference)),
             rule: Rc::new(Rule::new(model, scenario.steadfast, span_bytes, unit_bytes)),
-            lands_late: scenario.lands_late,
+            arrives_late: scenario.arrives_late,
             fenced: scenario.fenced,
             flushes_lose: scenario.superblocks,
         };

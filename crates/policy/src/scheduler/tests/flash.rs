@@ -48,7 +48,7 @@ fn a_write_is_kept_for_2_ms_so_that_its_unit_may_fill() {
 }
 
 #[test]
-fn a_full_unit_and_what_somebody_waits_for_go_at_once() {
+fn a_full_unit_and_requests_with_a_waiter_are_issued_immediately() {
     // 256..384 and 384..512 merge into one write of 256 sectors, which fills its unit. The write at
     // 2000 is sync; the write at 10 is neither sync nor in a full unit.
     let mut bench = bench();

@@ -127,7 +127,7 @@ fn a_plug_goes_with_4_requests_but_not_with_4_bios() {
 }
 
 #[test]
-fn a_plug_goes_when_somebody_waits() {
+fn a_plug_is_released_for_a_waiter() {
     let mut bench = plugged();
     bench.writes(&[100, 300]);
     bench.reads(&[500]);

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_watched_for_only_while_somebody_waits_for_it() {
+    fn room_is_watched_for_only_while_a_task_waits_for_it() {
         let watches_room = |waiting: &Waiting| waiting.events() & libc::EPOLLOUT as u32 != 0;
         let mut waiting = Waiting::default();
         assert!(!waiting.push(1, &READER) && !watches_room(&waiting));

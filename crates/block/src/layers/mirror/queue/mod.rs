@@ -501,7 +501,7 @@ impl SideQueue {
 
     /// Handles a batch that the device has stored.
     pub(super) fn stored(&mut self, batch: &Batch, side: usize, now: Instant) {
-        self.landed(batch);
+        self.arrived(batch);
         for (range, waiting) in &batch.parts {
             let bytes = range.end - range.start;
             self.settle(waiting.ticket.seq, bytes, side);
@@ -512,7 +512,7 @@ impl SideQueue {
     /// Handles a batch that the device could not store: it waits again. Without a log, only the
     /// parts that no newer write has replaced wait again.
     pub(super) fn failed(&mut self, batch: Batch, side: usize, now: Instant) {
-        self.landed(&batch);
+        self.arrived(&batch);
         for (range, waiting) in batch.parts {
             if self.logged {
                 self.wait_again(range.clone(), waiting.clone());
@@ -556,9 +556,9 @@ impl SideQueue {
     }
 
     /// Removes a batch whose operation has ended from the ranges in flight, whatever its outcome.
-    fn landed(&mut self, batch: &Batch) {
-        let landed = self.flying.remove(batch.range.clone());
-        let bytes: u64 = landed
+    fn arrived(&mut self, batch: &Batch) {
+        let arrived = self.flying.remove(batch.range.clone());
+        let bytes: u64 = arrived
             .iter()
             .map(|(range, _)| range.end - range.start)
             .sum();
@@ -595,7 +595,7 @@ impl SideQueue {
     /// Handles a batch that will not be stored. The waiting parts of its writes are dropped, and
     /// its writes are given up when no part of them is in flight any more.
     pub(super) fn abandoned(&mut self, batch: &Batch, side: usize, error: IoError) {
-        self.landed(batch);
+        self.arrived(batch);
         for (range, waiting) in &batch.parts {
             let ticket = &waiting.ticket;
             if let Some(entry) = self.outstanding.get_mut(&ticket.seq) {
